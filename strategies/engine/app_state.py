@@ -1,45 +1,175 @@
-"""The state of a strategy of an app as it is saved, and as more clients join."""
+"""The clients of an app and the state of an algorithm over them: as clients join, and as it is saved."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedgraph.algorithms import Clients, ModelRows, State
+from fedgraph.algorithms import Algorithm, Clients, ModelRows, State
 from fedgraph.graph import ClientGraph
+from fedgraph.messages import from_record, to_record
+from fedgraph.models import PersonalLayers, PersonalLayersSettings
+from fedgraph.strategies.engine.app_exchange import named
+from fedgraph.support.errors import quoted
 
 
-def graph_state(graph: ClientGraph) -> State:
+class AppState:
+    """The clients, and what an algorithm remembers of them.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        The algorithm.
+    graph : ClientGraph or None
+        The client graph, whose clients are all there from the start, whether they have answered or not.
+    seed : int
+        Of what the algorithm draws.
+    initial_of : callable
+        Returns an initial model ``[parameters]`` of a client's own, by name; None where all begin with the same.
+
+    Attributes
+    ----------
+    clients : Clients or None
+        None before the first round.
+    state : dict of str to Any
+        The state of the algorithm.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        graph: ClientGraph | None,
+        seed: int,
+        initial_of: Callable[[str], Tensor | None],
+    ) -> None:
+        self._algorithm, self._graph, self._seed, self._initial_of = algorithm, graph, seed, initial_of
+        self.clients: Clients | None = None
+        self.state: State = {}
+
+    @property
+    def everybody(self) -> Clients:
+        """The clients, once there are some."""
+        assert self.clients is not None
+        return self.clients
+
+    @property
+    def models(self) -> ModelRows:
+        """Their models."""
+        models = self.state["models"]
+        assert isinstance(models, ModelRows)
+        return models
+
+    def readout(self) -> ArrayRecord | None:
+        """Return the read-out; None before the first round, and for a method that has none."""
+        row = None if self.clients is None else self._algorithm.readout(self.clients, self.state)
+        return None if row is None else to_record(named(self.models, 0, row))
+
+    def client_arrays(self) -> Mapping[str, ArrayRecord]:
+        """Return the model of each client, by name."""
+        return {} if self.clients is None else _ClientArrays(self.clients.names, self.models)
+
+    def admit(self, names: Iterable[str], arrays: ArrayRecord) -> list[str]:
+        """Make the clients, or let those of ``names`` join that are new, with the model ``arrays``; return these."""
+        if self.clients is None:
+            everybody = sorted(names if self._graph is None else self._graph.names)
+            model = from_record(arrays)
+            rows = ModelRows.repeated(model, len(everybody), self._own_layers(model))
+            self.clients = self._as_clients(tuple(everybody), torch.ones(len(everybody), dtype=torch.int64), rows)
+            self._algorithm.check(self.clients)
+            self.state = self._algorithm.init(self.clients, rows)
+            return []
+        new = sorted(set(names) - set(self.clients.names))
+        if new:
+            self._grow(self.clients, new, arrays)
+        return new
+
+    def count(self, numbers: Mapping[str, int]) -> None:
+        """Note numbers of training examples."""
+        for name, number in numbers.items():
+            self.everybody.num_examples[self.everybody.names.index(name)] = number
+
+    def saved(self) -> State | None:
+        """Return everything as plain state, in which arrays keep their types; None before the first round."""
+        if self.clients is None:
+            return None
+        rows = self.models
+        return {
+            "names": list(self.clients.names),
+            "num-examples": self.clients.num_examples,
+            "models": {str(place): model for place, model in enumerate(rows.models)},
+            "layers": list(rows.models[0]),
+            "own": sorted(rows.own),
+            "state": {name: value for name, value in self.state.items() if name != "models"},
+        }
+
+    def load(self, saved: State) -> None:
+        """Restore what :meth:`saved` returned."""
+        models = [saved["models"][str(place)] for place in range(len(saved["names"]))]
+        rows = ModelRows([{name: model[name] for name in saved["layers"]} for model in models], saved["own"])
+        self.clients = self._as_clients(tuple(saved["names"]), saved["num-examples"], rows)
+        self.state = {**saved["state"], "models": rows}
+
+    def _grow(self, old: Clients, new: Sequence[str], arrays: ArrayRecord) -> None:
+        """Add clients, whose part of the state is as before the first round."""
+        names = tuple(sorted({*old.names, *new}))
+        places = torch.tensor([names.index(name) for name in old.names])
+        models = dict(zip(old.names, self.models.models, strict=True)) | {name: from_record(arrays) for name in new}
+        rows = ModelRows([models[name] for name in names], self.models.own)
+        counts = torch.ones(len(names), dtype=torch.int64).index_copy(0, places, old.num_examples)
+        self.clients = self._as_clients(names, counts, rows)
+        fresh = self._algorithm.init(self.clients, rows)
+        self.state = {**{name: grown(self.state[name], fresh[name], places) for name in fresh}, "models": rows}
+
+    def _own_layers(self, model: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of the layers that every client keeps for itself."""
+        settings = self._algorithm.settings
+        if not isinstance(settings, PersonalLayersSettings) or not settings.personal_layers:
+            return []
+        layers = PersonalLayers.of(ModelRows([dict(model)]).layout, settings.personal_layers)
+        return list(layers.personal.names)
+
+    def _as_clients(self, names: tuple[str, ...], counts: Tensor, rows: ModelRows) -> Clients:
+        graph = None if self._graph is None else self._graph.subgraph(names)
+        own = self._initial_of if names and self._initial_of(names[0]) is not None else None
+        return Clients(names, counts, rows.layout, graph, self._seed, own)  # type: ignore[arg-type]
+
+
+class _ClientArrays(Mapping[str, ArrayRecord]):
+    """Models of clients by name, encoded when they are asked for."""
+
+    def __init__(self, names: Sequence[str], models: ModelRows) -> None:
+        self._models = dict(zip(names, models.models, strict=True))
+
+    def __getitem__(self, name: str) -> ArrayRecord:
+        if name not in self._models:
+            raise KeyError(f"there is no client '{name}'; there are {quoted(list(self._models))}")
+        return to_record(self._models[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+
+def graph_state(graph: ClientGraph | None) -> State | None:
     """Return a client graph as plain state."""
+    if graph is None:
+        return None
     kind = {"directed": graph.directed, "allow-negative": graph.allow_negative}
     return {"names": list(graph.names), "edge-index": graph.edge_index, "weights": graph.weights, **kind}
 
 
-def graph_of(state: State) -> ClientGraph:
+def graph_of(state: State | None) -> ClientGraph | None:
     """Return the graph of :func:`graph_state`."""
+    if state is None:
+        return None
     kind = state["directed"], state["allow-negative"]
     return ClientGraph(tuple(state["names"]), state["edge-index"], state["weights"], *kind)
-
-
-def clients_state(clients: Clients, state: State) -> State:
-    """Return clients and the state of an algorithm as plain state; arrays keep their types."""
-    rows: ModelRows = state["models"]
-    return {
-        "names": list(clients.names),
-        "num-examples": clients.num_examples,
-        "models": {str(place): model for place, model in enumerate(rows.models)},
-        "layers": list(rows.models[0]),
-        "own": sorted(rows.own),
-        "state": {name: value for name, value in state.items() if name != "models"},
-    }
-
-
-def clients_of(saved: State) -> tuple[tuple[str, ...], Tensor, State]:
-    """Return names, numbers of examples and state of :func:`clients_state`."""
-    models = [saved["models"][str(place)] for place in range(len(saved["names"]))]
-    rows = ModelRows([{name: model[name] for name in saved["layers"]} for model in models], saved["own"])
-    return tuple(saved["names"]), saved["num-examples"], {**saved["state"], "models": rows}
 
 
 def grown(before: Any, fresh: Any, places: Tensor) -> Any:

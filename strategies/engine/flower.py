@@ -8,24 +8,22 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
-from fedgraph.algorithms import Algorithm, Ask, Clients, ModelRows, Round, State
+from fedgraph.algorithms import Algorithm, Ask, Round
 from fedgraph.graph import ClientGraph
-from fedgraph.messages import from_record, to_record
+from fedgraph.messages import from_record
 from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
-from fedgraph.models import PersonalLayers, PersonalLayersSettings
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
-from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, last_words, mean_metrics, named, request
-from fedgraph.strategies.engine.app_state import clients_of, clients_state, graph_of, graph_state, grown
+from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, last_words, mean_metrics, request
+from fedgraph.strategies.engine.app_state import AppState, graph_of, graph_state
 from fedgraph.support.errors import ReplyError, RunError, quoted
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
@@ -119,8 +117,7 @@ class FlowerStrategy(FedAvg):
         self._save_to = None if save_to is None else Path(save_to)
         known_names = None if graph is None else graph.names
         self._members = AppClients(self.needs_names or graph is not None, known_names)
-        self._clients: Clients | None = None
-        self._state: State = {}
+        self._app = AppState(self.algorithm, graph, seed, self.initial_of)
         self._history: list[tuple[int, str, str, float]] = []
         self._progress: Round | None = None
         self._ask = Ask({})
@@ -133,15 +130,12 @@ class FlowerStrategy(FedAvg):
     @property
     def client_arrays(self) -> Mapping[str, ArrayRecord]:
         """The model of each client, by name; empty before the first round."""
-        return {} if self._clients is None else _ClientArrays(self._clients.names, self._models)
+        return self._app.client_arrays()
 
     @property
     def arrays(self) -> ArrayRecord | None:
         """The read-out; None before the first round, and for a method that has none."""
-        if self._clients is None:
-            return None
-        row = self.algorithm.readout(self._clients, self._state)
-        return None if row is None else to_record(named(self._models, 0, row))
+        return self._app.readout()
 
     @property
     def history(self) -> pd.DataFrame:
@@ -156,7 +150,8 @@ class FlowerStrategy(FedAvg):
     @property
     def learned_graph(self) -> ClientGraph | None:
         """The client graph that was learned; None before the first round, and for a method that learns none."""
-        return None if self._clients is None else self.algorithm.learned_graph(self._clients, self._state)
+        clients = self._app.clients
+        return None if clients is None else self.algorithm.learned_graph(clients, self._app.state)
 
     def summary(self) -> None:
         """Log the settings of the method, and those of Flower."""
@@ -181,9 +176,9 @@ class FlowerStrategy(FedAvg):
                 "seed": self.seed,
                 "round": self.round,
                 "history": [list(line) for line in self._history],
-                "graph": None if self.graph is None else graph_state(self.graph),
+                "graph": graph_state(self.graph),
                 "names": self._members.say_names,
-                "clients": None if self._clients is None else clients_state(self._clients, self._state),
+                "clients": self._app.saved(),
             },
         )
 
@@ -207,16 +202,14 @@ class FlowerStrategy(FedAvg):
         if saved["class"] != cls.__name__:
             raise RunError(f"{folder} has a strategy {saved['class']}, which {cls.__name__}.load does not read")
         settings = {name.replace("-", "_"): value for name, value in saved["settings"].items()}
-        graph = None if saved["graph"] is None else graph_of(saved["graph"])
-        loaded = cls(graph, seed=saved["seed"], **{**settings, **saved["keywords"], **keywords})
+        loaded = cls(graph_of(saved["graph"]), seed=saved["seed"], **{**settings, **saved["keywords"], **keywords})
         loaded.round = saved["round"]
         loaded._history = [(int(number), client, metric, value) for number, client, metric, value in saved["history"]]
         loaded._members.say_names = saved["names"]
         if saved["clients"] is not None:
             if not saved["names"]:
                 raise RunError(f"the clients of {folder} are known by node ids alone, which are others now: {ADVICE}")
-            names, counts, loaded._state = clients_of(saved["clients"])
-            loaded._clients = loaded._as_clients(names, counts, loaded._models)
+            loaded._app.load(saved["clients"])
         return loaded
 
     # ---- Flower's loop ----------------------------------------------------------------------------------------------
@@ -272,7 +265,7 @@ class FlowerStrategy(FedAvg):
             return []
         self._grid, self._config, self._initial = grid, config, arrays
         nodes = [message.metadata.dst_node_id for message in messages]
-        if self._clients is None and not self._members.needs_names:
+        if self._app.clients is None and not self._members.needs_names:
             # All begin with the same model, and say their names when they answer.
             self._selected = {}
             return messages
@@ -297,9 +290,9 @@ class FlowerStrategy(FedAvg):
                 return None, None
             assert self._progress is not None
             try:
-                self._ask = self._progress.send(answers(self._everybody, self._models, self._ask, usable))
+                self._ask = self._progress.send(answers(self._app.everybody, self._app.models, self._ask, usable))
             except StopIteration as end:
-                self._state, self._progress = end.value, None
+                self._app.state, self._progress = end.value, None
                 break
             sent = self._messages(self._ask, number, self._config, self._grid, MessageType.TRAIN)
             replies = list(self._grid.send_and_receive(sent, timeout=self._timeout))
@@ -310,7 +303,7 @@ class FlowerStrategy(FedAvg):
         del usable, replies
         while heard:
             heard.pop().forget_arrays()
-        clients, parameters = self._models.shape
+        clients, parameters = self._app.models.shape
         if clients * parameters > _LARGE:
             # Records of Flower refer to themselves.
             gc.collect()
@@ -324,13 +317,13 @@ class FlowerStrategy(FedAvg):
         """Return messages with each client's own model."""
         number = server_round + self._offset
         messages = list(super().configure_evaluate(number, arrays, config, grid))
-        if not messages or self._clients is None:
+        if not messages or self._app.clients is None:
             return messages
         nodes = [message.metadata.dst_node_id for message in messages]
         self._selected = self._members.identify(grid, nodes, self._timeout)
         self._initial = arrays
         self._admit(self._selected)
-        return self._messages(Ask({"parameters": self._models}), number, config, grid, MessageType.EVALUATE)
+        return self._messages(Ask({"parameters": self._app.models}), number, config, grid, MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Note what each client has measured, and return the mean."""
@@ -355,7 +348,7 @@ class FlowerStrategy(FedAvg):
     # ---- a round ----------------------------------------------------------------------------------------------------
 
     def _begin(self, number: int) -> None:
-        self._progress = self.algorithm.round(self._everybody, self._state, number)
+        self._progress = self.algorithm.round(self._app.everybody, self._app.state, number)
         self._ask = next(self._progress)
 
     def _messages(self, ask: Ask, number: int, config: ConfigRecord, grid: Grid, kind: str) -> Iterable[Message]:
@@ -366,10 +359,10 @@ class FlowerStrategy(FedAvg):
 
     def _each_message(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
         terms = self.terms(number) if kind == MessageType.TRAIN else {}
-        names = self._everybody.names
+        names = self._app.everybody.names
         for place in range(len(names)) if ask.to is None else ask.to.tolist():
             if names[place] in self._selected:
-                content = request(ask, place, self._models, config, self._keys, terms)
+                content = request(ask, place, self._app.models, config, self._keys, terms)
                 yield Message(content, self._selected[names[place]], kind, group_id=str(number))
 
     def _usable(self, number: int, replies: Iterable[Message], kind: str) -> list[AppReply]:
@@ -382,11 +375,7 @@ class FlowerStrategy(FedAvg):
                 if message.has_error():
                     raise ReplyError(last_words(message))
                 whose = self._members.heard(node, client_of(message.content))
-                if self._clients is None:
-                    template = from_record(self._initial)
-                else:
-                    self._admit({whose: node})
-                    template = self._models.models[self._clients.names.index(whose)]
+                template = self._template(whose)
                 if whose in found:
                     raise ReplyError("two nodes say that they are this client")
                 reply = AppReply.of(whose, message, self._keys, template if kind == "train" else None)
@@ -394,8 +383,8 @@ class FlowerStrategy(FedAvg):
                 log.warning("round %d: no usable answer of client '%s': %s", number, whose, error)
                 continue
             found[whose] = reply
-        if self._clients is None and found:
-            self._admit(dict.fromkeys(found, 0))
+        if self._app.clients is None and found:
+            self._admit(found)
         if kind == "train" and found:
             self._count(found)
         usable = [found[name] for name in sorted(found)]
@@ -406,11 +395,23 @@ class FlowerStrategy(FedAvg):
         ]
         return usable
 
+    def _template(self, name: str) -> dict[str, Tensor]:
+        """Return a model like the one that a client is expected to send; a client that is new joins."""
+        if self._app.clients is None:
+            return from_record(self._initial)
+        self._admit([name])
+        return self._app.models.models[self._app.everybody.names.index(name)]
+
+    def _admit(self, names: Iterable[str]) -> None:
+        new = self._app.admit(names, self._initial)
+        if new:
+            log.info("new clients: %s", quoted(new))
+
     def _count(self, found: Mapping[str, AppReply]) -> None:
-        for name, reply in found.items():
-            place = self._everybody.names.index(name)
-            self._everybody.num_examples[place] = 1 if reply.num_examples is None else reply.num_examples
-        if any(reply.num_examples is None for reply in found.values()):
+        """Note how many examples clients have trained on."""
+        told = {name: reply.num_examples for name, reply in found.items()}
+        self._app.count({name: 1 if count is None else count for name, count in told.items()})
+        if None in told.values():
             self._say_once("count", "answers without '%s' count as one example", self.weighted_by_key)
 
     def _tell_unused_terms(self, heard: Iterable[AppReply]) -> None:
@@ -426,78 +427,6 @@ class FlowerStrategy(FedAvg):
             self._said.add(what)
             log.warning(*words)
 
-    # ---- clients ----------------------------------------------------------------------------------------------------
-
     @property
     def _keys(self) -> Keys:
         return Keys(self.arrayrecord_key, self.configrecord_key, self.weighted_by_key)
-
-    @property
-    def _everybody(self) -> Clients:
-        assert self._clients is not None
-        return self._clients
-
-    @property
-    def _models(self) -> ModelRows:
-        models = self._state["models"]
-        assert isinstance(models, ModelRows)
-        return models
-
-    def _admit(self, present: Mapping[str, int]) -> None:
-        """Make the clients, or let those among ``present`` join that are new; these begin with the read-out."""
-        if self._clients is None:
-            names = tuple(sorted(present)) if self.graph is None else tuple(sorted(self.graph.names))
-            model = from_record(self._initial)
-            rows = ModelRows.repeated(model, len(names), self._own_layers(model))
-            self._clients = self._as_clients(names, torch.ones(len(names), dtype=torch.int64), rows)
-            self.algorithm.check(self._clients)
-            self._state = self.algorithm.init(self._clients, rows)
-            return
-        new = sorted(set(present) - set(self._clients.names))
-        if new:
-            log.info("new clients: %s", quoted(new))
-            self._clients, self._state = self._grown(new)
-
-    def _grown(self, new: Sequence[str]) -> tuple[Clients, State]:
-        """Return clients and state with new clients, whose part of the state is as before the first round."""
-        old, rows = self._everybody, self._models
-        names = tuple(sorted({*old.names, *new}))
-        places = torch.tensor([names.index(name) for name in old.names])
-        models = dict(zip(old.names, rows.models, strict=True))
-        models |= {name: from_record(self._initial) for name in new}
-        more = ModelRows([models[name] for name in names], rows.own)
-        counts = torch.ones(len(names), dtype=torch.int64).index_copy(0, places, old.num_examples)
-        clients = self._as_clients(names, counts, more)
-        fresh = self.algorithm.init(clients, more)
-        return clients, {**{name: grown(self._state[name], fresh[name], places) for name in fresh}, "models": more}
-
-    def _own_layers(self, model: Mapping[str, Tensor]) -> list[str]:
-        """Return the names of the layers that every client keeps for itself."""
-        settings = self.algorithm.settings
-        if not isinstance(settings, PersonalLayersSettings) or not settings.personal_layers:
-            return []
-        layers = PersonalLayers.of(ModelRows([dict(model)]).layout, settings.personal_layers)
-        return list(layers.personal.names)
-
-    def _as_clients(self, names: tuple[str, ...], counts: Tensor, rows: ModelRows) -> Clients:
-        graph = None if self.graph is None else self.graph.subgraph(names)
-        own = self.initial_of if names and self.initial_of(names[0]) is not None else None
-        return Clients(names, counts, rows.layout, graph, self.seed, own)  # type: ignore[arg-type]
-
-
-class _ClientArrays(Mapping[str, ArrayRecord]):
-    """Models of clients by name, encoded when they are asked for."""
-
-    def __init__(self, names: Sequence[str], models: ModelRows) -> None:
-        self._models = dict(zip(names, models.models, strict=True))
-
-    def __getitem__(self, name: str) -> ArrayRecord:
-        if name not in self._models:
-            raise KeyError(f"there is no client '{name}'; there are {quoted(list(self._models))}")
-        return to_record(self._models[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._models)
-
-    def __len__(self) -> int:
-        return len(self._models)
