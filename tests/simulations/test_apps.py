@@ -15,7 +15,7 @@ from fedgraph.starting.flower_app import FlowerApp
 from fedgraph.support.errors import RunError
 
 APPS = Path(__file__).resolve().parents[2] / "simulations" / "apps"
-MEASURED = {**dict.fromkeys(("pytorch", "scikit-learn", "graphs", "lora"), "accuracy"), "tables": "error"}
+MEASURED = {**dict.fromkeys(("pytorch", "scikit-learn", "graphs", "lora"), "accuracy"), "patients": "error"}
 
 
 def test_every_app_is_tried_and_told_of():
@@ -67,7 +67,7 @@ def test_clients_that_are_related_gain_from_the_graph(name, monkeypatch):
 
 def test_an_app_says_how_many_clients_its_graph_has():
     with pytest.raises(RunError, match="waits for 6 nodes, but there are 4"):
-        fedgraph.simulate(APPS / "tables", num_nodes=4)
+        fedgraph.simulate(APPS / "patients", num_nodes=4)
 
 
 def test_the_low_rank_app_exchanges_adapters_alone():
@@ -101,7 +101,7 @@ def test_clients_of_a_group_are_alike():
 
         shares = [1 - task.load_data(partition, 6)[1].mean() for partition in range(6)]
         assert max(shares[0], shares[3]) < min(shares[1], shares[4]) < min(shares[2], shares[5])
-    with FlowerApp.open(APPS / "tables").imported():
+    with FlowerApp.open(APPS / "patients").imported():
         import task
 
         ages = [task.load_table(partition, 5)["age"] for partition in range(5)]

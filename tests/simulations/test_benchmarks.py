@@ -112,7 +112,7 @@ def test_an_app_in_this_process_is_put_beside_ray(monkeypatch, tmp_path):
         return apps._Run([Timing(nodes * slow, slow), Timing(3 * nodes * slow, slow)], Timing(10 * slow, 20 * slow))
 
     monkeypatch.setattr(apps, "_run", measured)
-    output = invoke("simulate", "tables", "--nodes", "5", "--rounds", "3", "--repeats", "1", "--json", tmp_path / "raw")
+    output = invoke("simulate", "patients", "--nodes", "5", "--rounds", "3", "--repeats", "1", "--json", tmp_path / "raw")
     assert row(output, apps.OURS) == [10.0, 1.0, 10.0, 20.0]
     assert row(output, apps.RAY) == [40.0, 4.0, 40.0, 80.0]
     assert row(output, f"{apps.RAY} / {apps.OURS}") == [4.0, 4.0, 4.0, 4.0]
@@ -122,7 +122,7 @@ def test_an_app_in_this_process_is_put_beside_ray(monkeypatch, tmp_path):
 
 
 def test_a_timed_app_is_the_app_and_notes_when_exchanges_begin(tmp_path):
-    timed_app = apps._with_times(apps._APPS / "tables", tmp_path / "app")
+    timed_app = apps._with_times(apps._APPS / "patients", tmp_path / "app")
     began = time.time()
     config = {"num-server-rounds": 2, "num-clients": 2, "times": str(tmp_path / "times")}
     fedgraph.simulate(timed_app, num_nodes=2, run_config=config)
@@ -141,7 +141,7 @@ def test_rounds_begin_with_their_first_exchange(before, each):
 
 @pytest.mark.process
 def test_rounds_of_an_app_are_those_of_a_run_of_the_command(tmp_path):
-    timed_app = apps._with_times(apps._APPS / "tables", tmp_path / "app")
+    timed_app = apps._with_times(apps._APPS / "patients", tmp_path / "app")
     found = apps._run(apps.OURS, timed_app, 3, 4)
     assert len(found.rounds) == 3
     assert 0 < sum(each.wall for each in found.rounds) < found.whole.wall

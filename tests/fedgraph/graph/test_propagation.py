@@ -192,8 +192,13 @@ def test_inputs_are_left_alone_and_cast():
     graph = random_graph(80, 0.03)
     stacked = torch.randn(80, 4, dtype=torch.float64)
     before = stacked.clone()
-    assert graph.propagate(stacked).dtype == torch.float32
+    assert graph.propagate(stacked).dtype == torch.float64
     assert torch.equal(stacked, before)
+    for kind in (torch.float16, torch.bfloat16, torch.float32, torch.int64):
+        assert graph.propagate(stacked.to(kind)).dtype == torch.float32
+    for hops in (1, 3):
+        exact = graph.normalised().dense().double().matrix_power(hops) @ stacked
+        torch.testing.assert_close(graph.propagate(stacked, hops), exact, rtol=1e-6, atol=1e-7)
     same = graph.propagate(before.float(), 0)
     assert torch.equal(same, before.float())
     assert graph.propagate(torch.zeros(80, 0)).shape == (80, 0)

@@ -30,7 +30,11 @@ SLOPES = dict(zip(NAMES, (1.0, 1.0, 4.0, 4.0), strict=True))
 
 @pytest.fixture(autouse=True)
 def quiet():
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(before)
 
 
 def rows_of(name):
