@@ -17,6 +17,7 @@ from torch import Tensor
 from fedgraph.algorithms.model_rows import Models, combined, matrix
 from fedgraph.graph import ClientGraph, weighted_mean
 from fedgraph.models import Layout
+from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Configured, S
 from fedgraph.training import TrainSettings
 
@@ -218,6 +219,39 @@ class Algorithm(Configured[S]):
     def readout(self, clients: Clients, state: State) -> Tensor | None:
         """Return the global model ``[parameters]``, by default the mean of all; None where there is none."""
         return combined(state["models"], lambda rows: rows.mean(dim=0))
+
+    # ---- how it is run ---------------------------------------------------------------------------------------------
+
+    def begin(self, clients: Clients, state: State, number: int) -> tuple[Round, Ask]:
+        """Begin a round, and return it with the first exchange that it asks for.
+
+        Raises RunError, with what to do, when ``round`` is no generator of :class:`Ask`.
+        """
+        begun = self.round(clients, state, number)
+        where = f"{type(self).__name__}.round"
+        if not isinstance(begun, Generator):
+            raise RunError(
+                f"{where} is no generator: have it yield what clients are asked, `answers = yield self.ask(...)`"
+            )
+        try:
+            ask = next(begun)
+        except StopIteration:
+            raise RunError(f"{where} ended without an exchange: have it yield an Ask, `answers = yield ...`") from None
+        if not isinstance(ask, Ask):
+            raise RunError(f"{where} yielded {type(ask).__name__} in place of an Ask: see fedgraph.algorithms.Ask")
+        return begun, ask
+
+    def after(self, before: State, returned: object) -> State:
+        """Return the state that ``round`` has returned. Raises RunError for anything but a state like ``before``."""
+        where = f"{type(self).__name__}.round returned"
+        if not isinstance(returned, dict):
+            raise RunError(
+                f"{where} {type(returned).__name__} in place of the next state: end with `return {{**state, ...}}`"
+            )
+        lacking = sorted(before.keys() - returned.keys())
+        if lacking:
+            raise RunError(f"{where} a state without {', '.join(lacking)}: end with `return {{**state, ...}}`")
+        return returned
 
     # ---- what it may say --------------------------------------------------------------------------------------------
 

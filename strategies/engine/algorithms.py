@@ -113,8 +113,8 @@ class AlgorithmStrategy(CohortStrategy[S]):
 
     def begin(self, server_round: int) -> Ask:
         """Begin a round of the algorithm, and return the first exchange that it asks for."""
-        self._round = self.algorithm.round(self.clients, self.algorithm_state, server_round)
-        return next(self._round)
+        self._round, ask = self.algorithm.begin(self.clients, self.algorithm_state, server_round)
+        return ask
 
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
         """Run the first exchange of a round, or all of them where clients take turns."""
@@ -130,7 +130,8 @@ class AlgorithmStrategy(CohortStrategy[S]):
             try:
                 ask = self._round.send(turns[-1].answers())
             except StopIteration as end:
-                self._round, self._next = None, end.value
+                self._round = None
+                self._next = self.algorithm.after(self.algorithm_state, end.value)
                 return _joined(self.federation, turns)
 
     def _asked(self, ask: Ask, server_round: int, nodes: Nodes, splits: Sequence[Any]) -> Replies:
@@ -146,7 +147,8 @@ class AlgorithmStrategy(CohortStrategy[S]):
             try:
                 ask = self._round.send(self._answers(replies))
             except StopIteration as end:
-                self._round, self._next = None, end.value
+                self._round = None
+                self._next = self.algorithm.after(self.algorithm_state, end.value)
                 break
             assert self._nodes is not None
             replies = self.absence.taking_part(server_round, self._asked(ask, server_round, self._nodes, ()))

@@ -292,7 +292,8 @@ class FlowerStrategy(FedAvg):
             try:
                 self._ask = self._progress.send(answers(self._app.everybody, self._app.models, self._ask, usable))
             except StopIteration as end:
-                self._app.state, self._progress = end.value, None
+                self._progress = None
+                self._app.state = self.algorithm.after(self._app.state, end.value)
                 break
             sent = self._messages(self._ask, number, self._config, self._grid, MessageType.TRAIN)
             replies = list(self._grid.send_and_receive(sent, timeout=self._timeout))
@@ -348,8 +349,7 @@ class FlowerStrategy(FedAvg):
     # ---- a round ----------------------------------------------------------------------------------------------------
 
     def _begin(self, number: int) -> None:
-        self._progress = self.algorithm.round(self._app.everybody, self._app.state, number)
-        self._ask = next(self._progress)
+        self._progress, self._ask = self.algorithm.begin(self._app.everybody, self._app.state, number)
 
     def _messages(self, ask: Ask, number: int, config: ConfigRecord, grid: Grid, kind: str) -> Iterable[Message]:
         """Return the messages of an exchange, one by one where a grid can take them so: models may be large."""

@@ -112,7 +112,9 @@ def test_an_app_in_this_process_is_put_beside_ray(monkeypatch, tmp_path):
         return apps._Run([Timing(nodes * slow, slow), Timing(3 * nodes * slow, slow)], Timing(10 * slow, 20 * slow))
 
     monkeypatch.setattr(apps, "_run", measured)
-    output = invoke("simulate", "patients", "--nodes", "5", "--rounds", "3", "--repeats", "1", "--json", tmp_path / "raw")
+    output = invoke(
+        "simulate", "patients", "--nodes", "5", "--rounds", "3", "--repeats", "1", "--json", tmp_path / "raw"
+    )
     assert row(output, apps.OURS) == [10.0, 1.0, 10.0, 20.0]
     assert row(output, apps.RAY) == [40.0, 4.0, 40.0, 80.0]
     assert row(output, f"{apps.RAY} / {apps.OURS}") == [4.0, 4.0, 4.0, 4.0]

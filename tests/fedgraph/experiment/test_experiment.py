@@ -257,7 +257,9 @@ def test_shipped_experiments_are_found_from_anywhere_and_are_valid(tmp_path, mon
     found = find_experiment("sfl/digits.toml")
     assert found == find_experiment("simulations/sfl/digits.toml")
     shipped = [
-        path for path in sorted(found.parent.parent.rglob("*.toml")) if not {"apps", "benchmarks", "tables"} & {*path.parts}
+        path
+        for path in sorted(found.parent.parent.rglob("*.toml"))
+        if not {"apps", "benchmarks", "tables"} & {*path.parts}
     ]
     assert len(shipped) >= 3
     for path in shipped:

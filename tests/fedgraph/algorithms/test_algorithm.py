@@ -1,0 +1,148 @@
+import pytest
+import torch
+
+from fedgraph.algorithms import Algorithm, Answers, Clients, combined, filled, matrix, mixed, written
+from fedgraph.algorithms.model_rows import ModelRows
+from fedgraph.graph import ClientGraph
+from fedgraph.models import Layout
+from fedgraph.support.errors import ReplyError, RunError
+from fedgraph.support.settings import Settings
+
+CLIENTS = Clients(("a", "b"), torch.tensor([1, 3]), Layout(("w",), ((2,),)), ClientGraph.complete(["a", "b"]))
+
+
+class Mean(Algorithm):
+    def round(self, clients, state, number):
+        answers = yield self.ask(clients, state)
+        return {**state, "models": filled(state["models"], answers.average(answers.num_examples))}
+
+
+class NoGenerator(Mean):
+    def round(self, clients, state, number):
+        return state
+
+
+class NoExchange(Mean):
+    def round(self, clients, state, number):
+        if number < 0:
+            yield
+        return state
+
+
+class NoAsk(Mean):
+    def round(self, clients, state, number):
+        yield state["models"]
+
+
+class NoState(Mean):
+    def round(self, clients, state, number):
+        yield self.ask(clients, state)
+
+
+class OtherState(Mean):
+    def round(self, clients, state, number):
+        yield self.ask(clients, state)
+        return {"model": state["models"]}
+
+
+def run(kind):
+    algorithm = kind(Settings())
+    state = algorithm.init(CLIENTS, torch.zeros(2, 2))
+    begun, _ = algorithm.begin(CLIENTS, state, 1)
+    theta = torch.tensor([[1.0, 2.0], [5.0, 6.0]])
+    everybody = torch.ones(2, dtype=torch.bool)
+    answers = Answers(torch.arange(2), CLIENTS.names, {"parameters": theta}, CLIENTS.num_examples, None, everybody)
+    try:
+        begun.send(answers)
+    except StopIteration as end:
+        return algorithm.after(state, end.value)
+    raise AssertionError("one exchange is all")
+
+
+def test_a_round():
+    assert run(Mean)["models"].tolist() == [[4.0, 5.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (NoGenerator, "NoGenerator.round is no generator: have it yield what clients are asked"),
+        (NoExchange, "NoExchange.round ended without an exchange: have it yield an Ask"),
+        (NoAsk, "NoAsk.round yielded Tensor in place of an Ask"),
+        (NoState, "NoState.round returned NoneType in place of the next state"),
+        (OtherState, "OtherState.round returned a state without models: end with"),
+    ],
+)
+def test_what_is_no_round_is_explained(kind, words):
+    with pytest.raises(RunError, match=words):
+        run(kind)
+
+
+# ---- models as rows of a matrix
+
+
+def rows(clients=3, **own):
+    random = torch.Generator().manual_seed(0)
+    models = [
+        {
+            "a": torch.randn(2, 3, generator=random),
+            "half": torch.randn(4, generator=random).half(),
+            "count": torch.tensor(place),
+            "b": torch.randn((), generator=random),
+        }
+        for place in range(clients)
+    ]
+    return ModelRows(models, **own)
+
+
+def test_columns_are_the_floating_point_arrays_in_their_order():
+    models = rows()
+    whole = matrix(models)
+    assert whole.shape == models.shape == (3, 11)
+    first = models.models[0]
+    expected = torch.cat([first["a"].flatten(), first["half"].float(), first["b"][None]])
+    assert torch.equal(whole[0], expected)
+    assert torch.equal(models.columns(4, 9), whole[:, 4:9])
+    assert torch.equal(matrix(models, torch.tensor([2, 0])), whole[[2, 0]])
+
+
+def test_what_is_written_keeps_types_and_leaves_the_rest():
+    models = rows()
+    after = written(models, torch.tensor([1]), torch.arange(11.0)[None])
+    assert after is models
+    changed = models.models[1]
+    assert torch.equal(changed["a"], torch.arange(6.0).reshape(2, 3))
+    assert changed["half"].dtype == torch.float16
+    assert changed["b"] == 10
+    assert changed["count"] == 1
+    assert torch.equal(matrix(models)[0], matrix(rows())[0])
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 12, 1 << 20])
+def test_a_mixture_is_that_of_the_matrix_whatever_is_computed_at_once(monkeypatch, at_once):
+    monkeypatch.setattr("fedgraph.algorithms.model_rows._AT_ONCE", at_once)
+    weights = torch.rand(2, 2, generator=torch.Generator().manual_seed(1))
+    whole, present, answers = matrix(rows()), torch.tensor([0, 2]), rows(2)
+    expected = mixed(whole.clone(), present, matrix(answers), lambda part: weights @ part)
+    found = mixed(rows(), present, answers, lambda part: weights @ part)
+    torch.testing.assert_close(matrix(found), expected, rtol=1e-3, atol=1e-3)  # a part of it is half precision
+    torch.testing.assert_close(combined(found, lambda part: part.mean(0)), matrix(found).mean(0))
+    assert torch.equal(matrix(filled(found, whole[1])), matrix(rows())[1].expand(3, -1))
+
+
+def test_arrays_of_ones_own_are_in_no_column_and_are_taken_over():
+    models, answers = rows(own=["half"]), rows(2, own=["half"])
+    assert models.layout.names == ("a", "b")
+    answers.models[1]["half"].fill_(7)
+    answers.models[1]["count"] = torch.tensor(99)
+    models.take_over(torch.tensor([0, 2]), answers)
+    assert models.models[2]["half"].tolist() == [7] * 4
+    assert models.models[2]["count"] == 99
+    assert torch.equal(matrix(models), matrix(rows(own=["half"])))
+
+
+def test_double_precision_is_that_of_the_matrix():
+    models = ModelRows([{"x": torch.ones(2, dtype=torch.float64), "y": torch.ones(1)}])
+    assert matrix(models).dtype == torch.float64
+    with pytest.raises(ReplyError, match="array 'z' is torch.complex64"):
+        ModelRows([{"z": torch.ones(1, dtype=torch.complex64)}])
