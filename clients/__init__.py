@@ -34,3 +34,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fedgraph.clients' has no attribute '{name}'")
     return getattr(import_module(f"fedgraph.clients.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -42,3 +42,7 @@ def __getattr__(name: str) -> Any:
         if name in stock.__all__:
             return getattr(stock, name)
     raise AttributeError(f"module 'fedgraph.strategies' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,9 +11,26 @@ from fedgraph.strategies.engine.flower import FlowerStrategy
 class SFL(FlowerStrategy):
     """Structured federated learning over a client graph (:class:`fedgraph.algorithms.sfl.SFL`), for any ClientApp.
 
-    ``SFL(graph, alpha=0.3, hops=2)``; keywords are those of :class:`FlowerStrategy` and of
-    :class:`~fedgraph.algorithms.sfl.SFLSettings`. Where ``lambda_global`` or ``lambda_personal`` is above 0, clients
-    add ``fedgraph.clients.proximity(model, msg)`` to their loss.
+    Every client's next model is ``(1 - alpha)`` of its own and ``alpha`` of what ``hops`` steps along the graph bring.
+
+    Parameters
+    ----------
+    graph : ClientGraph
+        Over the names of the clients.
+    alpha : float, default 1.0
+        Share of the graph; 0 leaves every client its own model.
+    hops : int, default 3
+        How far models travel along the graph in a round.
+    weighting : {"none", "examples"}
+        Whether clients with more training examples count more.
+    everybody : float, default 0.0
+        Weight of all clients together beside a client's neighbourhood.
+    lambda_global, lambda_personal : float, default 0.0
+        Weights of the distances that clients add to their loss by ``fedgraph.clients.proximity(model, msg)``.
+    personal_layers : sequence of str
+        Names or patterns (``"head.*"``) of layers that every client keeps for itself.
+    **keywords
+        Others of :class:`~fedgraph.algorithms.sfl.SFLSettings`, and those of :class:`FlowerStrategy`.
     """
 
     algorithm_class = sfl.SFL

@@ -24,7 +24,7 @@ def from_networkx(graph: nx.Graph, weight: str = "weight", allow_negative: bool 
     graph : networkx.Graph
         Or ``DiGraph``, for a directed client graph.
     weight : str
-        Edge attribute with the weight; an edge u -> v becomes ``A[u, v]``, 1 where it has none.
+        Edge attribute with the weight; an edge u -> v becomes ``A[u, v]``: u listens to v. 1 where it has none.
     allow_negative : bool
         Whether weights below zero are accepted.
 
@@ -86,7 +86,7 @@ def to_pyg(graph: ClientGraph) -> Any:
 
 
 def from_pyg(data: Any, names: Sequence[str] | None = None, allow_negative: bool = False) -> ClientGraph:
-    """Convert a PyTorch Geometric ``Data``; the inverse of :func:`to_pyg`.
+    """Convert a PyTorch Geometric ``Data``; the inverse of :func:`to_pyg`. With an edge u -> v, v listens to u.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -111,7 +111,7 @@ class ClientGraph:
     @classmethod
     def from_edges(
         cls,
-        edges: Iterable[tuple[Any, Any] | tuple[Any, Any, float]],
+        edges: Iterable[tuple[Any, Any] | tuple[Any, Any, float]] | Mapping[tuple[Any, Any], float],
         names: Sequence[Any] | None = None,
         *,
         directed: bool = False,
@@ -121,8 +121,9 @@ class ClientGraph:
 
         Parameters
         ----------
-        edges : iterable of tuple
-            ``(source, target, weight)``, or ``(source, target)`` with weight 1. Clients are named ``str(source)``.
+        edges : iterable of tuple, or mapping
+            ``(source, target, weight)``, or ``(source, target)`` with weight 1; or weights by pair. Clients are named
+            ``str(source)``.
         names : sequence, optional
             All clients, in order, also those without an edge; by default those of the edges, sorted.
         directed : bool
@@ -136,7 +137,8 @@ class ClientGraph:
             For an edge that is no pair, and as :meth:`from_lists` does.
         """
         sources, targets, weights = [], [], []
-        for edge in edges:
+        given = [(*pair, weight) for pair, weight in edges.items()] if isinstance(edges, Mapping) else edges
+        for edge in given:
             if not isinstance(edge, Sequence) or isinstance(edge, str) or len(edge) not in (2, 3):
                 raise GraphError(f"an edge is (source, target) or (source, target, weight), not {edge!r}")
             sources.append(str(edge[0]))
@@ -167,14 +169,17 @@ class ClientGraph:
 
     @classmethod
     def from_networkx(cls, graph: Any, weight: str = "weight", allow_negative: bool = False) -> ClientGraph:
-        """Convert a NetworkX graph; see :func:`fedgraph.graph.from_networkx`."""
+        """Convert a NetworkX graph; see :func:`fedgraph.graph.from_networkx`. With an edge u -> v, u listens to v."""
         from fedgraph.graph.convert import from_networkx
 
         return from_networkx(graph, weight, allow_negative)
 
     @classmethod
     def from_pyg(cls, data: Any, names: Sequence[str] | None = None, allow_negative: bool = False) -> ClientGraph:
-        """Convert a PyTorch Geometric ``Data``; see :func:`fedgraph.graph.from_pyg`."""
+        """Convert a PyTorch Geometric ``Data``; see :func:`fedgraph.graph.from_pyg`.
+
+        An edge u -> v is the way of a message there, so that v listens to u.
+        """
         from fedgraph.graph.convert import from_pyg
 
         return from_pyg(data, names, allow_negative)

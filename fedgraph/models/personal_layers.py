@@ -62,8 +62,11 @@ class PersonalLayers:
             negated = pattern.startswith("!")
             matching = {name for name in whole.names if fnmatchcase(name, pattern.removeprefix("!")) != negated}
             if not matching:
+                within = any(name.startswith(f"{pattern.removeprefix('!')}.") for name in whole.names)
+                hint = f"; '{pattern}.*' is what begins with it" if within else ""
                 raise ExperimentError(
-                    f"personal-layers: no tensor of the model matches '{pattern}'; it has {', '.join(whole.names)}"
+                    f"personal-layers: no tensor of the model matches '{pattern}'{hint}; it has "
+                    f"{', '.join(whole.names)}"
                 )
             kept |= matching
         fixed = whole.frozen - kept if fixes_frozen and whole.num_trainable else frozenset()

@@ -19,8 +19,13 @@ _HANDED: dict[str, type] = {}
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:
-    """Append folders to ``sys.path``, so that modules there can be named by dotted path; fedgraph's own come first."""
-    sys.path.extend(folder for folder in folders if folder not in sys.path)
+    """Add folders to ``sys.path``, so that modules there can be named by dotted path.
+
+    They come after all others but for a checkout of this project, whose folders are imported as parts of ``fedgraph``.
+    """
+    new, here = [folder for folder in dict.fromkeys(folders) if folder not in sys.path], str(_here())
+    place = sys.path.index(here) if here in sys.path else len(sys.path)
+    sys.path[place:place] = new
 
 
 def path_of(found: type | str) -> str:

@@ -16,8 +16,8 @@ from fedgraph.support.untrusted import in_short
 log = logging.getLogger("fedgraph")
 
 ADVICE = (
-    "add the mod: `from fedgraph.clients import client_name` and `ClientApp(mods=[client_name])`. A node's name is its "
-    "node config `client`, else its `partition-id`"
+    "have `client_name` (from fedgraph.clients) as the first mod, `ClientApp(mods=[client_name])`. A node's name is "
+    "its node config `client`, else its `partition-id`"
 )
 
 

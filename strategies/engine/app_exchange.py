@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedgraph.algorithms import Answers, Ask, Clients, ModelRows, matrix
@@ -150,10 +150,7 @@ def _read_further(models: ModelRows, record: ArrayRecord, sent: Tensor, whose: s
     return rows
 
 
-def mean_metrics(
-    replies: Sequence[AppReply], aggregate: Callable[[list[RecordDict], str], MetricRecord], keys: Keys
-) -> MetricRecord | None:
-    """Return Flower's mean of the metrics of all replies that have the same ones as the first; None without any."""
+def averaged(replies: Sequence[AppReply]) -> list[AppReply]:
+    """Return the replies whose metrics can be averaged: those with a weight, and the metrics of the first of them."""
     weighed = [reply for reply in replies if reply.num_examples and len(reply.content.metric_records) == 1]
-    alike = [reply.content for reply in weighed if reply.metrics.keys() == weighed[0].metrics.keys()]
-    return aggregate(alike, keys.weight) if alike else None
+    return [reply for reply in weighed if reply.metrics.keys() == weighed[0].metrics.keys()]

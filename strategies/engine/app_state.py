@@ -49,6 +49,7 @@ class AppState:
         self._algorithm, self._graph, self._seed, self._initial_of = algorithm, graph, seed, initial_of
         self.clients: Clients | None = None
         self.state: State = {}
+        self._private: dict[str, Tensor] = {}
 
     @property
     def everybody(self) -> Clients:
@@ -64,9 +65,12 @@ class AppState:
         return models
 
     def readout(self) -> ArrayRecord | None:
-        """Return the read-out; None before the first round, and for a method that has none."""
+        """Return the read-out; None before the first round, and for a method that has none.
+
+        Layers that every client keeps for itself are as they were before the first round.
+        """
         row = None if self.clients is None else self._algorithm.readout(self.clients, self.state)
-        return None if row is None else to_record(named(self.models, 0, row))
+        return None if row is None else to_record({**named(self.models, 0, row), **self._private})
 
     def client_arrays(self) -> Mapping[str, ArrayRecord]:
         """Return the model of each client, by name."""
@@ -78,6 +82,7 @@ class AppState:
             everybody = sorted(names if self._graph is None else self._graph.names)
             model = from_record(arrays)
             rows = ModelRows.repeated(model, len(everybody), self._own_layers(model))
+            self._private = {name: model[name] for name in rows.own}
             self.clients = self._as_clients(tuple(everybody), torch.ones(len(everybody), dtype=torch.int64), rows)
             self._algorithm.check(self.clients)
             self.state = self._algorithm.init(self.clients, rows)
@@ -102,14 +107,15 @@ class AppState:
             "num-examples": self.clients.num_examples,
             "models": {str(place): model for place, model in enumerate(rows.models)},
             "layers": list(rows.models[0]),
-            "own": sorted(rows.own),
+            "private": self._private,
             "state": {name: value for name, value in self.state.items() if name != "models"},
         }
 
     def load(self, saved: State) -> None:
         """Restore what :meth:`saved` returned."""
         models = [saved["models"][str(place)] for place in range(len(saved["names"]))]
-        rows = ModelRows([{name: model[name] for name in saved["layers"]} for model in models], saved["own"])
+        rows = ModelRows([{name: model[name] for name in saved["layers"]} for model in models], saved["private"])
+        self._private = saved["private"]
         self.clients = self._as_clients(tuple(saved["names"]), saved["num-examples"], rows)
         self.state = {**saved["state"], "models": rows}
 
@@ -145,9 +151,9 @@ class _ClientArrays(Mapping[str, ArrayRecord]):
         self._models = dict(zip(names, models.models, strict=True))
 
     def __getitem__(self, name: str) -> ArrayRecord:
-        if name not in self._models:
+        if str(name) not in self._models:
             raise KeyError(f"there is no client '{name}'; there are {quoted(list(self._models))}")
-        return to_record(self._models[name])
+        return to_record(self._models[str(name)])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._models)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
@@ -22,9 +22,9 @@ from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record
 from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
-from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, last_words, mean_metrics, request
+from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, averaged, last_words, request
 from fedgraph.strategies.engine.app_state import AppState, graph_of, graph_state
-from fedgraph.support.errors import ReplyError, RunError, quoted
+from fedgraph.support.errors import ReplyError, RunError, quoted, similar
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
 
@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedgraph")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _SAID_BY_THE_ALGORITHM = (
     *("name", "title", "needs", "paper", "settings_type", "uses_graph", "needs_graph", "own_models"),
     *("mixes_models", "defences", "may_change"),
 )
 _FILE = "strategy.safetensors"
+_KINDS = {"train": "training", "evaluate": "evaluation"}
 _LARGE = 1 << 26
 """Numbers of all models from which on memory is released at once, which takes a tenth of a second."""
 
@@ -55,7 +57,8 @@ class FlowerStrategy(FedAvg):
     graph : ClientGraph, optional
         The client graph, over the names of clients; ``min_available_nodes`` is then its number of clients unless given.
     seed : int, default 0
-        Of what the algorithm draws.
+        Of what the algorithm draws. Which clients take part where ``fraction_train`` is below 1 Flower draws, from
+        Python's own generator (``random.seed``).
     save_to : path, optional
         Folder to which the strategy is saved after every round; see :meth:`load`.
     **keywords
@@ -102,6 +105,7 @@ class FlowerStrategy(FedAvg):
             known = ", ".join(sorted({*kind.model_fields, *flower}))
             raise TypeError(
                 f"{type(self).__name__} has no keyword '{unknown[0]}'; it has graph, seed, save_to, {known}"
+                f"{similar(unknown[:1], [*kind.model_fields, *flower])}"
             )
         if graph is not None and not isinstance(graph, ClientGraph):
             raise TypeError(f"graph is a fedgraph.ClientGraph, not {graph!r}: see its from_edges, from_adjacency, ...")
@@ -113,17 +117,23 @@ class FlowerStrategy(FedAvg):
             keywords.setdefault("min_available_nodes", graph.num_clients)
         self._keywords = {name: value for name, value in keywords.items() if name in flower}
         super().__init__(**self._keywords)
-        self.graph, self.seed, self.round = graph, seed, 0
+        self.graph, self.seed = graph, seed
         self._save_to = None if save_to is None else Path(save_to)
-        known_names = None if graph is None else graph.names
-        self._members = AppClients(self.needs_names or graph is not None, known_names)
-        self._app = AppState(self.algorithm, graph, seed, self.initial_of)
+        self._timeout, self._offset, self._started, self._goes_on = 3600.0, 0, False, False
+        self._said: set[str] = set()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget all rounds and clients."""
+        known = None if self.graph is None else self.graph.names
+        self.round = 0
+        self._members = AppClients(self.needs_names or self.graph is not None, known)
+        self._app = AppState(self.algorithm, self.graph, self.seed, self.initial_of)
         self._history: list[tuple[int, str, str, float]] = []
         self._progress: Round | None = None
         self._ask = Ask({})
         self._selected: dict[str, int] = {}
-        self._timeout, self._offset, self._started = 3600.0, 0, False
-        self._said: set[str] = set()
+        self._drawn = False
 
     # ---- what a user looks at ---------------------------------------------------------------------------------------
 
@@ -210,6 +220,7 @@ class FlowerStrategy(FedAvg):
             if not saved["names"]:
                 raise RunError(f"the clients of {folder} are known by node ids alone, which are others now: {ADVICE}")
             loaded._app.load(saved["clients"])
+        loaded._goes_on = True
         return loaded
 
     # ---- Flower's loop ----------------------------------------------------------------------------------------------
@@ -226,11 +237,23 @@ class FlowerStrategy(FedAvg):
     ) -> Result:
         """Run Flower's loop; parameters and result are those of its ``Strategy.start``.
 
-        A strategy that was loaded goes on after its last round up to ``num_rounds``, and needs no ``initial_arrays``.
+        Every start is a run of its own, but for the first after :meth:`load`: that goes on after the last round, up to
+        ``num_rounds`` in all, and needs no ``initial_arrays``.
         """
+        if not self._goes_on:
+            self._reset()
         done, arrays = self.round, self.arrays if self.round else initial_arrays
         if arrays is None:
             raise RunError("start needs initial_arrays, such as ArrayRecord(model.state_dict())")
+        if done and initial_arrays is not None:
+            log.warning("initial_arrays are not used: the strategy was loaded, and goes on after round %d", done)
+        if done and num_rounds <= done:
+            log.warning(
+                "nothing to do: num_rounds = %d in all, and %d were done before the strategy was saved",
+                num_rounds,
+                done,
+            )
+        self._goes_on = False
 
         def evaluated(number: int, found: ArrayRecord) -> MetricRecord | None:
             # The read-out of the last round was evaluated before the strategy was saved.
@@ -261,9 +284,9 @@ class FlowerStrategy(FedAvg):
                 "the read-out alone, not the clients' own models", type(self).__name__,
             )  # fmt: skip
         messages = list(super().configure_train(number, arrays, config, grid))
+        self._grid, self._config, self._initial, self._drawn = grid, config, arrays, bool(messages)
         if not messages:
             return []
-        self._grid, self._config, self._initial = grid, config, arrays
         nodes = [message.metadata.dst_node_id for message in messages]
         if self._app.clients is None and not self._members.needs_names:
             # All begin with the same model, and say their names when they answer.
@@ -279,6 +302,8 @@ class FlowerStrategy(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the answers in, run the exchanges that the algorithm still asks for, and return the read-out."""
         number, heard = server_round + self._offset, list[AppReply]()
+        if not self._drawn:
+            return None, None
         while True:
             usable = self._usable(number, replies, "train")
             heard += usable
@@ -299,7 +324,7 @@ class FlowerStrategy(FedAvg):
             replies = list(self._grid.send_and_receive(sent, timeout=self._timeout))
         self.round = number
         self._tell_unused_terms(heard)
-        metrics = mean_metrics(heard, self.train_metrics_aggr_fn, self._keys)
+        metrics = self._mean(heard, self.train_metrics_aggr_fn)
         # Flower's loop still has the replies, whose models are as large as all that follows.
         del usable, replies
         while heard:
@@ -318,11 +343,11 @@ class FlowerStrategy(FedAvg):
         """Return messages with each client's own model."""
         number = server_round + self._offset
         messages = list(super().configure_evaluate(number, arrays, config, grid))
+        self._initial = arrays
         if not messages or self._app.clients is None:
             return messages
         nodes = [message.metadata.dst_node_id for message in messages]
         self._selected = self._members.identify(grid, nodes, self._timeout)
-        self._initial = arrays
         self._admit(self._selected)
         return self._messages(Ask({"parameters": self._app.models}), number, config, grid, MessageType.EVALUATE)
 
@@ -331,7 +356,7 @@ class FlowerStrategy(FedAvg):
         usable = self._usable(server_round + self._offset, replies, "evaluate")
         if self._save_to is not None and usable:
             self.save(self._save_to)
-        return mean_metrics(usable, self.evaluate_metrics_aggr_fn, self._keys)
+        return self._mean(usable, self.evaluate_metrics_aggr_fn)
 
     # ---- what a method adds -----------------------------------------------------------------------------------------
 
@@ -380,7 +405,7 @@ class FlowerStrategy(FedAvg):
                     raise ReplyError("two nodes say that they are this client")
                 reply = AppReply.of(whose, message, self._keys, template if kind == "train" else None)
             except ReplyError as error:
-                log.warning("round %d: no usable answer of client '%s': %s", number, whose, error)
+                log.warning("round %d, %s: no usable answer of client '%s': %s", number, _KINDS[kind], whose, error)
                 continue
             found[whose] = reply
         if self._app.clients is None and found:
@@ -413,6 +438,17 @@ class FlowerStrategy(FedAvg):
         self._app.count({name: 1 if count is None else count for name, count in told.items()})
         if None in told.values():
             self._say_once("count", "answers without '%s' count as one example", self.weighted_by_key)
+
+    def _mean(self, replies: Sequence[AppReply], aggregate: AggregateFn) -> MetricRecord | None:
+        """Return Flower's mean of the metrics of those replies that can be averaged, and say once where some cannot."""
+        alike = averaged(replies)
+        if len(alike) < len(replies):
+            left = quoted([reply.name for reply in replies if reply not in alike])
+            self._say_once(
+                "metrics", "metrics of %s are not in the mean: they have no '%s', or not the metrics that others have "
+                "(strategy.history has all)", left, self.weighted_by_key,
+            )  # fmt: skip
+        return aggregate([reply.content for reply in alike], self.weighted_by_key) if alike else None
 
     def _tell_unused_terms(self, heard: Iterable[AppReply]) -> None:
         used = any(TERMS_KEY in reply.content.config_records.get(APP_RECORD, ConfigRecord()) for reply in heard)

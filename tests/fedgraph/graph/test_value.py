@@ -118,6 +118,32 @@ def test_an_edge_given_twice_counts_once():
     assert graph.degree().tolist() == [2, 0]
 
 
+def test_edges_are_pairs_with_weights_or_without():
+    expected = ClientGraph.from_lists("abc", "ab", "bc", [1.0, 0.5], directed=False)
+    assert ClientGraph.from_edges([("a", "b"), ("b", "c", 0.5)]) == expected
+    assert ClientGraph.from_edges({("a", "b"): 1.0, ("b", "c"): 0.5}) == expected
+    one_way = ClientGraph.from_edges([(1, 0)], range(3), directed=True)
+    assert one_way.names == ("0", "1", "2")
+    assert one_way.neighbours("1") == ("0",)
+    assert one_way.neighbours("2") == one_way.neighbours("0") == ()
+    for wrong in ("ab", ("a",), ("a", "b", 1, 2)):
+        with pytest.raises(GraphError, match="an edge is .source, target. or .source, target, weight., not"):
+            ClientGraph.from_edges([wrong])
+    matrix = [[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]]
+    assert ClientGraph.from_adjacency(matrix, "abc") == expected
+    assert ClientGraph.from_adjacency([[0, 1], [0, 0]]).directed
+
+
+def test_other_libraries_graphs_and_places():
+    import networkx as nx
+
+    assert ClientGraph.from_networkx(nx.DiGraph([("a", "b")])).neighbours("a") == ("b",), "u listens to v"
+    features = [[0.0], [0.1], [5.0], [5.1]]
+    assert ClientGraph.nearest(features, "abcd", 1).neighbours("a") == ("b",)
+    distances = np.abs(np.subtract.outer([0.0, 1.0, 9.0], [0.0, 1.0, 9.0]))
+    assert ClientGraph.from_distances(distances, "abc").without_self_loops().neighbours("a") == ("b",)
+
+
 def test_complete_and_empty():
     np.testing.assert_array_equal(ClientGraph.complete(named(4)).dense().numpy(), 1 - np.eye(4))
     assert ClientGraph.complete(named(4)).num_edges == 6

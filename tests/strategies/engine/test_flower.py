@@ -226,7 +226,7 @@ def test_a_client_that_does_not_answer_keeps_its_model_and_comes_back_under_anot
         assert same({"mercy": own[1]["mercy"]}, {"mercy": own[2]["mercy"]}), "round 2 passed without it"
     assert not same({"mercy": own[2]["mercy"]}, {"mercy": own[3]["mercy"]})
     if how == "fails":
-        assert "round 2: no usable answer of client 'mercy': OSError: disk full" in caplog.text
+        assert "round 2, training: no usable answer of client 'mercy': OSError: disk full" in caplog.text
     rounds = strategy.history.query("client == 'mercy' and metric == 'train/loss'")["round"].tolist()
     assert rounds == [1, 3]
 
@@ -296,14 +296,14 @@ def test_an_answer_that_cannot_be_used_is_left_out_with_client_and_layer(change,
     strategy = STRATEGIES["sfl"]()
     with caplog.at_level("WARNING", logger="fedgraph"):
         result = strategy.start(Plain(spoil=spoil).grid(), initial(), num_rounds=2)
-    assert re.search(f"round 1: no usable answer of client 'valley': {words}", caplog.text)
+    assert re.search(f"round 1, training: no usable answer of client 'valley': {words}", caplog.text)
     assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
     start = {key: array.numpy() for key, array in initial().items()}
     assert same({"valley": start}, {"valley": arrays(strategy)["valley"]})
 
 
 def test_without_the_mod_it_is_said_what_to_add():
-    with pytest.raises(IdentityError, match=r"no node says which client it is.*ClientApp\(mods=\[client_name\]\)"):
+    with pytest.raises(IdentityError, match=r"no node says which client it is.*`ClientApp\(mods=\[client_name\]\)`"):
         STRATEGIES["sfl"]().start(Plain(mods=()).grid(), initial(), num_rounds=1)
 
 
@@ -588,11 +588,51 @@ def test_ipa_with_a_model_of_each_peers_own():
         np.testing.assert_array_equal(message.content["arrays"]["weight"].numpy(), own(name)["weight"].numpy())
 
 
+@every
+def test_every_start_is_a_run_of_its_own(method):
+    strategy = STRATEGIES[method]()
+    first = strategy.start(Plain().grid(), initial(), num_rounds=2)
+    before, told = arrays(strategy), strategy.history
+    again = strategy.start(Plain().grid(), initial(), num_rounds=2)
+    assert same(before, arrays(strategy))
+    assert list(again.train_metrics_clientapp) == list(first.train_metrics_clientapp) == [1, 2]
+    assert strategy.history.equals(told)
+
+
+def test_layers_that_clients_keep_are_in_the_read_out_as_they_were():
+    strategy, start = STRATEGIES["fedper"](), {key: array.numpy() for key, array in initial().items()}
+    result = strategy.start(Plain().grid(), initial(), num_rounds=2)
+    np.testing.assert_array_equal(result.arrays["bias"].numpy(), start["bias"])
+    assert not np.array_equal(result.arrays["weight"].numpy(), start["weight"])
+    assert len({float(found["bias"][0]) for found in arrays(strategy).values()}) == 4
+
+
+def test_metrics_that_cannot_be_averaged_are_named(caplog):
+    def spoil(answer, name, number):
+        if name == "mercy":
+            answer.content["metrics"]["other"] = 1.0
+        return answer
+
+    strategy = STRATEGIES["sfl"]()
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        result = strategy.start(Plain(spoil=spoil).grid(), initial(), num_rounds=1)
+    assert "metrics of 'mercy' are not in the mean" in caplog.text
+    assert set(result.train_metrics_clientapp[1]) == {"loss"}
+    assert "train/other" in set(strategy.history["metric"])
+
+
+@pytest.mark.parametrize("method", ["sfl", "pfedgraph"])
+def test_without_training_the_initial_model_is_evaluated(method):
+    result = STRATEGIES[method](fraction_train=0.0).start(Plain().grid(), initial(), num_rounds=1)
+    expected = FedAvg(fraction_train=0.0, min_available_nodes=4).start(Plain().grid(), initial(), num_rounds=1)
+    assert mse(result) == mse(expected)
+
+
 # ---- saved, loaded, wrapped
 
 
 @every
-def test_a_strategy_that_was_saved_goes_on_to_the_same_weights(method, tmp_path):
+def test_a_strategy_that_was_saved_goes_on_to_the_same_weights(method, tmp_path, caplog):
     whole = STRATEGIES[method]()
     expected = whole.start(Plain().grid(), initial(), num_rounds=4)
     first = STRATEGIES[method](save_to=tmp_path)
@@ -606,6 +646,7 @@ def test_a_strategy_that_was_saved_goes_on_to_the_same_weights(method, tmp_path)
         first.start(Plain().grid(), initial(), num_rounds=4, evaluate_fn=killed)
     again = type(first).load(tmp_path)
     assert again.round == 2
+    again._save_to = tmp_path
     rounds = []
     result = again.start(
         Plain().grid(),
@@ -618,6 +659,12 @@ def test_a_strategy_that_was_saved_goes_on_to_the_same_weights(method, tmp_path)
     for key, array in expected.arrays.items():
         np.testing.assert_array_equal(result.arrays[key].numpy(), array.numpy())
     assert again.history.equals(whole.history)
+    assert "initial_arrays are not used" not in caplog.text
+    other = type(first).load(tmp_path)
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        other.start(Plain().grid(), initial(), num_rounds=4)
+    assert "initial_arrays are not used: the strategy was loaded, and goes on after round" in caplog.text
+    assert "nothing to do" in caplog.text
 
 
 def test_a_strategy_of_another_class_is_not_loaded(tmp_path):
@@ -657,7 +704,10 @@ def test_mods_of_flower_around_it():
     ("make", "words"),
     [
         (lambda: SFL(), r"SFL needs a client graph: SFL\(graph\)"),
-        (lambda: SFL(GRAPH, hop=2), "SFL has no keyword 'hop'; it has graph, seed, save_to, alpha"),
+        (
+            lambda: SFL(GRAPH, hop=2),
+            "SFL has no keyword 'hop'; it has graph, seed, save_to, alpha.*did you mean 'hops'",
+        ),
         (lambda: SFL([("a", "b")]), r"graph is a fedgraph.ClientGraph, not \[\('a', 'b'\)\]"),
         (lambda: SFL(GRAPH, alpha=2.0), "SFL alpha: Input should be less than or equal to 1"),
     ],
