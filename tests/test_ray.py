@@ -98,6 +98,7 @@ def test_flwr_run_of_the_repository_itself(tmp_path):
     out = tmp_path / "runs"
     settings = f'experiment="simulations/sfl/digits.toml" set="experiment.rounds=1" output-dir="{out}" seed=3'
     streamed = flwr_run(tmp_path, settings, nodes=2)
+    assert out.is_dir(), streamed[-4000:]
     (folder,) = out.iterdir()
     finished = json.loads((folder / "summary.json").read_text())
     assert (finished["method"], finished["clients"], finished["rounds"]) == ("sfl", 20, 1)
