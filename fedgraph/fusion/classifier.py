@@ -52,6 +52,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
       id, an owner may lack some, and y is a Series with ids as index, a mapping of ids to labels, or a pair ``(ids,
       labels)``. Predictions are then a Series or a data frame with the ids as index.
 
+    An owner's data frame has to have the columns that it had in ``fit``, in the same order.
+
     A row of NaN alone is a sample that the owner lacks. For tools of scikit-learn X may be one array or data frame
     ``[samples, features]``, whose columns ``owners`` assigns; its index is not looked at.
 
@@ -218,14 +220,16 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         if validation is None:
             split = held_out(codes, self.validation_fraction, seed)
         else:
-            other = self._samples(validation[0], fitting=False).over(samples.owners, samples.sizes)
+            other = self._samples(validation[0], fitting=False).over(samples.owners, samples.sizes, samples.columns)
             rows = other.order
             told = _codes(_checked_labels(other, validation[1]), classes)[rows]
             split = torch.tensor([_TRAIN] * len(codes) + [_VALIDATION] * len(told))
             embeddings = torch.cat([embeddings, other.embeddings[rows]])
             present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, told])
         data = FusionData(embeddings, present, codes, split, samples.sizes, len(classes))
-        return self.fit_joined(data, samples.owners, classes, seed)
+        self.fit_joined(data, samples.owners, classes, seed)
+        self.fusion_ = replace(self.fusion_, columns=samples.columns)
+        return self
 
     def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class, averaged over draws of the graph.
@@ -383,13 +387,13 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
                 )
             values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
             names = getattr(self, "feature_names_in_", None)
-            samples = of_columns(values, columns_of(self.owners, values.shape[1], names))
+            samples = of_columns(values, columns_of(self.owners, values.shape[1], names), names)
         if not len(samples):
             raise ValueError("there are 0 samples while a minimum of 1 is required")
         return samples
 
     def _predicted(self, samples: OwnerSamples) -> Prediction:
-        samples = samples.over(self.owners_, self.fusion_.sizes)
+        samples = samples.over(self.owners_, self.fusion_.sizes, self.fusion_.columns)
         return self.fusion_.predict(samples.embeddings, samples.present)
 
     def _decided(self, samples: OwnerSamples) -> NDArray[Any]:

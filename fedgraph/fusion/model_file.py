@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ class FittedFusion:
         The given graph, ``[owners, owners]``.
     seed : int
         Seed of the experiment.
+    columns : mapping of str to sequence of str
+        Names of the columns of owners whose embeddings were data frames.
     """
 
     network: FusionNetwork
@@ -53,6 +56,7 @@ class FittedFusion:
     fingerprints: tuple[str, ...]
     given: Tensor | None
     seed: int
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Write the model atomically."""
@@ -65,6 +69,8 @@ class FittedFusion:
             "seed": self.seed,
             "network": self.network.state_dict(),
         }
+        if self.columns:
+            state["columns"] = {owner: list(names) for owner, names in self.columns.items()}
         save_state(path, state | ({} if self.given is None else {"given": self.given}))
 
     @classmethod
@@ -82,6 +88,7 @@ class FittedFusion:
             classes, given = tuple(state["classes"]), state.get("given")
             network = build_network(settings, state["sizes"], len(classes), given, state["seed"])
             network.load_state_dict(state["network"])
+            columns = {owner: tuple(names) for owner, names in state.get("columns", {}).items()}
         except Exception as error:
             raise RunError(f"{path} is no fusion model of this version: {error}") from None
         network.eval()
@@ -94,6 +101,7 @@ class FittedFusion:
             fingerprints=tuple(state["fingerprints"]),
             given=given,
             seed=state["seed"],
+            columns=columns,
         )
 
     @property

@@ -115,6 +115,31 @@ def test_labels_without_ids_do_where_all_owners_have_the_same_samples_in_the_sam
         classifier.fit(frames, y)
 
 
+def test_columns_of_data_frames_have_to_be_those_of_fit(iris, classifier, tmp_path):
+    X, y = iris
+    sepals, petals = pd.DataFrame(X[:, :2], columns=["sl", "sw"]), pd.DataFrame(X[:, 2:], columns=["pl", "pw"])
+    classifier.fit({"sepals": sepals, "petals": petals}, y)
+    classifier.save(tmp_path / "fusion.safetensors")
+    whole = clone(classifier).set_params(owners={"sepals": [0, 1], "petals": [2, 3]}).fit(sepals.join(petals), y)
+    for model in (classifier, FusionClassifier.load(tmp_path / "fusion.safetensors"), whole):
+        assert model.predict({"sepals": sepals, "petals": petals}).shape == (150,)
+        assert model.predict({"sepals": X[:, :2], "petals": X[:, 2:]}).shape == (150,)
+        should = "owner 'petals': The feature names should match those that were passed during fit"
+        with pytest.raises(ValueError, match=f"{should} \\(they are in another order than during fit\\)"):
+            model.predict({"sepals": sepals, "petals": petals[["pw", "pl"]]})
+        with pytest.raises(ValueError, match=f"{should} .*unseen at fit time: 'width'; .* now missing: 'pw'"):
+            model.score({"sepals": sepals, "petals": petals.rename(columns={"pw": "width"})}, y)
+        with pytest.raises(ValueError, match=should):
+            model.predict_proba({"petals": (range(150), petals[["pw", "pl"]])})
+    numbered = {"sepals": pd.DataFrame(X[:, :2]), "petals": pd.DataFrame(X[:, 2:])}
+    classifier.fit(numbered, y)
+    with pytest.raises(ValueError, match="owner 'sepals': .* another order"):
+        classifier.predict(numbered | {"sepals": numbered["sepals"][[1, 0]]})
+    named = {"sepals": sepals, "petals": petals}
+    with pytest.raises(ValueError, match="owner 'petals': The feature names should match"):
+        classifier.fit(named, y, validation=(named | {"petals": petals[["pw", "pl"]]}, y))
+
+
 def test_single_arrays_work_with_the_tools_of_scikit_learn(iris, classifier):
     X, y = iris
     columns = clone(classifier).set_params(owners={"sepals": slice(0, 2), "petals": [2, 3]})
