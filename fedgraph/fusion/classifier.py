@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
-from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.model_file import FittedFusion, type_of_classes
 from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.fusion.scores import decided
@@ -227,9 +227,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             embeddings = torch.cat([embeddings, other.embeddings[rows]])
             present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, told])
         data = FusionData(embeddings, present, codes, split, samples.sizes, len(classes))
-        self.fit_joined(data, samples.owners, classes, seed)
-        self.fusion_ = replace(self.fusion_, columns=samples.columns)
-        return self
+        return self.fit_joined(data, samples.owners, classes, seed, columns=samples.columns)
 
     def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class, averaged over draws of the graph.
@@ -278,13 +276,15 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         return float(accuracy_score(samples.labels(y), self._decided(samples), sample_weight=sample_weight))
 
     def save(self, path: str | Path) -> None:
-        """Write the model atomically, as ``fusion.safetensors`` of a run; classes that are not text become text."""
+        """Write the model atomically, as ``fusion.safetensors`` of a run, with classes and columns."""
         check_is_fitted(self)
         self.fusion_.write(Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> FusionClassifier:
-        """Read a model that :meth:`save` or a run of F3 has written; its classes are text.
+        """Read a model that :meth:`save` or a run of F3 has written.
+
+        Classes are what they were, whole numbers, numbers, truth values or text; those of a run are text.
 
         Raises
         ------
@@ -294,7 +294,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         fusion = FittedFusion.read(Path(path))
         chosen = {name: getattr(fusion.settings, name) for name in FusionSettings.model_fields}
         made = cls(**chosen, random_state=fusion.seed)
-        made._take(fusion, np.array(fusion.classes))
+        made._take(fusion, fusion.typed_classes)
         return made
 
     # ---- of a federation too ---------------------------------------------------------------------------------------
@@ -315,6 +315,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         classes: NDArray[Any],
         seed: int,
         on_epoch: Callable[[FusionEpoch], None] | None = None,
+        columns: Mapping[str, Sequence[str]] | None = None,
     ) -> FusionClassifier:
         """Train on samples that have been joined and split, as the server of a federation has them.
 
@@ -330,6 +331,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             Seed of the training.
         on_epoch : callable, optional
             Called after every epoch.
+        columns : mapping of str to sequence of str, optional
+            Names of the columns of owners whose embeddings were data frames.
 
         Returns
         -------
@@ -345,7 +348,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         settings.warn_of_unaligned(owners, data.present, data.split == _TRAIN)
         fusion = FittedFusion(
             found.network, settings, tuple(owners), data.sizes, tuple(map(str, classes)), ("",) * len(owners),
-            data.given, seed,
+            data.given, seed, columns or {}, class_type=type_of_classes(classes),
         )  # fmt: skip
         self._take(fusion, classes)
         self._take_history(found)

@@ -156,7 +156,7 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
             "with an index or as pairs (ids, embeddings), or of none"
         )
     arrays = {name: values for name, (_, values) in read.items()}
-    columns = {name: told for name in owners if (told := _column_names(names[name])) is not None}
+    columns = {name: named for name in owners if (named := _column_names(names[name])) is not None}
     if not keyed:
         lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
