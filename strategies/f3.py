@@ -190,6 +190,7 @@ class F3(MethodStrategy[FusionSettings]):
             Grid that connects to the nodes.
         ids : sequence, optional
             Ids of the samples; by default all that clients call new, or that have no label and were not learned from.
+            Those that no client has are left out of the result, with a warning in the log that names them.
         timeout : float
             Seconds that nodes have to answer.
         evaluate_config : ConfigRecord, optional
@@ -198,7 +199,7 @@ class F3(MethodStrategy[FusionSettings]):
         Returns
         -------
         Series
-            The classes, by id.
+            The classes, by id, in the order of ``ids``; by default sorted by the text of the ids.
 
         Raises
         ------
@@ -221,7 +222,7 @@ class F3(MethodStrategy[FusionSettings]):
         Returns
         -------
         DataFrame
-            ``[samples, classes]``, by id.
+            ``[samples, classes]``, by id, in the order of :meth:`predict`.
         """
         import pandas as pd
 
@@ -242,7 +243,8 @@ class F3(MethodStrategy[FusionSettings]):
         found = fusion.predict(joined.embeddings, joined.present).probabilities.numpy()
         kinds = {answer.id_kind for answer in answers.values()}
         index = restored(joined.keys, kinds.pop() if len(kinds) == 1 else "text")
-        return pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
+        told = pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
+        return told if wanted.ids is None else told.iloc[_places(joined.keys, wanted.ids)]
 
     def run(self, *arguments: Any, **named: Any) -> Result:
         """See :meth:`start`."""
@@ -314,3 +316,12 @@ class F3(MethodStrategy[FusionSettings]):
                 told = scores(found[rows], joined.labels[rows])
                 metrics |= {f"{split}/{name}": value for name, value in told.items()}
         return metrics
+
+
+def _places(keys: Sequence[str], ids: Sequence[str]) -> list[int]:
+    """Return the places of ids among keys, in their order; those that are not there are left out with a warning."""
+    place_of = {key: place for place, key in enumerate(keys)}
+    unknown = [each for each in ids if each not in place_of]
+    if unknown:
+        log.warning("no prediction of %d of %d ids, which no client has: %s", len(unknown), len(ids), quoted(unknown))
+    return [place_of[each] for each in ids if each in place_of]

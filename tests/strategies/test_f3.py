@@ -65,7 +65,7 @@ def test_a_model_of_all_features_from_one_query():
     assert (told.to_numpy() == Y[[IDS.index(key) for key in told.index]]).all()
     assert told.dtype == np.int64
     chosen = strategy.predict_proba(grid(), ids=["flower-7", "flower-145"])
-    assert list(chosen.index) == ["flower-145", "flower-7"]
+    assert list(chosen.index) == ["flower-7", "flower-145"]
     assert list(chosen.columns) == [0, 1, 2]
 
 
@@ -118,7 +118,7 @@ def test_the_model_is_that_of_a_run_of_the_engine_bit_for_bit(patches_tables, ru
     assert strategy.metrics["test/auc"] == pytest.approx(summary["auc"]["mean"])
 
 
-def test_a_pytorch_app_changes_six_lines():
+def test_a_pytorch_app_changes_six_lines(caplog):
     torch.manual_seed(0)
     models = [torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)) for _ in range(2)]
     app = ClientApp()
@@ -137,7 +137,11 @@ def test_a_pytorch_app_changes_six_lines():
     # Without the mod, clients are called by the ids of their nodes.
     assert strategy.classifier.owners_ == ("1000", "1001")
     assert strategy.metrics["validation/accuracy"] > 0.8
-    assert strategy.predict(nodes, ids=[3, 149]).to_dict() == {149: 2, 3: 0}
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        told = strategy.predict(nodes, ids=[3, 9999, 149, 20])
+    assert list(told.items()) == [(3, 0), (149, 2), (20, 0)]
+    assert told.dtype == np.int64
+    assert "no prediction of 1 of 4 ids, which no client has: '9999'" in caplog.text
     with pytest.raises(DataError, match="no client has one of the samples to predict"):
         strategy.predict(nodes, ids=[1000])
 
