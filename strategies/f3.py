@@ -7,7 +7,7 @@ algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,8 @@ log = logging.getLogger("fedgraph")
 
 _TRAIN, _VALIDATION, _NEW = (SAMPLE_SPLITS.index(split) for split in ("train", "validation", "new"))
 _MEASURED = ("validation", "test")
+_NAMED = 5
+"""Clients in a message."""
 
 
 class F3(MethodStrategy[FusionSettings]):
@@ -153,7 +155,8 @@ class F3(MethodStrategy[FusionSettings]):
         IdentityError
             When a given graph is over names that nodes do not say.
         DataError, ValueError
-            When samples cannot be joined or trained with.
+            When samples cannot be joined or trained with, as where no two clients share a labelled sample. A single
+            client that does not share any is warned of in the log.
         """
         nodes = connected_nodes(grid, self.min_available_nodes, timeout)
         answers = self._ask(grid, nodes, WantedEmbeddings(), train_config, timeout)
@@ -168,6 +171,7 @@ class F3(MethodStrategy[FusionSettings]):
                 "labels of the samples at one client at least"
             )
         joined = self._divided(self._joined(answers, classes))
+        _check_shared(joined, {name: answer.keys for name, answer in answers.items()})
         data = FusionData(joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(classes))
         self.classifier.fit_joined(data, joined.owners, np.array(restored(classes, class_kind)), self.seed)
         self._learned = frozenset(joined.keys)
@@ -316,6 +320,33 @@ class F3(MethodStrategy[FusionSettings]):
                 told = scores(found[rows], joined.labels[rows])
                 metrics |= {f"{split}/{name}": value for name, value in told.items()}
         return metrics
+
+
+def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> None:
+    """Warn of each client that shares no labelled sample with another one. Raises DataError where no two share one.
+
+    Parameters
+    ----------
+    joined : JoinedSamples
+        The labelled samples.
+    ids : mapping of str to sequence of str
+        By client the ids of all its samples.
+    """
+    if len(joined.owners) < 2:
+        return
+    shared = joined.present.sum(1) > 1
+    alone = [
+        name for name, number in zip(joined.owners, joined.present[shared].sum(0).tolist(), strict=True) if not number
+    ]
+    advice = "the same sample needs the same id at every client, and a label at one of them"
+    if not bool(shared.any()):
+        told = "; ".join(f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED])
+        raise DataError(f"no two clients share a labelled sample, so that there is nothing to fuse ({told}): {advice}")
+    for name in alone:
+        log.warning(
+            "client '%s' shares no labelled sample with other clients; it has %d samples, such as '%s': %s",
+            name, len(ids[name]), ids[name][0], advice,
+        )  # fmt: skip
 
 
 def _places(keys: Sequence[str], ids: Sequence[str]) -> list[int]:

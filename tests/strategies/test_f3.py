@@ -251,6 +251,38 @@ def test_what_is_sent_along_and_to_which_handler():
     assert seen == [{"level": 3}] * 3
 
 
+def renamed(*names, keep_labels=False):
+    """Clients some of which call their samples otherwise than the others do."""
+
+    def change(name, message, ids, values, labels, split):
+        if name not in names:
+            return None
+        own = [f"{name}/{each}" for each in ids]
+        told = [int(Y[IDS.index(each)]) for each in ids] if keep_labels else labels
+        return embeddings(message, own, values, told, split)
+
+    return grid(flowers(change))
+
+
+@pytest.mark.parametrize("keep_labels", [False, True])
+def test_clients_that_share_no_samples_are_warned_of(keep_labels, caplog):
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        F3(**FAST).start(renamed("mercy", keep_labels=keep_labels))
+    told = [record.message for record in caplog.records if "shares no labelled sample" in record.message]
+    assert len(told) == 1
+    assert "client 'mercy' shares no labelled sample with other clients" in told[0]
+    assert "such as 'mercy/flower-10'" in told[0]
+    caplog.clear()
+    F3(**FAST).start(grid())
+    assert "shares no labelled sample" not in caplog.text
+
+
+@pytest.mark.parametrize("keep_labels", [False, True])
+def test_there_is_nothing_to_fuse_where_no_clients_share_samples(keep_labels):
+    with pytest.raises(DataError, match="no two clients share a labelled sample.* such as 'mercy/flower-10'"):
+        F3(**FAST).start(renamed("mercy", "county", keep_labels=keep_labels))
+
+
 def test_what_cannot_be_is_said_before_anybody_is_asked():
     with pytest.raises(TypeError, match="alignmnet"):
         F3(alignmnet="soft")
