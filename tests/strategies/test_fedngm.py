@@ -178,6 +178,24 @@ def test_columns_are_described_by_the_strategy():
     assert strategy.model.predict({"age": 60}, "pressure")[0] == pytest.approx(124, abs=5)
 
 
+def test_columns_that_a_client_lacks_or_names_otherwise_are_warned_of(caplog):
+    def otherwise(name):
+        return patients(name).rename(columns={"pressure": "Pressure"} if name == "mercy" else {})
+
+    strategy = FedNGM(**SHARED)
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        strategy.start(grid(app(otherwise)))
+    assert set(strategy.graph.names) == {"age", "smoker"}
+    (told,) = [record.message for record in caplog.records if "no common features" in record.message]
+    assert "'pressure' (no values at 'mercy', which has 'Pressure')" in told
+    assert "'Pressure' (no values at 'st-olav', which has 'pressure', 'ucla', which has 'pressure')" in told
+    assert "'dose' (no values at 'mercy', 'st-olav')" in told
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        FedNGM(**SHARED).start(grid(names=NAMES[:2]))
+    assert "no common features" not in caplog.text
+
+
 def test_a_strategy_that_was_stopped_goes_on_from_its_folder(tmp_path):
     asked, inner = [], app()
 
