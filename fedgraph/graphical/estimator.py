@@ -6,7 +6,8 @@ Graphical Models, sections 2.1, 2.2 and 2.5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from fedgraph.data.columns import Floats, Table, table_of
+from fedgraph.data.columns.embeddings import with_embeddings
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, dicts_of, read_values, values_of
 from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
 from fedgraph.graph import FeatureGraph
@@ -28,9 +30,11 @@ from fedgraph.graphical.learning import EVERYBODY, NGMFit, fit_ngm, fit_ngr, r_s
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
-from fedgraph.support.errors import DataError, ExperimentError, GraphError
+from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted, similar
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings, of_keywords
+
+log = logging.getLogger("fedgraph")
 
 _Table = TypeVar("_Table", bound=Settings)
 
@@ -216,7 +220,8 @@ class NeuralGraphicalModel(BaseEstimator):
         Parameters
         ----------
         X : data frame, dict or list of dicts
-            Known values; those of the target are ignored.
+            Known values; those of the target are ignored. Columns that the model does not know are ignored too, with
+            a warning in the log the first time.
         target : str, optional
             The column; by default the only one of ``targets``.
 
@@ -312,14 +317,19 @@ class NeuralGraphicalModel(BaseEstimator):
         Parameters
         ----------
         X : data frame
-            Rows.
+            Rows, with all columns that are features of the model.
         y : None
             Not used.
+
+        Raises
+        ------
+        ValueError
+            For rows that cannot be used, and where a column is missing.
         """
         check_is_fitted(self)
         model = self.model_
         with _value_errors():
-            units = model.encoding.encode(self._rows(X, []))[None]
+            units = model.encoding.encode(self._rows(X, [], whole=True))[None]
             found = r_squared(model.network, model.parameters[None], units)[0]
             self._check_targets(self.schema_)
         chosen = [
@@ -370,6 +380,7 @@ class NeuralGraphicalModel(BaseEstimator):
 
     def _take(self, model: GraphicalModel) -> None:
         self.model_, self.graph_, self.schema_ = model, model.graph, model.encoding.schema
+        self._ignored: set[str] = set()
 
     def _divided(self, values: Floats, seed: int) -> tuple[Floats, Floats]:
         """Return rows to train with, and others that are held out."""
@@ -440,10 +451,27 @@ class NeuralGraphicalModel(BaseEstimator):
             self.n_features_in_, self.feature_names_in_ = len(table.names), np.array(table.names, dtype=object)
         return table
 
-    def _rows(self, X: Any, ignored: Sequence[str]) -> Floats:
-        """Return rows as values ``[rows, features]``."""
-        rows = X if dicts_of(X) else self._as_table(X)
+    def _rows(self, X: Any, ignored: Sequence[str], whole: bool = False) -> Floats:
+        """Return rows as values ``[rows, features]``; with ``whole`` no feature may be missing."""
+        dicts = dicts_of(X)
+        rows = X if dicts else self._as_table(X)
+        self._check_columns(dict.fromkeys(name for row in dicts for name in row) if dicts else rows.names, whole)
         return values_of(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
+
+    def _check_columns(self, given: Iterable[str], whole: bool) -> None:
+        """Warn, once for each, of columns that are unknown to the model; with ``whole``, raise for missing ones."""
+        schema = self.schema_
+        there = with_embeddings(list(given), {each.name for each in schema.features if each.kind == "embedding"})
+        lacking = [name for name in schema.names if name not in there]
+        known = {*schema.names, *getattr(self, "feature_names_in_", ())}
+        unknown = [name for name in there if name not in known]
+        if whole and lacking:
+            raise ValueError(
+                f"the rows have no column {quoted(lacking)}, from which others are predicted{similar(unknown, lacking)}"
+            )
+        if new := [name for name in unknown if name not in self._ignored]:
+            self._ignored.update(new)
+            log.warning("columns that the model does not know are ignored: %s%s", quoted(new), similar(new, lacking))
 
     def _restored(self, name: str, values: Any) -> Any:
         """Return categories as the values that the data frame of ``fit`` had: truth values, numbers or categories."""

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import logging
 import pickle
 
 import numpy as np
@@ -207,6 +208,24 @@ def test_what_cannot_be_used_is_said(patients, fitted):
         fitted.conditional({"age": 3}, "age")
     with pytest.raises(ValueError, match="pilot"):
         fitted.predict(patients.assign(ward="pilot"), "age")
+
+
+def test_columns_that_are_missing_or_unknown(patients, caplog):
+    model = NeuralGraphicalModel(**FAST | {"epochs": 3}, schema={"drop": ("children",)}).fit(patients)
+    with pytest.raises(ValueError, match="the rows have no column 'pressure', from which others are predicted"):
+        model.score(patients.drop(columns="pressure"))
+    with pytest.raises(ValueError, match="no column 'pressure'.*did you mean 'pressure' for 'presure'"):
+        model.score(patients.rename(columns={"pressure": "presure"}))
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        model.score(patients)
+        model.predict(patients.drop(columns="ward"), "age")
+        assert not caplog.records
+        renamed = patients.rename(columns={"pressure": "presure"})
+        for _ in range(2):
+            model.predict(renamed, "age")
+    assert [record.message for record in caplog.records] == [
+        "columns that the model does not know are ignored: 'presure'; did you mean 'pressure' for 'presure'?"
+    ]
 
 
 def test_the_example_runs():
