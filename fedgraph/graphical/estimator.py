@@ -20,8 +20,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedgraph.data.columns import Floats, Table, table_of
-from fedgraph.data.columns.embeddings import with_embeddings
+from fedgraph.data.columns import Floats, Table, table_of, with_embeddings
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, dicts_of, read_values, values_of
 from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
 from fedgraph.graph import FeatureGraph
