@@ -22,6 +22,7 @@ from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.federation import RollCall
 from fedgraph.graph import FeatureGraph
 from fedgraph.messages.queries import ask_for_personal_models, personal_model
+from fedgraph.methods.app_words import errors_in_app_words, in_app_words
 from fedgraph.methods.fedngm import MESSAGE, FedNGMSettings
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes
@@ -171,11 +172,14 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
         connected_nodes(grid, self.min_available_nodes, timeout)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._phases = _AppPhases(self.settings, self._plan(timeout))
-        result = self._phases.start(grid)
+        with errors_in_app_words():
+            result = self._phases.start(grid)
         outcome = self._phases.outcome
         assert outcome is not None
         for name, reason in outcome.absent.items():
-            log.error("client '%s' was left out: %s", name, reason)
+            log.error("client '%s' was left out: %s", name, in_app_words(reason))
+        for note in outcome.facts.get("notes", ()):
+            log.warning("%s", in_app_words(note))
         import pandas as pd
 
         self.metrics = pd.DataFrame({name: values.numpy() for name, values in outcome.metrics.items()}, outcome.names)
