@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from fedgraph.strategies.engine.app_clients import ADVICE
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
 from fedgraph.strategies.engine.f3 import F3Phases
 from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
-from fedgraph.support.errors import DataError, IdentityError, RunError, quoted
+from fedgraph.support.errors import DataError, IdentityError, RunError, quoted, similar
 
 log = logging.getLogger("fedgraph")
 
@@ -97,6 +98,11 @@ class F3(MethodStrategy[FusionSettings]):
     ) -> None:
         from fedgraph.fusion import FusionClassifier  # and scikit-learn, which runs of experiments do without
 
+        if unknown := [name for name in settings if name not in FusionSettings.model_fields]:
+            known = sorted({*signature(F3).parameters, *FusionSettings.model_fields} - {"settings"})
+            raise TypeError(
+                f"F3 has no keyword {quoted(unknown)}{similar(unknown, known)}; its keywords: {', '.join(known)}"
+            )
         self.classifier = FusionClassifier(
             graph=graph, random_state=seed, validation_fraction=validation_fraction, **settings
         )

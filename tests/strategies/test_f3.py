@@ -284,8 +284,12 @@ def test_there_is_nothing_to_fuse_where_no_clients_share_samples(keep_labels):
 
 
 def test_what_cannot_be_is_said_before_anybody_is_asked():
-    with pytest.raises(TypeError, match="alignmnet"):
+    with pytest.raises(TypeError, match="F3 has no keyword 'alignmnet'; did you mean 'alignment' for 'alignmnet'?"):
         F3(alignmnet="soft")
+    with pytest.raises(TypeError, match="F3 has no keyword 'epoch'; did you mean 'epochs'"):
+        F3(epoch=3)
+    with pytest.raises(TypeError, match="F3 has no keyword 'owners'; its keywords: absent, .*seed"):
+        F3(owners=2)
     with pytest.raises(ValueError, match="alignment: Input should be"):
         F3(alignment="sof")
     with pytest.raises(RunError, match="1 nodes are connected, and min_available_nodes = 2 are to be"):
