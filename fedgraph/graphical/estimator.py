@@ -46,7 +46,8 @@ class NeuralGraphicalModel(BaseEstimator):
 
     Data frames are those of pandas, polars or pyarrow, of numbers and categories, with gaps; for tools of scikit-learn
     also arrays of numbers, whose columns are called x0, x1 and so on. Rows of questions may also be a dict by column,
-    or a list of such dicts; what they leave out is unknown.
+    a list of such dicts, or one row of pandas, a Series; what they leave out is unknown. Columns whose names are
+    numbers are called by the text of these, and may be asked for by either.
 
     Parameters
     ----------
@@ -213,7 +214,7 @@ class NeuralGraphicalModel(BaseEstimator):
         self.r_squared_ = pd.Series(found.r_squared[0].numpy(), list(schema.names))
         return self
 
-    def predict(self, X: Any, target: str | None = None) -> NDArray[Any]:
+    def predict(self, X: Any, target: str | int | None = None) -> NDArray[Any]:
         """Predict a column from the others: the expectation of a number, or the most probable category.
 
         Parameters
@@ -235,7 +236,7 @@ class NeuralGraphicalModel(BaseEstimator):
             found = self.model_.predict(self._rows(X, [name]), name, sampling=self._draws)
         return self._restored(name, found)
 
-    def predict_proba(self, X: Any, target: str | None = None) -> Any:
+    def predict_proba(self, X: Any, target: str | int | None = None) -> Any:
         """Predict the probabilities of the categories of a column, from the others.
 
         Parameters
@@ -258,8 +259,8 @@ class NeuralGraphicalModel(BaseEstimator):
         return pd.DataFrame(found, columns=self._restored(name, np.array(self.schema_[name].categories)))
 
     def conditional(
-        self, X: Any, targets: str | Sequence[str], quantiles: Sequence[float] = (0.05, 0.5, 0.95)
-    ) -> dict[str, Any]:
+        self, X: Any, targets: str | int | Sequence[str | int], quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+    ) -> dict[Any, Any]:
         """Return the distribution of each target given all that is known.
 
         Parameters
@@ -278,10 +279,12 @@ class NeuralGraphicalModel(BaseEstimator):
             :meth:`fedgraph.graphical.model.GraphicalModel.conditional`.
         """
         check_is_fitted(self)
-        asked = [targets] if isinstance(targets, str) else list(targets)
+        listed = [targets] if isinstance(targets, (str, int, np.integer)) else list(targets)
+        asked, known = list(map(str, listed)), _with_text(X)
         with _value_errors():
-            rows = X if dicts_of(X) else self._rows(X, asked)
-            return dict(self.model_.conditional(rows, asked, quantiles, settings=self._draws))
+            rows = known if dicts_of(known) else self._rows(known, asked)
+            found = self.model_.conditional(rows, asked, quantiles, settings=self._draws)
+        return {name: found[str(name)] for name in listed}
 
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """Draw rows from the model.
@@ -332,7 +335,7 @@ class NeuralGraphicalModel(BaseEstimator):
             found = r_squared(model.network, model.parameters[None], units)[0]
             self._check_targets(self.schema_)
         chosen = [
-            place for place, name in enumerate(self.schema_.names) if name in (self.targets or self.schema_.names)
+            place for place, name in enumerate(self.schema_.names) if name in (self._targets or self.schema_.names)
         ]
         return float(found[chosen].nanmean())
 
@@ -374,7 +377,7 @@ class NeuralGraphicalModel(BaseEstimator):
         else:
             chosen = self._table(RecoverySettings, "recovery")
             table = UnitTable.of(EVERYBODY, schema, training)
-            graph = recover(chosen, [table], seed, targets=tuple(self.targets))[0].graph
+            graph = recover(chosen, [table], seed, targets=self._targets)[0].graph
         return fit_ngm(schema, graph.adjacency, [training], [held_out], [EVERYBODY], settings, seed)
 
     def _take(self, model: GraphicalModel) -> None:
@@ -423,16 +426,20 @@ class NeuralGraphicalModel(BaseEstimator):
         return self._table(SamplingSettings, "sampling")
 
     def _check_targets(self, schema: Schema) -> None:
-        for name in self.targets:
+        for name in self._targets:
             _ = schema[name]
 
-    def _target(self, target: str | None) -> str:
+    @property
+    def _targets(self) -> tuple[str, ...]:
+        return tuple(map(str, self.targets))
+
+    def _target(self, target: str | int | None) -> str:
         check_is_fitted(self)
         if target is not None:
-            return target
-        if len(self.targets) != 1:
+            return str(target)
+        if len(self._targets) != 1:
             raise ValueError("which column? name the target to predict, or give the model one under targets")
-        return str(self.targets[0])
+        return self._targets[0]
 
     # ---- rows ------------------------------------------------------------------------------------------------------
 
@@ -452,6 +459,7 @@ class NeuralGraphicalModel(BaseEstimator):
 
     def _rows(self, X: Any, ignored: Sequence[str], whole: bool = False) -> Floats:
         """Return rows as values ``[rows, features]``; with ``whole`` no feature may be missing."""
+        X = _with_text(X)
         dicts = dicts_of(X)
         rows = X if dicts else self._as_table(X)
         self._check_columns(dict.fromkeys(name for row in dicts for name in row) if dicts else rows.names, whole)
@@ -489,6 +497,17 @@ class NeuralGraphicalModel(BaseEstimator):
         else:
             return values
         return found if isinstance(values, pd.Series) else np.asarray(found)
+
+
+def _with_text(rows: Any) -> Any:
+    """Return one row of pandas as a data frame, and dicts with text for names that are numbers."""
+    if hasattr(rows, "iloc") and not hasattr(rows, "columns"):
+        return rows.to_frame().T.infer_objects()
+    if isinstance(rows, Mapping):
+        return {str(name): value for name, value in rows.items()}
+    if isinstance(rows, Sequence) and not isinstance(rows, str):
+        return [_with_text(row) if isinstance(row, Mapping) else row for row in rows]
+    return rows
 
 
 @contextmanager
