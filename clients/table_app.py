@@ -17,6 +17,7 @@ from fedgraph.clients.mods import name_of
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.messages import RUN_KEY, unpacking_request
 from fedgraph.messages.queries import PERSONAL, is_for_personal_models
+from fedgraph.methods.app_words import errors_in_app_words
 from fedgraph.methods.fedngm import PhaseRequest
 from fedgraph.support.errors import IdentityError, ReplyError
 from fedgraph.support.files import file_name
@@ -76,7 +77,8 @@ def table_client_app(
     def answer(message: Message, context: Context) -> Message:
         def reply(node: Node) -> RecordDict:
             here = TableNode.of_frame(node, context, load, ",".join(told))
-            return here.personal_model(message.content, share_models) or here.phase(message.content)
+            with errors_in_app_words():
+                return here.personal_model(message.content, share_models) or here.phase(message.content)
 
         return answered(message, context, reply)
 

@@ -7,8 +7,9 @@ algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,14 @@ from fedgraph.strategies.engine.app_clients import ADVICE
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
 from fedgraph.strategies.engine.f3 import F3Phases
 from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
-from fedgraph.support.errors import DataError, IdentityError, RunError, quoted
+from fedgraph.support.errors import DataError, IdentityError, RunError, quoted, similar
 
 log = logging.getLogger("fedgraph")
 
 _TRAIN, _VALIDATION, _NEW = (SAMPLE_SPLITS.index(split) for split in ("train", "validation", "new"))
 _MEASURED = ("validation", "test")
+_NAMED = 5
+"""Clients in a message."""
 
 
 class F3(MethodStrategy[FusionSettings]):
@@ -95,6 +98,11 @@ class F3(MethodStrategy[FusionSettings]):
     ) -> None:
         from fedgraph.fusion import FusionClassifier  # and scikit-learn, which runs of experiments do without
 
+        if unknown := [name for name in settings if name not in FusionSettings.model_fields]:
+            known = sorted({*signature(F3).parameters, *FusionSettings.model_fields} - {"settings"})
+            raise TypeError(
+                f"F3 has no keyword {quoted(unknown)}{similar(unknown, known)}; its keywords: {', '.join(known)}"
+            )
         self.classifier = FusionClassifier(
             graph=graph, random_state=seed, validation_fraction=validation_fraction, **settings
         )
@@ -153,7 +161,8 @@ class F3(MethodStrategy[FusionSettings]):
         IdentityError
             When a given graph is over names that nodes do not say.
         DataError, ValueError
-            When samples cannot be joined or trained with.
+            When samples cannot be joined or trained with, as where no two clients share a labelled sample. A single
+            client that does not share any is warned of in the log.
         """
         nodes = connected_nodes(grid, self.min_available_nodes, timeout)
         answers = self._ask(grid, nodes, WantedEmbeddings(), train_config, timeout)
@@ -168,6 +177,7 @@ class F3(MethodStrategy[FusionSettings]):
                 "labels of the samples at one client at least"
             )
         joined = self._divided(self._joined(answers, classes))
+        _check_shared(joined, {name: answer.keys for name, answer in answers.items()})
         data = FusionData(joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(classes))
         self.classifier.fit_joined(data, joined.owners, np.array(restored(classes, class_kind)), self.seed)
         self._learned = frozenset(joined.keys)
@@ -190,6 +200,7 @@ class F3(MethodStrategy[FusionSettings]):
             Grid that connects to the nodes.
         ids : sequence, optional
             Ids of the samples; by default all that clients call new, or that have no label and were not learned from.
+            Those that no client has are left out of the result, with a warning in the log that names them.
         timeout : float
             Seconds that nodes have to answer.
         evaluate_config : ConfigRecord, optional
@@ -198,7 +209,7 @@ class F3(MethodStrategy[FusionSettings]):
         Returns
         -------
         Series
-            The classes, by id.
+            The classes, by id, in the order of ``ids``; by default sorted by the text of the ids.
 
         Raises
         ------
@@ -221,7 +232,7 @@ class F3(MethodStrategy[FusionSettings]):
         Returns
         -------
         DataFrame
-            ``[samples, classes]``, by id.
+            ``[samples, classes]``, by id, in the order of :meth:`predict`.
         """
         import pandas as pd
 
@@ -242,7 +253,8 @@ class F3(MethodStrategy[FusionSettings]):
         found = fusion.predict(joined.embeddings, joined.present).probabilities.numpy()
         kinds = {answer.id_kind for answer in answers.values()}
         index = restored(joined.keys, kinds.pop() if len(kinds) == 1 else "text")
-        return pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
+        told = pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
+        return told if wanted.ids is None else told.iloc[_places(joined.keys, wanted.ids)]
 
     def run(self, *arguments: Any, **named: Any) -> Result:
         """See :meth:`start`."""
@@ -314,3 +326,39 @@ class F3(MethodStrategy[FusionSettings]):
                 told = scores(found[rows], joined.labels[rows])
                 metrics |= {f"{split}/{name}": value for name, value in told.items()}
         return metrics
+
+
+def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> None:
+    """Warn of each client that shares no labelled sample with another one. Raises DataError where no two share one.
+
+    Parameters
+    ----------
+    joined : JoinedSamples
+        The labelled samples.
+    ids : mapping of str to sequence of str
+        By client the ids of all its samples.
+    """
+    if len(joined.owners) < 2:
+        return
+    shared = joined.present.sum(1) > 1
+    alone = [
+        name for name, number in zip(joined.owners, joined.present[shared].sum(0).tolist(), strict=True) if not number
+    ]
+    advice = "the same sample needs the same id at every client, and a label at one of them"
+    if not bool(shared.any()):
+        told = "; ".join(f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED])
+        raise DataError(f"no two clients share a labelled sample, so that there is nothing to fuse ({told}): {advice}")
+    for name in alone:
+        log.warning(
+            "client '%s' shares no labelled sample with other clients; it has %d samples, such as '%s': %s",
+            name, len(ids[name]), ids[name][0], advice,
+        )  # fmt: skip
+
+
+def _places(keys: Sequence[str], ids: Sequence[str]) -> list[int]:
+    """Return the places of ids among keys, in their order; those that are not there are left out with a warning."""
+    place_of = {key: place for place, key in enumerate(keys)}
+    unknown = [each for each in ids if each not in place_of]
+    if unknown:
+        log.warning("no prediction of %d of %d ids, which no client has: %s", len(unknown), len(ids), quoted(unknown))
+    return [place_of[each] for each in ids if each in place_of]

@@ -17,14 +17,17 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from fedgraph.data.schema import Agreement
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.federation import RollCall
 from fedgraph.graph import FeatureGraph
 from fedgraph.messages.queries import ask_for_personal_models, personal_model
+from fedgraph.methods.app_words import errors_in_app_words, in_app_words
 from fedgraph.methods.fedngm import MESSAGE, FedNGMSettings
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes
 from fedgraph.strategies.engine.fedngm import FedNGMPhases
+from fedgraph.strategies.engine.graphical_results import lacking_columns
 from fedgraph.strategies.engine.phases import PhasesPlan
 from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
 from fedgraph.support.errors import RunError
@@ -38,6 +41,16 @@ log = logging.getLogger("fedgraph")
 
 _CLIENT = "fedgraph.clients.table_app"
 _MODEL = "graphical-model.safetensors"
+
+
+class _AppPhases(FedNGMPhases):
+    """The phases of an app, which warn of columns that not all clients have: no file of a run will tell it."""
+
+    def _agreement(self) -> Agreement:
+        found = super()._agreement()
+        if lacking := lacking_columns(found):
+            log.warning("%s", lacking)
+        return found
 
 
 class FedNGM(MethodStrategy[FedNGMSettings]):
@@ -158,12 +171,15 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
 
         connected_nodes(grid, self.min_available_nodes, timeout)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._phases = FedNGMPhases(self.settings, self._plan(timeout))
-        result = self._phases.start(grid)
+        self._phases = _AppPhases(self.settings, self._plan(timeout))
+        with errors_in_app_words():
+            result = self._phases.start(grid)
         outcome = self._phases.outcome
         assert outcome is not None
         for name, reason in outcome.absent.items():
-            log.error("client '%s' was left out: %s", name, reason)
+            log.error("client '%s' was left out: %s", name, in_app_words(reason))
+        for note in outcome.facts.get("notes", ()):
+            log.warning("%s", in_app_words(note))
         import pandas as pd
 
         self.metrics = pd.DataFrame({name: values.numpy() for name, values in outcome.metrics.items()}, outcome.names)

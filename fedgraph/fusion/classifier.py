@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
-from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.model_file import FittedFusion, type_of_classes
 from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.fusion.scores import decided
@@ -51,6 +51,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     - data frames of pandas, whose index has the ids of samples, or pairs ``(ids, embeddings)``: samples are joined by
       id, an owner may lack some, and y is a Series with ids as index, a mapping of ids to labels, or a pair ``(ids,
       labels)``. Predictions are then a Series or a data frame with the ids as index.
+
+    An owner's data frame has to have the columns that it had in ``fit``, in the same order.
 
     A row of NaN alone is a sample that the owner lacks. For tools of scikit-learn X may be one array or data frame
     ``[samples, features]``, whose columns ``owners`` assigns; its index is not looked at.
@@ -218,14 +220,14 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         if validation is None:
             split = held_out(codes, self.validation_fraction, seed)
         else:
-            other = self._samples(validation[0], fitting=False).over(samples.owners, samples.sizes)
+            other = self._samples(validation[0], fitting=False).over(samples.owners, samples.sizes, samples.columns)
             rows = other.order
             told = _codes(_checked_labels(other, validation[1]), classes)[rows]
             split = torch.tensor([_TRAIN] * len(codes) + [_VALIDATION] * len(told))
             embeddings = torch.cat([embeddings, other.embeddings[rows]])
             present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, told])
         data = FusionData(embeddings, present, codes, split, samples.sizes, len(classes))
-        return self.fit_joined(data, samples.owners, classes, seed)
+        return self.fit_joined(data, samples.owners, classes, seed, columns=samples.columns)
 
     def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class, averaged over draws of the graph.
@@ -274,13 +276,15 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         return float(accuracy_score(samples.labels(y), self._decided(samples), sample_weight=sample_weight))
 
     def save(self, path: str | Path) -> None:
-        """Write the model atomically, as ``fusion.safetensors`` of a run; classes that are not text become text."""
+        """Write the model atomically, as ``fusion.safetensors`` of a run, with classes and columns."""
         check_is_fitted(self)
         self.fusion_.write(Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> FusionClassifier:
-        """Read a model that :meth:`save` or a run of F3 has written; its classes are text.
+        """Read a model that :meth:`save` or a run of F3 has written.
+
+        Classes are what they were, whole numbers, numbers, truth values or text; those of a run are text.
 
         Raises
         ------
@@ -290,7 +294,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         fusion = FittedFusion.read(Path(path))
         chosen = {name: getattr(fusion.settings, name) for name in FusionSettings.model_fields}
         made = cls(**chosen, random_state=fusion.seed)
-        made._take(fusion, np.array(fusion.classes))
+        made._take(fusion, fusion.typed_classes)
         return made
 
     # ---- of a federation too ---------------------------------------------------------------------------------------
@@ -311,6 +315,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         classes: NDArray[Any],
         seed: int,
         on_epoch: Callable[[FusionEpoch], None] | None = None,
+        columns: Mapping[str, Sequence[str]] | None = None,
     ) -> FusionClassifier:
         """Train on samples that have been joined and split, as the server of a federation has them.
 
@@ -326,6 +331,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             Seed of the training.
         on_epoch : callable, optional
             Called after every epoch.
+        columns : mapping of str to sequence of str, optional
+            Names of the columns of owners whose embeddings were data frames.
 
         Returns
         -------
@@ -341,7 +348,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         settings.warn_of_unaligned(owners, data.present, data.split == _TRAIN)
         fusion = FittedFusion(
             found.network, settings, tuple(owners), data.sizes, tuple(map(str, classes)), ("",) * len(owners),
-            data.given, seed,
+            data.given, seed, columns or {}, class_type=type_of_classes(classes),
         )  # fmt: skip
         self._take(fusion, classes)
         self._take_history(found)
@@ -383,13 +390,13 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
                 )
             values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
             names = getattr(self, "feature_names_in_", None)
-            samples = of_columns(values, columns_of(self.owners, values.shape[1], names))
+            samples = of_columns(values, columns_of(self.owners, values.shape[1], names), names)
         if not len(samples):
             raise ValueError("there are 0 samples while a minimum of 1 is required")
         return samples
 
     def _predicted(self, samples: OwnerSamples) -> Prediction:
-        samples = samples.over(self.owners_, self.fusion_.sizes)
+        samples = samples.over(self.owners_, self.fusion_.sizes, self.fusion_.columns)
         return self.fusion_.predict(samples.embeddings, samples.present)
 
     def _decided(self, samples: OwnerSamples) -> NDArray[Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -43,6 +46,10 @@ class FittedFusion:
         The given graph, ``[owners, owners]``.
     seed : int
         Seed of the experiment.
+    columns : mapping of str to sequence of str
+        Names of the columns of owners whose embeddings were data frames.
+    class_type : str
+        NumPy's type of classes that are no text, such as ``int64``; empty for text.
     """
 
     network: FusionNetwork
@@ -53,6 +60,8 @@ class FittedFusion:
     fingerprints: tuple[str, ...]
     given: Tensor | None
     seed: int
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    class_type: str = ""
 
     def write(self, path: Path) -> None:
         """Write the model atomically."""
@@ -65,6 +74,10 @@ class FittedFusion:
             "seed": self.seed,
             "network": self.network.state_dict(),
         }
+        if self.columns:
+            state["columns"] = {owner: list(names) for owner, names in self.columns.items()}
+        if self.class_type:
+            state["class-type"] = self.class_type
         save_state(path, state | ({} if self.given is None else {"given": self.given}))
 
     @classmethod
@@ -82,6 +95,9 @@ class FittedFusion:
             classes, given = tuple(state["classes"]), state.get("given")
             network = build_network(settings, state["sizes"], len(classes), given, state["seed"])
             network.load_state_dict(state["network"])
+            class_type = str(state.get("class-type", ""))
+            _ = restored_classes(classes, class_type)
+            columns = {owner: tuple(names) for owner, names in state.get("columns", {}).items()}
         except Exception as error:
             raise RunError(f"{path} is no fusion model of this version: {error}") from None
         network.eval()
@@ -94,7 +110,14 @@ class FittedFusion:
             fingerprints=tuple(state["fingerprints"]),
             given=given,
             seed=state["seed"],
+            columns=columns,
+            class_type=class_type,
         )
+
+    @property
+    def typed_classes(self) -> NDArray[Any]:
+        """The classes as labels have them: numbers or truth values where ``class_type`` says so."""
+        return restored_classes(self.classes, self.class_type)
 
     @property
     def graph(self) -> ClientGraph | None:
@@ -140,3 +163,23 @@ class FittedFusion:
     def models(self) -> dict[str, str]:
         """The fingerprints by owner."""
         return dict(zip(self.owners, self.fingerprints, strict=True))
+
+
+def type_of_classes(classes: NDArray[Any]) -> str:
+    """Return NumPy's type of classes that are whole numbers, numbers or truth values; empty for all others."""
+    return classes.dtype.name if classes.dtype.kind in "biuf" else ""
+
+
+def restored_classes(names: Sequence[str], class_type: str) -> NDArray[Any]:
+    """Return classes as they were before they became text. Raises ValueError for names that are not of the type."""
+    if not class_type:
+        return np.array(names)
+    kind = np.dtype(class_type)
+    if kind.kind not in "biuf":
+        raise ValueError(f"classes cannot be of the type {class_type}")
+    if kind.kind == "b":
+        if not set(names) <= {"True", "False"}:
+            raise ValueError("classes are not truth values")
+        return np.array([name == "True" for name in names])
+    number = float if kind.kind == "f" else int
+    return np.array([number(name) for name in names], kind)

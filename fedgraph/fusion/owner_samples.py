@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ class OwnerSamples:
         Ids of the samples, in the order in which owners give them; None where samples are numbered.
     same_ids : bool
         Whether all owners give the same ids in the same order, so that labels without ids can only be in that order.
+    columns : mapping of str to tuple of str
+        Names of the columns of owners that give data frames.
     """
 
     owners: tuple[str, ...]
@@ -42,6 +44,7 @@ class OwnerSamples:
     sizes: Tensor
     ids: tuple[Any, ...] | None = None
     same_ids: bool = False
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.present)
@@ -84,13 +87,23 @@ class OwnerSamples:
             )
         return np.asarray([by_id[each] for each in self.ids])
 
-    def over(self, owners: Sequence[str], sizes: Tensor) -> OwnerSamples:
+    def over(self, owners: Sequence[str], sizes: Tensor, columns: Mapping[str, Sequence[str]]) -> OwnerSamples:
         """Return the samples with a column for each of ``owners``, as a model over these needs them.
+
+        Parameters
+        ----------
+        owners : sequence of str
+            The owners of the model.
+        sizes : Tensor
+            Length of each one's embedding, int64 ``[owners]``.
+        columns : mapping of str to sequence of str
+            Names of the columns of owners that had data frames when the model was fitted.
 
         Raises
         ------
         ValueError
-            For an owner that is not among them, and one whose embeddings have another length than ``sizes`` says.
+            For an owner that is not among them, and one whose embeddings have another length than ``sizes`` says, or
+            whose data frame has other columns, or the same in another order.
         """
         unknown = [name for name in self.owners if name not in owners]
         if unknown:
@@ -106,6 +119,8 @@ class OwnerSamples:
                     f"embeddings of owner '{name}' have {size} numbers; those that the model was fitted on had "
                     f"{int(sizes[place])}"
                 )
+            if name in columns and name in self.columns:
+                _check_columns(name, self.columns[name], columns[name])
             embeddings[:, place, :size] = self.embeddings[:, column, :size]
             present[:, place] = self.present[:, column]
         return replace(self, owners=tuple(owners), embeddings=embeddings, present=present, sizes=sizes)
@@ -141,6 +156,7 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
             "with an index or as pairs (ids, embeddings), or of none"
         )
     arrays = {name: values for name, (_, values) in read.items()}
+    columns = {name: named for name in owners if (named := _column_names(names[name])) is not None}
     if not keyed:
         lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
@@ -149,7 +165,8 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
                 f"owners have different numbers of samples ({told}): give the ids of the samples too, as data frames "
                 "with an index or as pairs (ids, embeddings)"
             )
-        return _placed(arrays, {name: list(range(length)) for name, length in lengths.items()}, None)
+        placed = _placed(arrays, {name: list(range(length)) for name, length in lengths.items()}, None)
+        return replace(placed, columns=columns)
     ids = {name: list(read[name][0] or ()) for name in owners}
     every = list(dict.fromkeys(each for name in owners for each in ids[name]))
     if len({str(each) for each in every}) < len(every):
@@ -158,13 +175,18 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
         )
     place_of = {each: place for place, each in enumerate(every)}
     placed = _placed(arrays, {name: [place_of[each] for each in ids[name]] for name in owners}, tuple(every))
-    return replace(placed, same_ids=all(each == every for each in ids.values()))
+    return replace(placed, same_ids=all(each == every for each in ids.values()), columns=columns)
 
 
-def of_columns(values: NDArray[Any], columns: Mapping[str, Sequence[int]]) -> OwnerSamples:
+def of_columns(
+    values: NDArray[Any], columns: Mapping[str, Sequence[int]], names: Sequence[str] | None = None
+) -> OwnerSamples:
     """Put together the samples of one array ``[samples, features]``, given which columns are whose."""
     arrays = {name: _checked(name, values[:, list(columns[name])]) for name in sorted(columns)}
-    return _placed(arrays, {name: list(range(len(values))) for name in arrays}, None)
+    placed = _placed(arrays, {name: list(range(len(values))) for name in arrays}, None)
+    if names is None:
+        return placed
+    return replace(placed, columns={owner: tuple(str(names[place]) for place in columns[owner]) for owner in arrays})
 
 
 def columns_of(owners: Any, num_columns: int, names: Sequence[str] | None) -> dict[str, list[int]]:
@@ -255,6 +277,29 @@ def _ids_and_values(owner: str, given: Any) -> tuple[list[Any] | None, NDArray[n
         twice = next(each for each in ids if ids.count(each) > 1)
         raise ValueError(f"owner '{owner}' has the sample {twice!r} more than once")
     return ids, values
+
+
+def _column_names(given: Any) -> tuple[str, ...] | None:
+    """Return the names of the columns of an owner's data frame, also in a pair with ids; None for arrays."""
+    values = given[1] if isinstance(given, tuple) and len(given) == 2 else given
+    # The columns of a table of pyarrow are the values themselves.
+    names = getattr(values, "column_names", None) or getattr(values, "columns", None)
+    return None if names is None or callable(names) else tuple(str(name) for name in names)
+
+
+def _check_columns(owner: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise ValueError unless the columns of an owner's data frame are those of ``fit``, as scikit-learn does."""
+    if tuple(found) == tuple(wanted):
+        return
+    unseen = [name for name in found if name not in wanted]
+    missing = [name for name in wanted if name not in found]
+    ways = [f"unseen at fit time: {quoted(unseen)}"] if unseen else []
+    ways += [f"seen at fit time, yet now missing: {quoted(missing)}"] if missing else []
+    told = "; ".join(ways) or "they are in another order than during fit"
+    raise ValueError(
+        f"owner '{owner}': The feature names should match those that were passed during fit ({told}); they were "
+        f"{quoted(list(wanted), 8)}"
+    )
 
 
 def _plain_ids(ids: Any) -> list[Any]:

@@ -6,7 +6,8 @@ Graphical Models, sections 2.1, 2.2 and 2.5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedgraph.data.columns import Floats, Table, table_of
+from fedgraph.data.columns import Floats, Table, table_of, with_embeddings
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, dicts_of, read_values, values_of
 from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
 from fedgraph.graph import FeatureGraph
@@ -28,9 +29,11 @@ from fedgraph.graphical.learning import EVERYBODY, NGMFit, fit_ngm, fit_ngr, r_s
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
-from fedgraph.support.errors import DataError, ExperimentError, GraphError
+from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted, similar
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings, of_keywords
+
+log = logging.getLogger("fedgraph")
 
 _Table = TypeVar("_Table", bound=Settings)
 
@@ -43,7 +46,8 @@ class NeuralGraphicalModel(BaseEstimator):
 
     Data frames are those of pandas, polars or pyarrow, of numbers and categories, with gaps; for tools of scikit-learn
     also arrays of numbers, whose columns are called x0, x1 and so on. Rows of questions may also be a dict by column,
-    or a list of such dicts; what they leave out is unknown.
+    a list of such dicts, or one row of pandas, a Series; what they leave out is unknown. Columns whose names are
+    numbers are called by the text of these, and may be asked for by either.
 
     Parameters
     ----------
@@ -210,13 +214,14 @@ class NeuralGraphicalModel(BaseEstimator):
         self.r_squared_ = pd.Series(found.r_squared[0].numpy(), list(schema.names))
         return self
 
-    def predict(self, X: Any, target: str | None = None) -> NDArray[Any]:
+    def predict(self, X: Any, target: str | int | None = None) -> NDArray[Any]:
         """Predict a column from the others: the expectation of a number, or the most probable category.
 
         Parameters
         ----------
         X : data frame, dict or list of dicts
-            Known values; those of the target are ignored.
+            Known values; those of the target are ignored. Columns that the model does not know are ignored too, with
+            a warning in the log the first time.
         target : str, optional
             The column; by default the only one of ``targets``.
 
@@ -231,7 +236,7 @@ class NeuralGraphicalModel(BaseEstimator):
             found = self.model_.predict(self._rows(X, [name]), name, sampling=self._draws)
         return self._restored(name, found)
 
-    def predict_proba(self, X: Any, target: str | None = None) -> Any:
+    def predict_proba(self, X: Any, target: str | int | None = None) -> Any:
         """Predict the probabilities of the categories of a column, from the others.
 
         Parameters
@@ -254,8 +259,8 @@ class NeuralGraphicalModel(BaseEstimator):
         return pd.DataFrame(found, columns=self._restored(name, np.array(self.schema_[name].categories)))
 
     def conditional(
-        self, X: Any, targets: str | Sequence[str], quantiles: Sequence[float] = (0.05, 0.5, 0.95)
-    ) -> dict[str, Any]:
+        self, X: Any, targets: str | int | Sequence[str | int], quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+    ) -> dict[Any, Any]:
         """Return the distribution of each target given all that is known.
 
         Parameters
@@ -274,10 +279,12 @@ class NeuralGraphicalModel(BaseEstimator):
             :meth:`fedgraph.graphical.model.GraphicalModel.conditional`.
         """
         check_is_fitted(self)
-        asked = [targets] if isinstance(targets, str) else list(targets)
+        listed = [targets] if isinstance(targets, (str, int, np.integer)) else list(targets)
+        asked, known = list(map(str, listed)), _with_text(X)
         with _value_errors():
-            rows = X if dicts_of(X) else self._rows(X, asked)
-            return dict(self.model_.conditional(rows, asked, quantiles, settings=self._draws))
+            rows = known if dicts_of(known) else self._rows(known, asked)
+            found = self.model_.conditional(rows, asked, quantiles, settings=self._draws)
+        return {name: found[str(name)] for name in listed}
 
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """Draw rows from the model.
@@ -312,18 +319,23 @@ class NeuralGraphicalModel(BaseEstimator):
         Parameters
         ----------
         X : data frame
-            Rows.
+            Rows, with all columns that are features of the model.
         y : None
             Not used.
+
+        Raises
+        ------
+        ValueError
+            For rows that cannot be used, and where a column is missing.
         """
         check_is_fitted(self)
         model = self.model_
         with _value_errors():
-            units = model.encoding.encode(self._rows(X, []))[None]
+            units = model.encoding.encode(self._rows(X, [], whole=True))[None]
             found = r_squared(model.network, model.parameters[None], units)[0]
             self._check_targets(self.schema_)
         chosen = [
-            place for place, name in enumerate(self.schema_.names) if name in (self.targets or self.schema_.names)
+            place for place, name in enumerate(self.schema_.names) if name in (self._targets or self.schema_.names)
         ]
         return float(found[chosen].nanmean())
 
@@ -365,11 +377,12 @@ class NeuralGraphicalModel(BaseEstimator):
         else:
             chosen = self._table(RecoverySettings, "recovery")
             table = UnitTable.of(EVERYBODY, schema, training)
-            graph = recover(chosen, [table], seed, targets=tuple(self.targets))[0].graph
+            graph = recover(chosen, [table], seed, targets=self._targets)[0].graph
         return fit_ngm(schema, graph.adjacency, [training], [held_out], [EVERYBODY], settings, seed)
 
     def _take(self, model: GraphicalModel) -> None:
         self.model_, self.graph_, self.schema_ = model, model.graph, model.encoding.schema
+        self._ignored: set[str] = set()
 
     def _divided(self, values: Floats, seed: int) -> tuple[Floats, Floats]:
         """Return rows to train with, and others that are held out."""
@@ -413,16 +426,20 @@ class NeuralGraphicalModel(BaseEstimator):
         return self._table(SamplingSettings, "sampling")
 
     def _check_targets(self, schema: Schema) -> None:
-        for name in self.targets:
+        for name in self._targets:
             _ = schema[name]
 
-    def _target(self, target: str | None) -> str:
+    @property
+    def _targets(self) -> tuple[str, ...]:
+        return tuple(map(str, self.targets))
+
+    def _target(self, target: str | int | None) -> str:
         check_is_fitted(self)
         if target is not None:
-            return target
-        if len(self.targets) != 1:
+            return str(target)
+        if len(self._targets) != 1:
             raise ValueError("which column? name the target to predict, or give the model one under targets")
-        return str(self.targets[0])
+        return self._targets[0]
 
     # ---- rows ------------------------------------------------------------------------------------------------------
 
@@ -440,10 +457,28 @@ class NeuralGraphicalModel(BaseEstimator):
             self.n_features_in_, self.feature_names_in_ = len(table.names), np.array(table.names, dtype=object)
         return table
 
-    def _rows(self, X: Any, ignored: Sequence[str]) -> Floats:
-        """Return rows as values ``[rows, features]``."""
-        rows = X if dicts_of(X) else self._as_table(X)
+    def _rows(self, X: Any, ignored: Sequence[str], whole: bool = False) -> Floats:
+        """Return rows as values ``[rows, features]``; with ``whole`` no feature may be missing."""
+        X = _with_text(X)
+        dicts = dicts_of(X)
+        rows = X if dicts else self._as_table(X)
+        self._check_columns(dict.fromkeys(name for row in dicts for name in row) if dicts else rows.names, whole)
         return values_of(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
+
+    def _check_columns(self, given: Iterable[str], whole: bool) -> None:
+        """Warn, once for each, of columns that are unknown to the model; with ``whole``, raise for missing ones."""
+        schema = self.schema_
+        there = with_embeddings(list(given), {each.name for each in schema.features if each.kind == "embedding"})
+        lacking = [name for name in schema.names if name not in there]
+        known = {*schema.names, *getattr(self, "feature_names_in_", ())}
+        unknown = [name for name in there if name not in known]
+        if whole and lacking:
+            raise ValueError(
+                f"the rows have no column {quoted(lacking)}, from which others are predicted{similar(unknown, lacking)}"
+            )
+        if new := [name for name in unknown if name not in self._ignored]:
+            self._ignored.update(new)
+            log.warning("columns that the model does not know are ignored: %s%s", quoted(new), similar(new, lacking))
 
     def _restored(self, name: str, values: Any) -> Any:
         """Return categories as the values that the data frame of ``fit`` had: truth values, numbers or categories."""
@@ -462,6 +497,17 @@ class NeuralGraphicalModel(BaseEstimator):
         else:
             return values
         return found if isinstance(values, pd.Series) else np.asarray(found)
+
+
+def _with_text(rows: Any) -> Any:
+    """Return one row of pandas as a data frame, and dicts with text for names that are numbers."""
+    if hasattr(rows, "iloc") and not hasattr(rows, "columns"):
+        return rows.to_frame().T.infer_objects()
+    if isinstance(rows, Mapping):
+        return {str(name): value for name, value in rows.items()}
+    if isinstance(rows, Sequence) and not isinstance(rows, str):
+        return [_with_text(row) if isinstance(row, Mapping) else row for row in rows]
+    return rows
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedgraph.data.schema import Agreement, WhyNone
 from fedgraph.graph import FeatureGraph
 from fedgraph.methods.fedngm import FedNGMRecovery
-from fedgraph.support.errors import quoted
+from fedgraph.support.errors import quoted, similar
 
 _WHY_NONE: dict[WhyNone, str] = {
     "empty": "without a value",
@@ -115,6 +115,33 @@ def no_common_features(
             names.setdefault(reason, []).append(name)
     said = "; ".join(f"{quoted(columns, 8)} ({reason})" for reason, columns in names.items())
     return [f"no common feature: {said}"] if said else []
+
+
+def lacking_columns(agreement: Agreement) -> str:
+    """Say which clients lack which columns of others, and what they may call them instead; empty where none does."""
+    schemas = agreement.schemas
+    columns = dict.fromkeys(name for schema in schemas.values() for name in schema.names)
+    told = []
+    for name in columns:
+        ways = []
+        for client, schema in schemas.items():
+            if name not in schema.names:
+                others = [own for own in schema.names if own not in agreement.common.names]
+                like = next((own for own in others if _alike(own, name)), None)
+                ways.append(f"'{client}'" if like is None else f"'{client}', which has '{like}'")
+        if ways:
+            more = f" and {len(ways) - 5} more" if len(ways) > 5 else ""
+            told.append(f"'{name}' (no values at {', '.join(ways[:5])}{more})")
+    if not told:
+        return ""
+    more = f"; and {len(told) - 8} more" if len(told) > 8 else ""
+    return f"no common features, because not all clients have these columns: {'; '.join(told[:8])}{more}"
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether names differ in case, spaces and punctuation alone, or in a letter or two."""
+    first, second = ("".join(letter for letter in name.casefold() if letter.isalnum()) for name in (one, other))
+    return first == second or bool(similar([first], [second]))
 
 
 def against_truth(graph: FeatureGraph, truth: FeatureGraph) -> str:

@@ -65,7 +65,7 @@ def test_a_model_of_all_features_from_one_query():
     assert (told.to_numpy() == Y[[IDS.index(key) for key in told.index]]).all()
     assert told.dtype == np.int64
     chosen = strategy.predict_proba(grid(), ids=["flower-7", "flower-145"])
-    assert list(chosen.index) == ["flower-145", "flower-7"]
+    assert list(chosen.index) == ["flower-7", "flower-145"]
     assert list(chosen.columns) == [0, 1, 2]
 
 
@@ -118,7 +118,7 @@ def test_the_model_is_that_of_a_run_of_the_engine_bit_for_bit(patches_tables, ru
     assert strategy.metrics["test/auc"] == pytest.approx(summary["auc"]["mean"])
 
 
-def test_a_pytorch_app_changes_six_lines():
+def test_a_pytorch_app_changes_six_lines(caplog):
     torch.manual_seed(0)
     models = [torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)) for _ in range(2)]
     app = ClientApp()
@@ -137,7 +137,11 @@ def test_a_pytorch_app_changes_six_lines():
     # Without the mod, clients are called by the ids of their nodes.
     assert strategy.classifier.owners_ == ("1000", "1001")
     assert strategy.metrics["validation/accuracy"] > 0.8
-    assert strategy.predict(nodes, ids=[3, 149]).to_dict() == {149: 2, 3: 0}
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        told = strategy.predict(nodes, ids=[3, 9999, 149, 20])
+    assert list(told.items()) == [(3, 0), (149, 2), (20, 0)]
+    assert told.dtype == np.int64
+    assert "no prediction of 1 of 4 ids, which no client has: '9999'" in caplog.text
     with pytest.raises(DataError, match="no client has one of the samples to predict"):
         strategy.predict(nodes, ids=[1000])
 
@@ -247,9 +251,45 @@ def test_what_is_sent_along_and_to_which_handler():
     assert seen == [{"level": 3}] * 3
 
 
+def renamed(*names, keep_labels=False):
+    """Clients some of which call their samples otherwise than the others do."""
+
+    def change(name, message, ids, values, labels, split):
+        if name not in names:
+            return None
+        own = [f"{name}/{each}" for each in ids]
+        told = [int(Y[IDS.index(each)]) for each in ids] if keep_labels else labels
+        return embeddings(message, own, values, told, split)
+
+    return grid(flowers(change))
+
+
+@pytest.mark.parametrize("keep_labels", [False, True])
+def test_clients_that_share_no_samples_are_warned_of(keep_labels, caplog):
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        F3(**FAST).start(renamed("mercy", keep_labels=keep_labels))
+    told = [record.message for record in caplog.records if "shares no labelled sample" in record.message]
+    assert len(told) == 1
+    assert "client 'mercy' shares no labelled sample with other clients" in told[0]
+    assert "such as 'mercy/flower-10'" in told[0]
+    caplog.clear()
+    F3(**FAST).start(grid())
+    assert "shares no labelled sample" not in caplog.text
+
+
+@pytest.mark.parametrize("keep_labels", [False, True])
+def test_there_is_nothing_to_fuse_where_no_clients_share_samples(keep_labels):
+    with pytest.raises(DataError, match="no two clients share a labelled sample.* such as 'mercy/flower-10'"):
+        F3(**FAST).start(renamed("mercy", "county", keep_labels=keep_labels))
+
+
 def test_what_cannot_be_is_said_before_anybody_is_asked():
-    with pytest.raises(TypeError, match="alignmnet"):
+    with pytest.raises(TypeError, match="F3 has no keyword 'alignmnet'; did you mean 'alignment' for 'alignmnet'?"):
         F3(alignmnet="soft")
+    with pytest.raises(TypeError, match="F3 has no keyword 'epoch'; did you mean 'epochs'"):
+        F3(epoch=3)
+    with pytest.raises(TypeError, match="F3 has no keyword 'owners'; its keywords: absent, .*seed"):
+        F3(owners=2)
     with pytest.raises(ValueError, match="alignment: Input should be"):
         F3(alignment="sof")
     with pytest.raises(RunError, match="1 nodes are connected, and min_available_nodes = 2 are to be"):

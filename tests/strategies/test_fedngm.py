@@ -1,6 +1,7 @@
 """FedNGM in people's own Flower apps."""
 
 import logging
+import re
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from fedgraph.data import open_source, parse_data
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.graphical import GraphicalModel
 from fedgraph.strategies import FedNGM
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import IdentityError, RunError
 from fedgraph.support.files import load_state
 
 FAST = {
@@ -176,6 +177,63 @@ def test_columns_are_described_by_the_strategy():
     strategy = FedNGM(**FAST, scaling={"source": "public"}, public=public)
     strategy.start(grid(app(consent=())))
     assert strategy.model.predict({"age": 60}, "pressure")[0] == pytest.approx(124, abs=5)
+
+
+def test_columns_that_a_client_lacks_or_names_otherwise_are_warned_of(caplog):
+    def otherwise(name):
+        return patients(name).rename(columns={"pressure": "Pressure"} if name == "mercy" else {})
+
+    strategy = FedNGM(**SHARED)
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        strategy.start(grid(app(otherwise)))
+    assert set(strategy.graph.names) == {"age", "smoker"}
+    (told,) = [record.message for record in caplog.records if record.message.startswith("no common features")]
+    assert "'pressure' (no values at 'mercy', which has 'Pressure')" in told
+    assert "'Pressure' (no values at 'st-olav', which has 'pressure', 'ucla', which has 'pressure')" in told
+    assert "'dose' (no values at 'mercy', 'st-olav')" in told
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        FedNGM(**SHARED).start(grid(names=NAMES[:2]))
+    assert "no common features" not in caplog.text
+
+
+FILES = re.compile(r"\[(data|experiment|fedngm)|node-config|min-clients|missing-codes")
+
+
+def test_errors_say_what_to_do_in_an_app(caplog):
+    def refused(words, client_app, names=NAMES, **settings):
+        with caplog.at_level(logging.WARNING, "fedgraph"), pytest.raises((RunError, IdentityError)) as raised:
+            FedNGM(**settings).start(grid(client_app, names))
+        assert words in str(raised.value)
+        assert not FILES.search(str(raised.value) + caplog.text)
+
+    refused('table_client_app(consent=["ranges"])', app(consent=()), **SHARED)
+    sums = SHARED | {"recovery": {"source": "summed-statistics"}}
+    refused('table_client_app(consent=["sums"])', app(), **sums)
+    infinite = app(lambda name: patients(name).assign(age=np.inf))
+    refused("leave the cell empty (NaN) if it is missing", infinite, **SHARED)
+    few = 'set FedNGM(merge={"min_clients": ...}) and min_available_nodes lower'
+    refused(few, app(), NAMES[:2], **SHARED, merge={"min_clients": 3})
+    inner = app()
+
+    def answer(message, context):
+        if message.content["config"]["phase"] == "fit" and context.node_config["client"] == "mercy":
+            raise OSError("disk is full")
+        return inner(message, context)
+
+    refused("2 of at least 3 clients (FedNGM(min_available_nodes=...))", answer, **SHARED, min_available_nodes=3)
+
+
+def test_a_model_of_own_ranges_says_how_an_app_gets_common_ones(caplog):
+    strategy = FedNGM(**FAST)
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        strategy.start(grid())
+    words = 'FedNGM(scaling={"source": "shared-ranges"})', 'table_client_app(consent=["ranges"])'
+    assert all(each in caplog.text for each in words)
+    assert not FILES.search(caplog.text)
+    with pytest.raises(ValueError, match="common ranges is made with") as raised:
+        strategy.model.predict({"age": 60}, "pressure")
+    assert all(each in str(raised.value) for each in words)
 
 
 def test_a_strategy_that_was_stopped_goes_on_from_its_folder(tmp_path):

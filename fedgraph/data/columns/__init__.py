@@ -1,6 +1,7 @@
 """Tables from files, and their columns as codes of their distinct values."""
 
 from fedgraph.data.columns.columns import Floats, as_category, in_order, read_column
+from fedgraph.data.columns.embeddings import with_embeddings
 from fedgraph.data.columns.files import Table, read_table, table_of
 
-__all__ = ["Floats", "Table", "as_category", "in_order", "read_column", "read_table", "table_of"]
+__all__ = ["Floats", "Table", "as_category", "in_order", "read_column", "read_table", "table_of", "with_embeddings"]

@@ -22,7 +22,7 @@ from fedgraph.federation import JoinedSamples
 from fedgraph.fusion import FusionClassifier, FusionSettings
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import load_state
+from fedgraph.support.files import load_state, save_state
 
 FAST = {"epochs": 40, "learning_rates": (0.05,), "draws": 2, "batch_size": 20, "workers": 1, "device": "cpu"}
 """Enough to learn flowers."""
@@ -113,6 +113,66 @@ def test_labels_without_ids_do_where_all_owners_have_the_same_samples_in_the_sam
     frames["b"] = frames["b"][::-1]
     with pytest.raises(ValueError, match="samples have ids, and y has none"):
         classifier.fit(frames, y)
+
+
+def test_columns_of_data_frames_have_to_be_those_of_fit(iris, classifier, tmp_path):
+    X, y = iris
+    sepals, petals = pd.DataFrame(X[:, :2], columns=["sl", "sw"]), pd.DataFrame(X[:, 2:], columns=["pl", "pw"])
+    classifier.fit({"sepals": sepals, "petals": petals}, y)
+    classifier.save(tmp_path / "fusion.safetensors")
+    whole = clone(classifier).set_params(owners={"sepals": [0, 1], "petals": [2, 3]}).fit(sepals.join(petals), y)
+    for model in (classifier, FusionClassifier.load(tmp_path / "fusion.safetensors"), whole):
+        assert model.predict({"sepals": sepals, "petals": petals}).shape == (150,)
+        assert model.predict({"sepals": X[:, :2], "petals": X[:, 2:]}).shape == (150,)
+        should = "owner 'petals': The feature names should match those that were passed during fit"
+        with pytest.raises(ValueError, match=f"{should} \\(they are in another order than during fit\\)"):
+            model.predict({"sepals": sepals, "petals": petals[["pw", "pl"]]})
+        with pytest.raises(ValueError, match=f"{should} .*unseen at fit time: 'width'; .* now missing: 'pw'"):
+            model.score({"sepals": sepals, "petals": petals.rename(columns={"pw": "width"})}, y)
+        with pytest.raises(ValueError, match=should):
+            model.predict_proba({"petals": (range(150), petals[["pw", "pl"]])})
+    numbered = {"sepals": pd.DataFrame(X[:, :2]), "petals": pd.DataFrame(X[:, 2:])}
+    classifier.fit(numbered, y)
+    with pytest.raises(ValueError, match="owner 'sepals': .* another order"):
+        classifier.predict(numbered | {"sepals": numbered["sepals"][[1, 0]]})
+    named = {"sepals": sepals, "petals": petals}
+    with pytest.raises(ValueError, match="owner 'petals': The feature names should match"):
+        classifier.fit(named, y, validation=(named | {"petals": petals[["pw", "pl"]]}, y))
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        np.array([0, 5, 10]),
+        np.array([-1, 3, 12], dtype=np.int16),
+        np.array([0.0, 5.0, 1e15]),
+        np.array([0, 5, 10], dtype=np.float32),
+        np.array(["0", "5", "10"]),
+        np.array([False, True, True]),
+    ],
+)
+def test_classes_are_saved_as_what_they_are(classes, by_owner, iris, tmp_path):
+    y = classes[iris[1]]
+    saved = FusionClassifier(**FAST | {"epochs": 3}, random_state=0).fit(by_owner, y)
+    saved.save(tmp_path / "fusion.safetensors")
+    read = FusionClassifier.load(tmp_path / "fusion.safetensors")
+    assert read.classes_.dtype == saved.classes_.dtype
+    np.testing.assert_array_equal(read.classes_, saved.classes_)
+    assert read.score(by_owner, y) == saved.score(by_owner, y) > 0
+    assert (read.predict(by_owner) == saved.predict(by_owner)).all()
+
+
+def test_files_that_do_not_say_what_classes_are_have_text(by_owner, iris, classifier, tmp_path):
+    path = tmp_path / "fusion.safetensors"
+    classifier.fit(by_owner, iris[1]).save(path)
+    state = load_state(path)
+    assert state.pop("class-type") == "int64"
+    save_state(path, state)
+    assert FusionClassifier.load(path).classes_.tolist() == ["0", "1", "2"]
+    for broken in ("object", "bool", "number"):
+        save_state(path, state | {"class-type": broken})
+        with pytest.raises(RunError, match="no fusion model of this version"):
+            FusionClassifier.load(path)
 
 
 def test_single_arrays_work_with_the_tools_of_scikit_learn(iris, classifier):

@@ -29,7 +29,7 @@ def test_ids_keep_their_type_and_are_sorted_as_text():
 
 
 def test_owners_are_put_into_the_columns_of_a_model():
-    found = of_mapping({"b": [[1.0, 2.0]]}).over(("a", "b", "c"), torch.tensor([3, 2, 1]))
+    found = of_mapping({"b": [[1.0, 2.0]]}).over(("a", "b", "c"), torch.tensor([3, 2, 1]), {})
     assert found.embeddings.tolist() == [[[0, 0, 0], [1, 2, 0], [0, 0, 0]]]
     assert found.present.tolist() == [[False, True, False]]
 

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import logging
 import pickle
 
 import numpy as np
@@ -207,6 +208,48 @@ def test_what_cannot_be_used_is_said(patients, fitted):
         fitted.conditional({"age": 3}, "age")
     with pytest.raises(ValueError, match="pilot"):
         fitted.predict(patients.assign(ward="pilot"), "age")
+
+
+def test_columns_that_are_missing_or_unknown(patients, caplog):
+    model = NeuralGraphicalModel(**FAST | {"epochs": 3}, schema={"drop": ("children",)}).fit(patients)
+    with pytest.raises(ValueError, match="the rows have no column 'pressure', from which others are predicted"):
+        model.score(patients.drop(columns="pressure"))
+    with pytest.raises(ValueError, match="no column 'pressure'.*did you mean 'pressure' for 'presure'"):
+        model.score(patients.rename(columns={"pressure": "presure"}))
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        model.score(patients)
+        model.predict(patients.drop(columns="ward"), "age")
+        assert not caplog.records
+        renamed = patients.rename(columns={"pressure": "presure"})
+        for _ in range(2):
+            model.predict(renamed, "age")
+    assert [record.message for record in caplog.records] == [
+        "columns that the model does not know are ignored: 'presure'; did you mean 'pressure' for 'presure'?"
+    ]
+
+
+def test_one_row_of_pandas_is_a_row(patients, fitted):
+    for place in (0, 5):
+        row, frame = patients.iloc[place], patients.iloc[place : place + 1]
+        for target in ("pressure", "smoker", "ward"):
+            assert fitted.predict(row, target).tolist() == fitted.predict(frame, target).tolist()
+    told = fitted.conditional(row.drop("pressure"), "pressure")["pressure"]
+    assert told.mean == fitted.conditional(frame.drop(columns="pressure"), "pressure")["pressure"].mean
+    assert len(fitted.sample(3, given=patients.iloc[5][["age", "smoker"]])) == 3
+    with pytest.raises(ValueError, match="has none of the features age, smoker"):
+        fitted.predict(patients.pressure, "age")
+
+
+def test_names_of_columns_may_be_numbers(patients):
+    numbered = patients[["age", "smoker", "pressure"]].set_axis([0, 1, 2], axis=1)
+    model = NeuralGraphicalModel(**FAST, targets=(2,)).fit(numbered)
+    assert model.score(numbered) > 0.6
+    told = model.predict(numbered, 2)
+    assert told.tolist() == model.predict(numbered, "2").tolist() == model.predict(numbered).tolist()
+    assert model.predict(numbered.iloc[0], np.int64(2))[0] == pytest.approx(told[0])
+    assert model.predict([{0: 80}], 2)[0] > model.predict({0: 40}, 2)[0] + 20
+    assert model.conditional({0: 80, 1: True}, 2)[2].mean[0] == pytest.approx(151, abs=6)
+    assert list(model.predict_proba(numbered, 1).columns) == [False, True]
 
 
 def test_the_example_runs():
