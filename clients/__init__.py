@@ -10,6 +10,9 @@ loss = criterion(model(x), y) + proximity(model, msg)        # within @app.train
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# Waits for another thread that is importing it: a part of a package that is half imported may not be found.
+import fedgraph  # noqa: F401
+
 if TYPE_CHECKING:
     from fedgraph.clients.mods import client_name
     from fedgraph.clients.owner_app import embeddings, penultimate

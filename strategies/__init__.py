@@ -10,6 +10,9 @@ result = SFL(graph, alpha=0.3, hops=2).start(grid, initial_arrays=ArrayRecord(ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# Waits for another thread that is importing it: a part of a package that is half imported may not be found.
+import fedgraph  # noqa: F401
+
 if TYPE_CHECKING:
     from fedgraph.strategies.baselines import CGSV, FedAtt, FedPer, LGFedAvg, PFedGraph
     from fedgraph.strategies.f3 import F3

@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -274,3 +275,11 @@ def test_the_page_names_every_room_and_no_file_that_is_not_there():
     named = re.findall(r"`((?:fedgraph|strategies|clients|simulations|docker|tests)/[\w/.]*)`", page)
     assert len(named) > 15
     assert [name for name in named if not (REPOSITORY / name.replace("NAME", "sfl")).exists()] == []
+
+
+def test_the_app_of_the_repository_waits_for_the_whole_package():
+    """A bundle has no links: folders beside ``fedgraph`` are found as parts of it once it is imported whole."""
+    components = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"]
+    assert {reference.partition(".")[0] for reference in components.values()} == {"strategies", "clients"}
+    for folder in ("strategies", "clients"):
+        assert ("fedgraph", "") in imports(REPOSITORY / folder / "__init__.py")
