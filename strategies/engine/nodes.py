@@ -39,7 +39,6 @@ class Nodes:
     def __init__(self, grid: OrderedGrid, federation: Federation, plan: RunPlan, timeout: float) -> None:
         self.grid = grid
         self._federation, self._plan, self.timeout = federation, plan, timeout
-        self._node_of = {place: node for node, rows in federation.hosts.items() for place in rows.tolist()}
 
     def ask(
         self,
@@ -107,22 +106,6 @@ class Nodes:
             content = request.pack(None if more else shared_record)
             messages.append(Message(content, node, kind, group_id=str(server_round)))
         return self.exchange(messages, asked, predictions or means or self._reader(shapes, types))
-
-    def ask_one(
-        self,
-        position: int,
-        server_round: int,
-        stacked: Tensors,
-        shared: Tensors,
-        splits: Sequence[SplitName],
-        shapes: Shapes,
-    ) -> Replies:
-        """Run one exchange with the node of one client, which trains; tensors of ``stacked`` are ``[1, ...]``."""
-        name, node = self._federation.names[position], self._node_of[position]
-        request = self._request(server_round, (name,), stacked, shared, splits, True)
-        connected = node in set(self.grid.get_node_ids())
-        sent = [Message(request.pack(), node, MessageType.TRAIN, group_id=str(server_round))] if connected else []
-        return self.exchange(sent, {node: torch.tensor([position])}, self._reader(shapes))
 
     def exchange(self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader) -> Replies:
         """Send messages, and return the usable replies."""
