@@ -132,7 +132,7 @@ def test_a_pytorch_app_changes_six_lines(caplog):
     strategy = F3(**FAST | {"epochs": 100})
     nodes = LocalGrid.of_partitions(app, 2)
     strategy.start(nodes)
-    with pytest.raises(IdentityError, match="add the mod: `from fedgraph.clients import client_name`"):
+    with pytest.raises(IdentityError, match="have `client_name` \(from fedgraph.clients\) as the first mod"):
         F3(**FAST, graph=ClientGraph.complete(["0", "1"])).start(nodes)
     # Without the mod, clients are called by the ids of their nodes.
     assert strategy.classifier.owners_ == ("1000", "1001")
