@@ -107,6 +107,14 @@ class AlgorithmStrategy(CohortStrategy[S]):
         further = self.algorithm.ask(self.clients, self.algorithm_state).further
         return {} if further is None else dict(further(positions, measures))
 
+    def measure(self, server_round: int, nodes: Nodes) -> Replies:
+        """Evaluate the current models, in an exchange of its own; what is sent is computed once, not for each node."""
+        ask = self.algorithm.ask(self.clients, self.algorithm_state)
+        stacked, splits = _tensors(ask.stacked), self.plan.splits
+        if ask.further is None:
+            return nodes.ask(server_round, stacked, ask.shared, splits)
+        return nodes.ask(server_round, stacked, ask.shared, splits, further=ask.further)
+
     def starts(self, positions: Tensor) -> Tensor:
         """Return the models from which the clients at ``positions`` trained, as the algorithm says."""
         return self.algorithm.starts(self.clients, self.algorithm_state, positions)
