@@ -121,8 +121,9 @@ class SecretClient(Configured[F3SecretSettings]):
         """
         self._check_aggregators(request.aggregators)
         asked = EmbedRequest(
-            request.client, request.experiment, request.run, (request.split,), fingerprints=request.fingerprints
-        )
+            (request.split,), fingerprints=request.fingerprints,
+            client=request.client, experiment=request.experiment, run=request.run,
+        )  # fmt: skip
         clear = F3Client(self.node, asked).reply()
         self.node.done[:] = [f"sent embeddings of {len(clear.keys):,} rows as secret shares"]
         return ShareReply({owner: self._sealed(owner, clear, request) for owner in request.fingerprints})

@@ -42,7 +42,8 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         if message.metadata.message_type != "train":
             return super().handle(message, node)
         request = StepRequest.unpack(message.content)
-        return cls(node, EmbedRequest(request.client, request.experiment, request.run)).step(request).pack()
+        embed = EmbedRequest(client=request.client, experiment=request.experiment, run=request.run)
+        return cls(node, embed).step(request).pack()
 
     def stage(self, data: OwnerData) -> LocalStage:
         """Return how the owners obtain their models, pre-trained or not."""

@@ -105,7 +105,9 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
     def _introductions(self, grid: Grid) -> dict[int, Introduction]:
         """Run the first exchange; repeated when another node connects, until there are enough aggregators."""
         plan = self.plan
-        request = EmbedRequest(plan.client, plan.experiment, plan.folder.name, (self.settings.samples,), False)
+        request = EmbedRequest(
+            (self.settings.samples,), False, client=plan.client, experiment=plan.experiment, run=plan.folder.name
+        )
         deadline = time.monotonic() + plan.roll_call.wait
         while True:
             # Of these exchanges only the last one counts, as for any opening query.
@@ -164,8 +166,9 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         for node, owners in hosted.items():
             fingerprints = {owner: fusion.models[owner] for owner in owners}
             asked = ShareRequest(
-                plan.client, plan.experiment, plan.folder.name, request, self.settings.samples, fingerprints, public
-            )
+                request, self.settings.samples, fingerprints, public,
+                client=plan.client, experiment=plan.experiment, run=plan.folder.name,
+            )  # fmt: skip
             messages.append(Message(asked.pack(), node, STEP))
 
         def read(node: int, content: RecordDict) -> ShareReply:

@@ -6,7 +6,7 @@
 """
 
 from fedgraph.federation.exchange import OrderedGrid, split_replies
-from fedgraph.federation.federation import Federation, data_of, hosts_of, nodes_of
+from fedgraph.federation.federation import Federation, Present, data_of, hosts_of, nodes_of
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
 from fedgraph.federation.joined_samples import JoinedSamples, join
 from fedgraph.federation.opening_query import SomeAnswer, ask_everybody, identify, nodes_may_come
@@ -18,6 +18,7 @@ __all__ = [
     "Federation",
     "JoinedSamples",
     "OrderedGrid",
+    "Present",
     "RollCall",
     "SomeAnswer",
     "Traffic",

@@ -1,6 +1,6 @@
 """What both sides of a method agree on, settings and messages of its own; and how methods are found.
 
-Each method's contract is a module of its own, such as :mod:`fedgraph.methods.fedngm`. Title, requirements and
+Each method's contract is a module of its own, such as :mod:`fedgraph.algorithms.fedngm`. Title, requirements and
 publication of a method are attributes of its strategy.
 
     >>> from fedgraph.methods import built_in

@@ -8,6 +8,7 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 
 from fedgraph.algorithms import Algorithm
+from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
@@ -16,7 +17,8 @@ from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
 from fedgraph.strategies.engine.base import CohortStrategy
-from fedgraph.strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
+from fedgraph.strategies.engine.phase_algorithms import PhaseStrategy
+from fedgraph.strategies.engine.phases import PhasedMethod, PhasedStrategy, PhasesPlan, check_without_rounds
 from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockStrategy
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.strategies.engine.strategy import MethodStrategy
@@ -58,6 +60,7 @@ class ChosenMethod:
             raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class{advice}")
         self.strategy_class: type[Any] = strategy_class
         self.algorithm_class = algorithm_of(strategy_class)
+        _check_not_of_an_app(strategy_class)
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
             others = [name for name, known in built_ins().items() if not mixes_models(known)]
             raise ExperimentError(
@@ -77,7 +80,7 @@ class ChosenMethod:
                     'experiment client = "package.module:Class"'
                 )
             self.settings: Settings = parse(self.strategy_class.settings_type, self._table, self._where)
-            if issubclass(strategy_class, PhasedStrategy):
+            if has_phases(strategy_class):
                 check_without_rounds(experiment)
         else:
             self.client = experiment.experiment.client or STOCK_CLIENT
@@ -105,6 +108,7 @@ class ChosenMethod:
     def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
         """Build the strategy of rounds for this federation."""
         if self.algorithm_class is not None:
+            assert issubclass(self.algorithm_class, Algorithm)
             return AlgorithmStrategy(self.algorithm_class(self.settings), federation, plan)
         if issubclass(self.strategy_class, CohortStrategy):
             return self.strategy_class(self.settings, federation, plan)
@@ -116,18 +120,27 @@ class ChosenMethod:
 
     def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
         """Build the strategy of a method that goes through phases."""
+        if self.algorithm_class is not None:
+            assert issubclass(self.algorithm_class, PhasedAlgorithm)
+            return PhaseStrategy(self.algorithm_class(self.settings), plan)
         assert issubclass(self.strategy_class, PhasedStrategy)
         return self.strategy_class(self.settings, plan)
 
 
 def _is_strategy(found: Any) -> bool:
-    return isinstance(found, type) and issubclass(found, (Strategy, Algorithm))
+    return isinstance(found, type) and issubclass(found, (Strategy, Algorithm, PhasedAlgorithm))
 
 
-def algorithm_of(found: Any) -> type[Algorithm] | None:
+def algorithm_of(found: Any) -> type[Algorithm] | type[PhasedAlgorithm] | None:
     """Return the algorithm that a class is, or that it runs in a Flower app; None for any other strategy."""
     chosen = getattr(found, "algorithm_class", found)
-    return chosen if isinstance(chosen, type) and issubclass(chosen, Algorithm) else None
+    return chosen if isinstance(chosen, type) and issubclass(chosen, (Algorithm, PhasedAlgorithm)) else None
+
+
+def has_phases(found: Any) -> bool:
+    """Check whether a method goes through phases, and has no rounds."""
+    algorithm = algorithm_of(found)
+    return issubclass(found if algorithm is None else algorithm, (PhasedStrategy, PhasedAlgorithm))
 
 
 def is_ours(found: Any) -> bool:
@@ -135,9 +148,19 @@ def is_ours(found: Any) -> bool:
     return issubclass(found, MethodStrategy) or algorithm_of(found) is not None
 
 
+def _check_not_of_an_app(found: Any) -> None:
+    """Raise ExperimentError for a class derived from one for own apps: an experiment would not run what it adds."""
+    if issubclass(found, PhasedMethod) and "algorithm_class" not in vars(found):
+        algorithm = found.algorithm_class
+        raise ExperimentError(
+            f"{found.__name__} is a strategy for a Flower app of its own, and experiments run its algorithm: derive it "
+            f"from {algorithm.__module__}:{algorithm.__name__}, or call its start in a ServerApp"
+        )
+
+
 def _default_client(found: Any) -> str:
     """Return the path of the client class that a class names; of an algorithm that names none, that of all."""
-    otherwise = "" if algorithm_of(found) is None else CohortStrategy.default_client
+    otherwise = "" if algorithm_of(found) is None or has_phases(found) else CohortStrategy.default_client
     return path_of(getattr(found, "default_client", otherwise))
 
 

@@ -58,8 +58,9 @@ class OwnersStrategy(PhasedStrategy[S]):
         """
         plan, kept = self.plan, self.plan.folder.checkpoint
         request = EmbedRequest(
-            plan.client, plan.experiment, plan.folder.name, splits, embeddings, dict(fingerprints or {})
-        )
+            splits, embeddings, dict(fingerprints or {}),
+            client=plan.client, experiment=plan.experiment, run=plan.folder.name,
+        )  # fmt: skip
         asked = _digest(request)
         if kept.exists() and embeddings:
             saved = load_state(kept)

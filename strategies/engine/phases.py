@@ -7,13 +7,14 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor
 
+from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.data import DataSource, SplitName
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment
@@ -131,6 +132,37 @@ class Outcome:
     groups: tuple[str, ...] | None = None
 
 
+_SAID_BY_THE_ALGORITHM = (
+    *("name", "title", "needs", "paper", "settings_type", "uses_graph", "steps_of", "own_models", "mixes_models"),
+    *("defences", "may_change"),
+)
+
+
+class PhasedMethod(MethodStrategy[S]):
+    """A method of phases as experiments name it; one that people start in their own Flower apps overrides ``start``.
+
+    Attributes
+    ----------
+    algorithm_class : type
+        Its algorithm, which says the rest.
+    """
+
+    algorithm_class: ClassVar[type[PhasedAlgorithm[Any]]]
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """Take over what the algorithm says of itself."""
+        super().__init_subclass__(**named)
+        if "algorithm_class" in vars(cls):
+            for attribute in _SAID_BY_THE_ALGORITHM:
+                setattr(cls, attribute, getattr(cls.algorithm_class, attribute))
+
+    def run(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
+    ) -> Result:
+        """Raise RunError: only experiments run it."""
+        raise RunError(f"{type(self).__name__} has no app of its own: run an experiment with this method")
+
+
 class PhasedStrategy(MethodStrategy[S]):
     """Base class of strategies that go through phases.
 
@@ -173,8 +205,9 @@ class PhasedStrategy(MethodStrategy[S]):
         return {"traffic": dict(vars(self.traffic)), "seconds": self.seconds}
 
     def count_on(self, saved: State) -> None:
-        """Continue counting from a checkpoint."""
-        self.traffic = Traffic(**saved["traffic"])
+        """Count what a checkpoint says beside what was counted since the run went on."""
+        counted = vars(self.traffic)
+        self.traffic = Traffic(**{name: number + counted[name] for name, number in saved["traffic"].items()})
         self._began -= saved.get("seconds", 0.0)
 
     def check(self) -> None:

@@ -454,6 +454,6 @@ def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data
 
     part = parse_experiment(trained.tables).client_part({"run": "x"})
     node = Node.of(Context(1, 1, {"clients": OWNERS[0], "data-dir": str(data_dir)}, RecordDict(), {}))
-    asked = EmbedRequest("fedgraph.clients.f3_secret:SecretClient", part, "run")
+    asked = EmbedRequest(client="fedgraph.clients.f3_secret:SecretClient", experiment=part, run="run")
     with pytest.raises(ReplyError, match="asks for embeddings in the clear"):
         SecretClient.handle(Message(asked.pack(), 1, EmbedRequest.message_type), node)

@@ -10,6 +10,8 @@ from fedgraph.federation.joined_samples import join
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.support.errors import FedgraphError, ReplyError
 
+ADDRESS = {"client": "c:C", "experiment": "{}", "run": "run"}
+
 
 def reply(**changes):
     """Two owners with embeddings of 3 and 2 numbers, four samples of which one is new; b lacks the second."""
@@ -44,14 +46,14 @@ def assert_equal(got, wanted):
 
 
 def test_a_request_arrives_as_it_was_sent():
-    sent = EmbedRequest("c:C", "{}", "run", ("new",), False, {"a": "f1", "b": "f2"})
+    sent = EmbedRequest(("new",), False, {"a": "f1", "b": "f2"}, **ADDRESS)
     assert EmbedRequest.unpack(sent.pack()) == sent
-    assert EmbedRequest.unpack(EmbedRequest("c", "{}", "r").pack()).splits == ("train", "validation", "test")
+    assert EmbedRequest.unpack(EmbedRequest(**ADDRESS).pack()).splits == ("train", "validation", "test")
 
 
 @pytest.mark.parametrize("part", ["splits", "embeddings", "owners", "fingerprints", "fedgraph-run"])
 def test_a_request_without_a_part_is_refused(part):
-    content = EmbedRequest("c", "{}", "r").pack()
+    content = EmbedRequest(**ADDRESS).pack()
     names = {name for name in content["config"] if part.removeprefix("fedgraph-") in name}
     assert names
     for name in names:

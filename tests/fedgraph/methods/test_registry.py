@@ -4,7 +4,6 @@ from flwr.serverapp.strategy import Strategy
 from fedgraph.methods import built_in, built_ins, resolve
 from fedgraph.strategies import F3, FedNGM
 from fedgraph.strategies.engine.f3 import F3Phases
-from fedgraph.strategies.engine.fedngm import FedNGMPhases
 from fedgraph.strategies.engine.stock import STOCK_CLIENT
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
@@ -74,7 +73,7 @@ def test_nothing_and_unknown():
             resolve(nearly, None, None)
 
 
-@pytest.mark.parametrize(("strategy", "engine"), [(F3, F3Phases), (FedNGM, FedNGMPhases)])
+@pytest.mark.parametrize(("strategy", "engine"), [(F3, F3Phases), (FedNGM, FedNGM)])
 def test_experiments_run_the_engine_class_of_strategies_for_own_apps(strategy, engine):
     path = f"{strategy.__module__}:{strategy.__name__}"
     assert resolve(None, path, None).strategy_class is engine

@@ -5,6 +5,7 @@ import pytest
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod, mixes_models
 from fedgraph.strategies.engine.f3 import F3Phases
+from fedgraph.strategies.fedngm import FedNGM
 from fedgraph.strategies.local import LocalOnly
 from fedgraph.strategies.sfl import SFL
 from fedgraph.strategies.vfl import Vertical
@@ -125,3 +126,14 @@ def test_settings_of_rounds_are_refused_over_owners(patches_tables, method, tabl
     tables[table] = {**tables.get(table, {}), **keys}
     with pytest.raises(ExperimentError, match=f"{message} '{method}'"):
         ChosenMethod(parse_experiment(tables))
+
+
+class Own(FedNGM):
+    """A strategy derived from one for own apps."""
+
+
+def test_what_is_derived_from_a_strategy_for_own_apps_is_not_run_in_its_place(table_tables):
+    table_tables["experiment"] |= {"strategy": f"{__name__}:Own"}
+    del table_tables["experiment"]["method"], table_tables["fedngm"]
+    with pytest.raises(ExperimentError, match="Own is a strategy for a Flower app of its own.*fedngm:FedNGM, or call"):
+        ChosenMethod(parse_experiment(table_tables))

@@ -64,13 +64,13 @@ import numpy as np
 import torch
 from functools import partial
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
+from fedgraph.algorithms.phases import Opening, Outcome, PhasedAlgorithm
 from fedgraph.clients.engine.base import CohortClient
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.federation import OrderedGrid
 from fedgraph.messages import Request, WorkReply, from_record, to_record
 from fedgraph.support.settings import Configured, Settings
 from fedgraph.strategies.engine.base import CohortStrategy, Replies
-from fedgraph.strategies.engine.phases import Outcome, PhasedStrategy
 
 
 class Mean(CohortStrategy):
@@ -170,24 +170,25 @@ class Broken(Mean):
 '''),
     "a strategy that sums in the order of arrival": ("reply-order", "sort by the names", '''
 class Told:
+    data = "rows"
+
     def __init__(self, content):
         config = content.config_records["config"]
         self.clients, self.partition = tuple(config["clients"]), tuple(config["partition"])
         self.rows = from_record(content.array_records["rows"])["rows"]
 
 
-class Broken(PhasedStrategy):
+class Broken(PhasedAlgorithm):
     default_client = "broken:Rows"
 
-    def execute(self, grid):
-        header = Request(self.plan.client, self.plan.experiment, self.plan.folder.name).header()
-        told = self.ask(grid, RecordDict({"config": ConfigRecord(header)}), "query", Told).values()
+    def phases(self, run):
+        told = (yield Opening(Request(), Told)).values()
         total, names = 0, []
         for one in told:
             total = total + one.rows.sum(0)
             names += one.clients
         metrics = {"test/loss": torch.zeros(len(names), dtype=torch.float64)}
-        return Outcome(tuple(sorted(names)), "rows", "sums", metrics, total), ArrayRecord()
+        return Outcome(tuple(sorted(names)), "sums", metrics, total)
 
 
 class Rows(Configured):

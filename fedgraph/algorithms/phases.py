@@ -1,0 +1,217 @@
+"""What an algorithm of phases is: exchanges that differ, one after another, and an outcome. No Flower, no nodes.
+
+``phases`` is a generator. It yields what is asked and takes the answers of those who are there; whoever runs it sends,
+waits, leaves out who fails, keeps what is to be kept, and writes what comes out.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedgraph.algorithms.algorithm import State
+from fedgraph.data import DataSource
+from fedgraph.models import TaskSpec
+from fedgraph.support.settings import Configured, S, Settings
+
+if TYPE_CHECKING:
+    from fedgraph.messages import Request  # and Flower
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The first exchange: all nodes are asked, and say whom they host. It brings their answers by node id.
+
+    Attributes
+    ----------
+    request : Request
+        What is asked.
+    read : callable
+        Checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` what the
+        answers of all nodes have in common. Raises ReplyError.
+    message_type : str
+        Flower's type of the message.
+    """
+
+    request: Request
+    read: Callable[[Any], Any]
+    message_type: str = "query"
+
+
+@dataclass(frozen=True)
+class Query:
+    """An exchange with those who take part. It brings their answers by name, in the order of the names.
+
+    Who has no usable answer does not take part from then on; where that is not tolerated, the run ends.
+
+    Attributes
+    ----------
+    request : Request or callable
+        What is asked; or a function that returns what a node is asked, given the names of its clients.
+    read : callable
+        Given these names and the content of the node's reply, returns answers by client, and problems of others.
+        Raises ReplyError where none of it can be used.
+    message_type : str
+        Flower's type of the message.
+    """
+
+    request: Request | Callable[[tuple[str, ...]], Request]
+    read: Callable[[tuple[str, ...], Any], tuple[Mapping[str, Any], Mapping[str, str]]]
+    message_type: str = "query"
+
+
+@dataclass(frozen=True)
+class Without:
+    """Go on without some clients. It brings the names of the others.
+
+    Attributes
+    ----------
+    lost : mapping of str to str
+        Reasons by client.
+    error : Exception or None
+        What is raised where clients must not be left out; by default an error that lists the reasons.
+    """
+
+    lost: Mapping[str, str]
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keep a state, from which a run that is stopped goes on."""
+
+    state: State
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Bring back the state that a stopped run has kept; it is empty where there is none, or one of something else.
+
+    Attributes
+    ----------
+    of : tuple
+        What the state depends on, beside the experiment: JSON values.
+    """
+
+    of: tuple[Any, ...] = ()
+
+
+T = TypeVar("T")
+Phase = Generator[Opening | Query | Without | Keep | Recall, Any, T]
+"""Part of a run: what it asks and keeps, and what it finds."""
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """What an algorithm of phases may know of the run that it is part of.
+
+    Attributes
+    ----------
+    seed : int
+        Seed of the run.
+    data : Settings
+        The table ``[data]``.
+    source : callable
+        Opens the data set of the experiment in the server's data folder.
+    """
+
+    seed: int
+    data: Settings
+    source: Callable[[], DataSource]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What comes out of a run.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Clients that took part.
+    measured : str
+        Description of what the metrics measure.
+    metrics : mapping of str to Tensor
+        By ``<split>/<metric>`` the values ``[clients]``; where all clients have the same prediction, they have the same
+        value.
+    parameters : Tensor
+        What the server has learned, ``[parameters]``; empty when it learned nothing.
+    rounds : int
+        Passes over the training samples in which something was learned.
+    facts : mapping
+        Further entries of ``summary.json``.
+    arrays : mapping of str to Tensor
+        What the server has learned, by name.
+    files : mapping of str to callable
+        By name what writes a file of the run, given its path.
+    task : TaskSpec or None
+        The learning task; None where there is no single one.
+    groups : tuple of str or None
+        The group of each of ``names``, where the data defines groups.
+    """
+
+    names: tuple[str, ...]
+    measured: str
+    metrics: Mapping[str, Tensor]
+    parameters: Tensor = field(default_factory=lambda: torch.zeros(0))
+    rounds: int = 1
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    files: Mapping[str, Callable[[Path], object]] = field(default_factory=dict)
+    task: TaskSpec | None = None
+    groups: tuple[str, ...] | None = None
+
+
+class PhasedAlgorithm(Configured[S]):
+    """Base class of algorithms of phases, subscripted by their settings: ``class FedNGM(PhasedAlgorithm[...])``.
+
+    Attributes
+    ----------
+    name, title, needs, paper : str
+        A short name, a title, what a run needs beyond data, and where it was published.
+    own_models : bool
+        Whether its own table describes the models, so that an experiment has no table ``[model]``.
+    mixes_models : bool
+        Whether all clients need the same architecture.
+    defences : tuple of str
+        Keys of ``[defence]`` that make sense for it.
+    may_change : tuple of str
+        Keys of its table that may change in a run that is resumed.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    needs: ClassVar[str] = "nothing"
+    paper: ClassVar[str] = ""
+    own_models: ClassVar[bool] = False
+    mixes_models: ClassVar[bool] = False
+    defences: ClassVar[tuple[str, ...]] = ()
+    may_change: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, settings: S) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def phases(self, run: PhaseRun) -> Phase[Outcome]:
+        """Go through all phases: yield what is asked, take the answers, return the outcome."""
+
+    def check(self, run: PhaseRun) -> None:
+        """Raise ExperimentError for settings that cannot work whatever clients answer, before they are asked."""
+
+    def check_enough(self, present: int, least: int) -> None:
+        """Raise RunError where more clients than ``least`` have to take part, and only ``present`` do."""
+
+    @classmethod
+    def uses_graph(cls, settings: S) -> bool:
+        """Return whether results depend on the given client graph."""
+        return True
+
+    @classmethod
+    def steps_of(cls, settings: S, rounds: int) -> int | None:
+        """Return the number of epochs, for a progress bar; None where it is not known."""
+        return None
