@@ -18,7 +18,6 @@ from fedgraph.training.batches import learning_rates, num_steps, shuffling_keys,
 from fedgraph.training.client_state import ClientState
 from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult, cross_losses
 from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, mean_f1, num_extreme, summarise
-from fedgraph.training.mixed import AnyCohort, load_cohort
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
 from fedgraph.training.settings import TrainSettings
 from fedgraph.training.working_set import working_set
@@ -28,7 +27,6 @@ __all__ = [
     "EPSILON",
     "EXTREMES",
     "LAST",
-    "AnyCohort",
     "ClientState",
     "Cohort",
     "GradientTerm",
@@ -40,7 +38,6 @@ __all__ = [
     "direction",
     "fresh_state",
     "learning_rates",
-    "load_cohort",
     "mean_f1",
     "num_extreme",
     "num_steps",
