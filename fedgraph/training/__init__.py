@@ -17,9 +17,10 @@
 from fedgraph.training.batches import learning_rates, num_steps, shuffling_keys, steps_per_epoch, training_batches
 from fedgraph.training.client_state import ClientState
 from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult, cross_losses
-from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, mean_f1, num_extreme, summarise
+from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, num_extreme, summarise
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
 from fedgraph.training.settings import TrainSettings
+from fedgraph.training.tallies import mean_f1
 from fedgraph.training.working_set import working_set
 
 __all__ = [
