@@ -100,7 +100,7 @@ class IPAClient(CohortClient[IPASettings]):
     @cached_property
     def alignment(self) -> PeerAlignment:
         """The term that pulls this peer and the others together."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         trainable = cohort.model.layout.num_trainable
         shared = self.request.shared
         return PeerAlignment(
@@ -117,7 +117,7 @@ class IPAClient(CohortClient[IPASettings]):
 
     def gradient_term(self) -> FixedAlignment:
         """Return the term for peers that train at once."""
-        device, trainable = self.uniform_cohort.device, self.uniform_cohort.model.layout.num_trainable
+        device, trainable = self.cohort.device, self.cohort.model.layout.num_trainable
         peers, weights = self.request.shared["peers"].to(device), self.request.stacked["weights"].to(device)
         return FixedAlignment(peers[:, :trainable].contiguous(), weights, self._distance())
 
@@ -134,7 +134,7 @@ class IPAClient(CohortClient[IPASettings]):
     @cached_property
     def _moments(self) -> dict[str, Tensor]:
         """Moments of the optimiser for all peers that this one may ever align with, each with a client axis of 1."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         if not self.settings.moves_others:
             return {}
         fresh = fresh_state(cohort.settings, len(self._there), cohort.model.layout.num_trainable)
@@ -143,7 +143,7 @@ class IPAClient(CohortClient[IPASettings]):
         return self.recall(_PURPOSE, fresh)
 
     def _keep(self, alignment: PeerAlignment) -> None:
-        if self.uniform_cohort.settings.keep_optimizer and alignment.moments:
+        if self.cohort.settings.keep_optimizer and alignment.moments:
             for name, value in alignment.moments.items():
                 self._moments[name][0, self._there] = value.cpu()
             self.remember(_PURPOSE, self._moments)

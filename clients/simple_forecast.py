@@ -18,7 +18,7 @@ class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
 
     def reply(self) -> WorkReply:
         """Fit, and measure the splits asked for."""
-        cohort, splits = self.uniform_cohort, self.request.evaluate
+        cohort, splits = self.cohort, self.request.evaluate
         found = simple_forecasts(self.settings.forecaster, cohort, splits)
         if self.leaves_forecasts:
             self.leave_forecasts(in_unit(cohort, found["test"]))

@@ -13,7 +13,6 @@ class LocalOnly(CohortStrategy):
 
     name = "local"
     title = "Local training only: nothing is shared"
-    mixes_models = False
 
     @classmethod
     def uses_graph(cls, settings: Settings) -> bool:

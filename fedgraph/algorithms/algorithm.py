@@ -177,8 +177,6 @@ class Algorithm(Configured[S]):
         Whether a client graph has to be given.
     own_models : bool
         Whether its own table describes the models, so that an experiment has no table ``[model]``.
-    mixes_models : bool
-        Whether models of different clients are computed with one another: then all need the same architecture.
     defences : tuple of str
         Keys of ``[defence]`` that make sense for it.
     may_change : tuple of str
@@ -191,7 +189,6 @@ class Algorithm(Configured[S]):
     paper: ClassVar[str] = ""
     needs_graph: ClassVar[bool] = False
     own_models: ClassVar[bool] = False
-    mixes_models: ClassVar[bool] = True
     defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
     may_change: ClassVar[tuple[str, ...]] = ()
 

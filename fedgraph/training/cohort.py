@@ -18,9 +18,9 @@ from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
 from fedgraph.support.threads import available_cores, side_by_side
 from fedgraph.training.batches import num_steps, shuffling_keys
 from fedgraph.training.local_training import Block, GradientTerm, LocalTraining, autocast
-from fedgraph.training.metrics import tally
 from fedgraph.training.optimisers import check_state, fresh_state
 from fedgraph.training.settings import TrainSettings
+from fedgraph.training.tallies import tally
 from fedgraph.training.working_set import WorkingSet, working_set
 
 __all__ = ["Cohort", "GradientTerm", "TrainResult", "TrainSettings"]

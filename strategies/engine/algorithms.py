@@ -196,9 +196,7 @@ class AlgorithmStrategy(CohortStrategy[S]):
         self.algorithm_state = self.algorithm.replaced(self.clients, self.algorithm_state, models)
 
     def global_model(self) -> Tensor | None:
-        """Return the read-out, ``[parameters]``; None where there is none, and where architectures differ."""
-        if self.plan.architectures is not None:
-            return None
+        """Return the read-out, ``[parameters]``; None where there is none."""
         return self.algorithm.readout(self.clients, self.algorithm_state)
 
     def learned_graph(self) -> ClientGraph | None:

@@ -191,12 +191,8 @@ class CohortStrategy(MethodStrategy[S]):
         return len(self.layout.names) + len(frozen) == len(self.plan.layout.names)
 
     def initialise(self, initial_arrays: ArrayRecord) -> None:
-        """Give every client the initial model of its architecture."""
-        arrays, architectures = from_record(initial_arrays), self.plan.architectures
-        if architectures is not None:
-            self.models = architectures.repeated(arrays)
-        else:
-            self.models = self.layout.row(arrays).repeat(len(self.federation.names), 1)
+        """Give every client the initial model."""
+        self.models = self.layout.row(from_record(initial_arrays)).repeat(len(self.federation.names), 1)
 
     def write_back(self, replies: Replies, models: Tensor) -> None:
         """Write the result of ``aggregate`` for ``replies`` to ``models``; absent clients keep their models."""
@@ -210,9 +206,9 @@ class CohortStrategy(MethodStrategy[S]):
     def global_model(self) -> Tensor | None:
         """Return the read-out, ``[parameters]``: the mean of the clients' models.
 
-        None for a method that has none, and where architectures differ.
+        None for a method that has none.
         """
-        return self.models.mean(dim=0) if self.plan.architectures is None else None
+        return self.models.mean(dim=0)
 
     def global_arrays(self) -> ArrayRecord | None:
         """Return the read-out as named arrays."""

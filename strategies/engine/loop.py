@@ -157,7 +157,6 @@ class RoundLoop:
             taking_part = strategy.defence.replies(server_round, taking_part, strategy.starts(taking_part.positions))
         models = strategy.aggregate(server_round, taking_part)
         self._check_models(server_round, taking_part.names, models)
-        self._check_padding(taking_part.names, models)
         strategy.write_back(taking_part, models)
         strategy.finish_round(server_round, self._nodes)
         if strategy.measures == "after" and plan.evaluates(server_round):
@@ -209,18 +208,6 @@ class RoundLoop:
             raise RunError(
                 f"{where} NaN or infinite values for {quoted(bad)}, of replies that were finite: look for a division "
                 "by zero, or for parameters that grow without bound ([train] learning-rate, clip-norm)"
-            )
-
-    def _check_padding(self, names: Sequence[str], models: Tensor) -> None:
-        """Raise RunError if a strategy with ``mixes_models = False`` mixes models of different architectures."""
-        architectures = self._plan.architectures
-        problems = {} if architectures is None else architectures.padding_violations(names, models)
-        if problems:
-            name, problem = next(iter(problems.items()))
-            raise RunError(
-                f"{self._strategy.class_name} made a model for client '{name}' that is not of its architecture "
-                f"({problem}); a strategy that computes with the models of several clients at once must not declare "
-                "mixes_models = False, nor inherit it"
             )
 
     def _record_training(self, server_round: int, replies: Replies, seconds: float, before: Traffic) -> None:

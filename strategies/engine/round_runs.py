@@ -19,10 +19,10 @@ from fedgraph.graph import write_graph
 from fedgraph.messages import to_record
 from fedgraph.methods.frozen_layers import FrozenLayers
 from fedgraph.models import (
-    Architectures,
     ModelChoice,
     PersonalLayers,
     PersonalLayersSettings,
+    StackedModel,
     initial_model,
     weights_sha256,
 )
@@ -90,11 +90,7 @@ def execute_rounds(
     head = experiment.experiment
     traffic = Traffic()
     federation, experiment_part = open_federation(grid, experiment, method, data_dir, folder, traffic)
-    choice = ModelChoice.of(experiment.model)
-    if head.on_missing == "fail":
-        # Otherwise the clients of a variant may be among the absent.
-        choice.check_variants(federation.names)
-    architectures = Architectures.of(choice, federation.task, federation.names)
+    model = ModelChoice.of(experiment.model).build(federation.task)
     ordered = OrderedGrid(grid, federation, traffic)
     evaluation = experiment.evaluation
     earlier: dict[str, float] = {}
@@ -103,13 +99,12 @@ def execute_rounds(
         now = {"seconds": time.monotonic() - began, **vars(traffic)}
         return {name: earlier.get(name, 0) + count for name, count in now.items()}
 
-    least = max(model.least_examples for model in architectures.models)
-    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"], least)
+    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"], model.least_examples)
     recorder = Recorder(
         folder, federation.names, experiment.output.checkpoint_every, watched, counters, federation.num_examples
     )
     plan = RunPlan(
-        layout=architectures.layout,
+        layout=model.layout,
         client=method.client,
         experiment=experiment_part,
         run=folder.name,
@@ -121,12 +116,9 @@ def execute_rounds(
         on_missing=head.on_missing,
         checkpoint_every=experiment.output.checkpoint_every,
         callbacks=(*watched, recorder, LogProgress(head.rounds), *listeners),
-        architectures=architectures if architectures.is_mixed else None,
-        initial_model_of=lambda name: initial_model(
-            architectures.models[0], derive_seed(head.seed, "own initial model", name)
-        ),
+        initial_model_of=lambda name: initial_model(model, derive_seed(head.seed, "own initial model", name)),
         defence=experiment.defence,
-        frozen=_frozen_layers(method, architectures, head.seed),
+        frozen=_frozen_layers(method, model, head.seed),
     )
     strategy = method.build(federation, plan)
     if not strategy.restorable:
@@ -138,7 +130,7 @@ def execute_rounds(
     strategy.summary()
     strategy.start(
         ordered,
-        to_record(architectures.initial(head.seed)),
+        to_record(model.layout.row_state(initial_model(model, head.seed))),
         num_rounds=head.rounds,
         timeout=head.timeout,
     )
@@ -150,9 +142,9 @@ def execute_rounds(
     _write_results(experiment, folder, federation, strategy, recorder, peers)
 
 
-def _frozen_layers(method: ChosenMethod, architectures: Architectures, seed: int) -> FrozenLayers | None:
+def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> FrozenLayers | None:
     """Return the layers that nodes are sent once: those that are not trained, where the client class can do without."""
-    layout = architectures.layout
+    layout = model.layout
     if not layout.frozen or not getattr(load_object(method.client, "[experiment] client"), "joins_frozen", False):
         return None
     settings = method.settings
@@ -160,7 +152,7 @@ def _frozen_layers(method: ChosenMethod, architectures: Architectures, seed: int
     layers = PersonalLayers.of(layout, personal, fixes_frozen=True)
     if not layers.fixed.names:
         return None
-    return FrozenLayers(layers.fixed, layers.fixed.row(architectures.initial(seed)))
+    return FrozenLayers(layers.fixed, layers.fixed.row(layout.row_state(initial_model(model, seed))))
 
 
 def _have_forecasts_written(
@@ -312,7 +304,6 @@ def _write_results(
         federation.names,
         strategy.models,
         strategy.global_model(),
-        strategy.plan.architectures,
         strategy.plan.frozen,
     )
     if peers is not None:
