@@ -14,12 +14,13 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from fedgraph.algorithms.vfl import VerticalSettings
+from fedgraph.algorithms.vfl_messages import StepReply, StepRequest
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3 import SENDS_EMBEDDINGS, OwnersClient
 from fedgraph.data.owners import OwnerData
 from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
 from fedgraph.messages import EmbedRequest
-from fedgraph.methods.vfl import StepReply, StepRequest, VerticalSettings
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training import Optimiser, clip_rows, fresh_state

@@ -7,7 +7,7 @@ waits, leaves out who fails, keeps what is to be kept, and writes what comes out
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from fedgraph.algorithms.algorithm import State
 from fedgraph.data import DataSource
+from fedgraph.defence import DefenceTable
+from fedgraph.graph import ClientGraph
 from fedgraph.models import TaskSpec
 from fedgraph.support.settings import Configured, S, Settings
 
@@ -37,11 +39,17 @@ class Opening:
         answers of all nodes have in common. Raises ReplyError.
     message_type : str
         Flower's type of the message.
+    known : collection of str or None
+        Clients that may take part; None for all that nodes host.
+    lacking : callable
+        Says in words what is still lacking in the answers; then all are asked again while other nodes connect.
     """
 
     request: Request
     read: Callable[[Any], Any]
     message_type: str = "query"
+    known: Collection[str] | None = None
+    lacking: Callable[[Mapping[int, Any]], str] = lambda answers: ""
 
 
 @dataclass(frozen=True)
@@ -59,11 +67,35 @@ class Query:
         Raises ReplyError where none of it can be used.
     message_type : str
         Flower's type of the message.
+    step : int or None
+        Number of an exchange of many, for messages.
     """
 
     request: Request | Callable[[tuple[str, ...]], Request]
     read: Callable[[tuple[str, ...], Any], tuple[Mapping[str, Any], Mapping[str, str]]]
     message_type: str = "query"
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Consult:
+    """An exchange with nodes for what they are beside the clients that they host, such as aggregators.
+
+    It brings answers and problems by name; nobody takes part any less for not answering.
+
+    Attributes
+    ----------
+    nodes : mapping of str to int
+        Node ids by name.
+    request : callable
+        Returns what is asked, given a name.
+    read : callable
+        Given a name and the content of its reply, returns the answer. Raises ReplyError.
+    """
+
+    nodes: Mapping[str, int]
+    request: Callable[[str], Request]
+    read: Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -96,14 +128,15 @@ class Recall:
     Attributes
     ----------
     of : tuple
-        What the state depends on, beside the experiment: JSON values.
+        What the state depends on, beside the experiment without the keys that may change: JSON values.
     """
 
     of: tuple[Any, ...] = ()
 
 
 T = TypeVar("T")
-Phase = Generator[Opening | Query | Without | Keep | Recall, Any, T]
+Step = Opening | Query | Consult | Without | Keep | Recall
+Phase = Generator[Step, Any, T]
 """Part of a run: what it asks and keeps, and what it finds."""
 
 
@@ -119,11 +152,32 @@ class PhaseRun:
         The table ``[data]``.
     source : callable
         Opens the data set of the experiment in the server's data folder.
+    splits : tuple of str
+        Splits that are evaluated at the end.
+    tolerant : bool
+        Whether clients that have no usable answer, or contradict the others, may be left out.
+    defence : DefenceTable
+        The table ``[defence]``.
+    graph_given : bool
+        Whether the experiment gives a client graph.
+    graph_of : callable
+        Returns that graph over those who take part, given their ``names`` and ``label_counts``; None without one.
+    file_of : callable
+        Returns the path of a file that another run has left, given its folder and the name of the file.
+    on_epoch : callable
+        Told of progress: the name of a phase, the epoch or step, and its losses by name.
     """
 
     seed: int
     data: Settings
     source: Callable[[], DataSource]
+    splits: tuple[str, ...] = ("test",)
+    tolerant: bool = True
+    defence: DefenceTable = field(default_factory=DefenceTable)
+    graph_given: bool = False
+    graph_of: Callable[[Any], ClientGraph | None] = lambda present: None
+    file_of: Callable[[str, str], Path] = lambda run, name: Path(run, name)
+    on_epoch: Callable[[str, int, Mapping[str, float]], None] = lambda phase, epoch, losses: None
 
 
 @dataclass(frozen=True)
@@ -181,7 +235,9 @@ class PhasedAlgorithm(Configured[S]):
     defences : tuple of str
         Keys of ``[defence]`` that make sense for it.
     may_change : tuple of str
-        Keys of its table that may change in a run that is resumed.
+        Keys of its table that may change in a run that is resumed: nothing that is kept depends on them.
+    word : str
+        Name for a client in messages, such as "owner".
     """
 
     name: ClassVar[str] = ""
@@ -192,6 +248,7 @@ class PhasedAlgorithm(Configured[S]):
     mixes_models: ClassVar[bool] = False
     defences: ClassVar[tuple[str, ...]] = ()
     may_change: ClassVar[tuple[str, ...]] = ()
+    word: ClassVar[str] = "client"
 
     def __init__(self, settings: S) -> None:
         self.settings = settings

@@ -256,7 +256,7 @@ class PhasedStrategy(MethodStrategy[S]):
         tell(f"exchange {self.traffic.exchanges}: answers for {clients} clients from {hosts} nodes")
         return answers
 
-    def check_present(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
+    def check_present(self, absent: Mapping[str, str], present: int, word: str = "client", where: str = "") -> None:
         """Check that the run may continue with those that are ``present``, and log why the others are missing.
 
         An error has the reasons itself, and only recommends to go on without clients where others are left.
@@ -269,6 +269,8 @@ class PhasedStrategy(MethodStrategy[S]):
             Number of other clients.
         word : str, default "client"
             Name for a client in messages, for example "owner".
+        where : str, default ""
+            What messages begin with.
 
         Raises
         ------
@@ -281,14 +283,14 @@ class PhasedStrategy(MethodStrategy[S]):
             plural = "s" if len(absent) > 1 else ""
             advice = '. To go on without them, set [experiment] on-missing = "skip"' if present else ""
             advice += " and a lower min-clients" if present and not enough else ""
-            raise RunError(f"nothing usable from {len(absent)} {word}{plural} ({reasons}){advice}")
+            raise RunError(f"{where}nothing usable from {len(absent)} {word}{plural} ({reasons}){advice}")
         if not enough:
             raise RunError(
-                f"only {present} of at least {self.plan.min_clients} {word}s ([experiment] min-clients) sent anything "
-                f"usable ({reasons or 'no node hosts one'})"
+                f"{where}only {present} of at least {self.plan.min_clients} {word}s ([experiment] min-clients) sent "
+                f"anything usable ({reasons or 'no node hosts one'})"
             )
         for reason in by_reason(absent):
-            log.warning("nothing usable from %s %s", word, reason)
+            log.warning("%snothing usable from %s %s", where, word, reason)
 
     @classmethod
     def steps_of(cls, settings: S, rounds: int) -> int | None:

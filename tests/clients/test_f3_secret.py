@@ -4,13 +4,13 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
+from fedgraph.algorithms.f3_secret_messages import ComputeRequest, Introduction, ShareRequest
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3_secret import SecretClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages import check_content, error_of
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
-from fedgraph.methods.f3_secret import STEP, ComputeRequest, Introduction, ShareRequest
 from fedgraph.privacy.secret.sealed import fingerprint
 from fedgraph.support.errors import ReplyError
 
@@ -108,7 +108,7 @@ def test_unknown_steps_are_refused(part, node):
     content = shares(part, {}).pack()
     content["config"]["step"] = "steal"
     with pytest.raises(ReplyError, match="asks for 'steal'"):
-        SecretClient.handle(Message(content, 1, STEP), node(clients=NAMES[0]))
+        SecretClient.handle(Message(content, 1, "query"), node(clients=NAMES[0]))
 
 
 def test_an_aggregator_may_have_an_equals_sign_in_its_name(part, node):

@@ -4,11 +4,11 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
+from fedgraph.algorithms.vfl_messages import StepReply, StepRequest
 from fedgraph.clients.engine.node import Node, forget_cohorts
 from fedgraph.clients.vfl import VerticalClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
-from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.training.client_state import ClientState
 

@@ -63,7 +63,7 @@ def test_what_is_read_predicts_the_same(tmp_path, table):
 
 
 def test_keys_of_the_method_beside_the_fusion_are_not_kept(tmp_path):
-    from fedgraph.methods.f3 import F3Settings
+    from fedgraph.algorithms.f3_settings import F3Settings
 
     fusion = fitted()
     settings = parse(F3Settings, {**fusion.settings.as_table(), "local-patience": 3}, "[f3]")

@@ -2,7 +2,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedgraph.methods.vfl import StepReply, StepRequest
+from fedgraph.algorithms.vfl_messages import StepReply, StepRequest
 from fedgraph.support.errors import ReplyError
 
 OWNERS = ("a", "b")

@@ -5,10 +5,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedgraph.algorithms.f3 import F3
+from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.clients.app import app as client_app
 from fedgraph.messages import error_content
-from fedgraph.methods.f3 import F3Settings
-from fedgraph.strategies.engine.f3 import F3Phases
+from fedgraph.strategies.engine.phase_algorithms import PhaseStrategy
 from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
@@ -151,7 +152,7 @@ def test_variants_for_nobody_are_told(patches_tables, run_experiment):
 
 
 def test_flowers_own_loop_has_nothing_to_call():
-    strategy = F3Phases(F3Settings(), None)
+    strategy = PhaseStrategy(F3(F3Settings()), None)
     record = RecordDict({"config": ConfigRecord()})
     for step in (
         lambda: strategy.configure_train(1, ArrayRecord(), record, None),
@@ -159,7 +160,7 @@ def test_flowers_own_loop_has_nothing_to_call():
         lambda: strategy.configure_evaluate(1, ArrayRecord(), record, None),
         lambda: strategy.aggregate_evaluate(1, []),
     ):
-        with pytest.raises(RunError, match="F3Phases has a loop of its own: call start"):
+        with pytest.raises(RunError, match="PhaseStrategy has a loop of its own: call start"):
             step()
 
 
@@ -191,7 +192,7 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
         folder=folder,
     )
     grid = LocalGrid.of_partitions(client_app, 2, state_dir=str(tmp_path / "state"), data_dir=str(data_dir))
-    result = F3Phases(settings, plan).start(grid, ArrayRecord(), num_rounds=7)
+    result = PhaseStrategy(F3(settings), plan).start(grid, ArrayRecord(), num_rounds=7)
     found = FittedFusion.read(folder.path / "fusion.safetensors")
     arrays = {name: torch.from_numpy(array.numpy()) for name, array in result.arrays.items()}
     for name, value in found.network.state_dict().items():

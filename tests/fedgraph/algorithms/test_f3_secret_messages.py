@@ -4,9 +4,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from fedgraph.messages.array_records import to_record
-from fedgraph.messages.embeddings import EmbedReply
-from fedgraph.methods.f3_secret import (
+from fedgraph.algorithms.f3_secret_messages import (
     ComputeReply,
     ComputeRequest,
     Introduction,
@@ -15,6 +13,8 @@ from fedgraph.methods.f3_secret import (
     binding,
     sealed_bytes,
 )
+from fedgraph.messages.array_records import to_record
+from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.privacy.secret.sealed import Context, KeyPair, seal
 from fedgraph.privacy.secret.shamir import ShareSettings
 from fedgraph.support.errors import ReplyError
