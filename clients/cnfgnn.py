@@ -26,6 +26,8 @@ _PURPOSE = "encoder"
 class CNFGNNClient(CohortClient[CNFGNNSettings]):
     """Readings stay here, but the server, which has the decoder, can tell from gradients what ``sends`` says."""
 
+    takes_function = False
+
     sends: ClassVar[tuple[str, ...]] = (
         "the parameters of each client's model, whenever it has trained",
         "when each client's windows start",

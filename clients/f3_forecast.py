@@ -41,6 +41,8 @@ Kept = TypeVar("Kept", bound=EncoderSettings)
 class _ForecastClient(CohortClient[Kept]):
     """Clients that keep what they have learned with their frozen models, for windows that come after the run."""
 
+    takes_function = False
+
     def keep(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
         """Keep tensors ``[clients, ...]`` of this run, such as those of the ``encoder``."""
         self._kept(purpose).save(self.request.clients, _ROUND, stacked, _ROUND)

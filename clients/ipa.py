@@ -15,7 +15,7 @@ from fedgraph.clients.engine.update_release import UpdateRelease
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.models import finite_rows
-from fedgraph.support.errors import ReplyError
+from fedgraph.support.errors import ExperimentError, ReplyError
 from fedgraph.support.settings import value_at
 from fedgraph.training import fresh_state
 from fedgraph.training.alignment import Distance, FixedAlignment, PeerAlignment
@@ -83,6 +83,11 @@ class IPAClient(CohortClient[IPASettings]):
             own, _ = self.layers.split(stacked["parameters"])
             shared = release(self.sent[:, None], own[:, None])
             return {"parameters": shared[:, 0]}, release.publishable(training)
+        if self.settings.moves_others and self.assignment.train.function is not None:
+            raise ExperimentError(
+                "[train] function: a turn of a peer moves the others with each of its steps, which only fedgraph's own "
+                "training takes: set [ipa] moves-others = false, or leave the function out"
+            )
         alignment, before = self.alignment, torch.cat([self.sent, self.request.shared["others"]])
         result = self.train_from(self.start(), alignment)
         own, _ = self.layers.split(result.parameters)

@@ -20,6 +20,8 @@ log = logging.getLogger("fedgraph")
 class JointForecastClient(CohortClient[JointForecastSettings]):
     """Sends errors and nothing else."""
 
+    takes_function = False
+
     sends: ClassVar[tuple[str, ...]] = ("errors of each client's forecasts",)
     keeps: ClassVar[tuple[str, ...]] = ("readings",)
 

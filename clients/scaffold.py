@@ -23,6 +23,8 @@ class ScaffoldClient(CohortClient[S]):
     gradients; with ``clip-norm`` it is a mean of clipped ones. A client that did not train, or diverged, keeps its c_i.
     """
 
+    takes_function = False
+
     sends: ClassVar[tuple[str, ...]] = (
         *CohortClient.sends,
         "each client's control variate: the mean of its gradients in the round",

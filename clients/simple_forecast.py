@@ -13,6 +13,8 @@ from fedgraph.training.forecasting import in_unit, simple_forecasts
 class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
     """Sends errors and nothing else."""
 
+    takes_function = False
+
     sends: ClassVar[tuple[str, ...]] = ("errors of each client's forecasts",)
     keeps: ClassVar[tuple[str, ...]] = ("readings", "each client's forecaster")
 

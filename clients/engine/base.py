@@ -133,11 +133,14 @@ class CohortClient(Configured[S]):
         Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
     divides : bool
         Whether data have to be enough for training, validation and test.
+    takes_function : bool
+        Whether clients may be trained by ``[train] function``: not where a class has to know of their steps.
     terms : frozenset of str
         Numbers of stock strategies (:data:`fedgraph.methods.baselines.STOCK_TERMS`) that change how the class trains.
     """
 
     divides: ClassVar[bool] = True
+    takes_function: ClassVar[bool] = True
     terms: ClassVar[frozenset[str]] = frozenset()
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")

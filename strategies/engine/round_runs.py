@@ -213,7 +213,9 @@ def _watched(
 ) -> list[Callback]:
     """Return the callbacks that the experiment asks for and whose state belongs to checkpoints."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
-    watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train, least)]
+    watched: list[Callback] = []
+    if experiment.train.function is None:
+        watched.append(LocalWork(federation.num_examples["train"], experiment.train, least))
     if evaluation.monitor is not None and evaluation.patience is not None:
         watched.append(EarlyStopping(evaluation.monitor, evaluation.patience, evaluation.restore_best))
     if evaluation.average_last is not None:
