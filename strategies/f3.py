@@ -27,7 +27,7 @@ from fedgraph.messages import to_record
 from fedgraph.messages.queries import UNDECIDED, OwnEmbeddings, WantedEmbeddings, common_classes, restored
 from fedgraph.strategies.engine.app_clients import ADVICE
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
-from fedgraph.strategies.engine.phases import PhasedMethod
+from fedgraph.strategies.engine.phased_method import PhasedMethod
 from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import DataError, IdentityError, RunError, quoted, similar
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedgraph.algorithms import f3_secret
-from fedgraph.strategies.engine.phases import PhasedMethod
+from fedgraph.strategies.engine.phased_method import PhasedMethod
 
 
 class F3Secret(PhasedMethod):

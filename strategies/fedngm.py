@@ -21,6 +21,7 @@ from fedgraph.algorithms import fedngm
 from fedgraph.algorithms.fedngm_app_words import errors_in_app_words, in_app_words
 from fedgraph.algorithms.fedngm_results import lacking_columns
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
+from fedgraph.algorithms.phases import PhaseRun
 from fedgraph.data.schema import Agreement
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.federation import RollCall
@@ -28,8 +29,8 @@ from fedgraph.graph import FeatureGraph
 from fedgraph.messages.queries import ask_for_personal_models, personal_model
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes
-from fedgraph.strategies.engine.phase_algorithms import PhaseStrategy
-from fedgraph.strategies.engine.phases import PhasedMethod, PhasesPlan
+from fedgraph.strategies.engine.phased_method import PhasedMethod
+from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
 from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import write_atomically
@@ -175,7 +176,7 @@ class FedNGM(PhasedMethod[FedNGMSettings]):
             result = self._phases.start(grid)
         outcome = self._phases.outcome
         assert outcome is not None
-        for name, reason in outcome.absent.items():
+        for name, reason in self._phases.absent.items():
             log.error("client '%s' was left out: %s", name, in_app_words(reason))
         for note in outcome.facts.get("notes", ()):
             log.warning("%s", in_app_words(note))
@@ -228,15 +229,8 @@ class FedNGM(PhasedMethod[FedNGMSettings]):
         return PhasesPlan(
             client=_CLIENT,
             experiment=json.dumps(told),
-            data=self._table,
-            model={},
-            seed=self.seed,
-            splits=("test",),
             roll_call=RollCall(self.min_available_nodes, wait=min(timeout, 60.0)),
-            tolerant=True,
             timeout=timeout,
-            source=lambda: FrameTables(self._table, public=self._public),
-            graph_given=False,
-            graph_of=lambda federation: None,
             folder=RunFolder(self.folder),
+            run=PhaseRun(self.seed, self._table, lambda: FrameTables(self._table, public=self._public)),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedgraph.algorithms import vfl
-from fedgraph.strategies.engine.phases import PhasedMethod
+from fedgraph.strategies.engine.phased_method import PhasedMethod
 
 
 class Vertical(PhasedMethod):

@@ -6,7 +6,6 @@ Ma, Hoang, Chen (UAI 2023), lines 8 to 11 of algorithm 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fedgraph.algorithms.f3_settings import F3InferenceSettings
@@ -77,7 +76,7 @@ def predicted(
 
 def trained_fusion(run: PhaseRun, folder: str) -> FittedFusion:
     """Read the fusion model in a run folder. Raises ExperimentError when the run has none."""
-    path: Path = run.file_of(folder, "fusion.safetensors")
+    path = run.other_run(folder).path / "fusion.safetensors"
     if not path.is_file():
         raise ExperimentError(f"{folder} has no fusion model: it is no finished run of f3, or one of a vote")
     return FittedFusion.read(path)

@@ -7,19 +7,20 @@ waits, leaves out who fails, keeps what is to be kept, and writes what comes out
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedgraph.algorithms.algorithm import State
-from fedgraph.data import DataSource
+from fedgraph.data import DataSource, SplitName
 from fedgraph.defence import DefenceTable
 from fedgraph.graph import ClientGraph
 from fedgraph.models import TaskSpec
+from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Configured, S, Settings
 
 if TYPE_CHECKING:
@@ -50,6 +51,52 @@ class Opening:
     message_type: str = "query"
     known: Collection[str] | None = None
     lacking: Callable[[Mapping[int, Any]], str] = lambda answers: ""
+
+
+@dataclass(frozen=True)
+class Identify:
+    """The first exchange where all clients have one task: who is there, with how many examples of what.
+
+    It brings what :class:`Identified` says.
+
+    Attributes
+    ----------
+    expect : tuple of str or None
+        Clients to wait for, and no others to take part, where clients may be absent and the run names none.
+    """
+
+    expect: tuple[str, ...] | None = None
+
+
+class Identified(Protocol):
+    """Clients in the order of their names, and what they have."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names, sorted."""
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Position of each of them."""
+
+    @property
+    def hosts(self) -> Mapping[int, Tensor]:
+        """By node id the positions of its clients."""
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task that they have in common."""
+
+    @property
+    def num_examples(self) -> Mapping[str, Tensor]:
+        """Examples by split, int64 ``[clients]``."""
+
+    @property
+    def groups(self) -> tuple[str, ...] | None:
+        """The group of each, where the data defines groups."""
+
+    def room(self, split: SplitName, tolerant: bool) -> int:
+        """Return how many examples of a split tensors over all of them have room for."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +182,31 @@ class Recall:
 
 
 T = TypeVar("T")
-Step = Opening | Query | Consult | Without | Keep | Recall
+Step = Opening | Identify | Query | Consult | Without | Keep | Recall
 Phase = Generator[Step, Any, T]
 """Part of a run: what it asks and keeps, and what it finds."""
+
+
+class OtherRun(Protocol):
+    """A finished run, by its folder."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+
+    @property
+    def method_table(self) -> Mapping[str, Any]:
+        """The table of its method."""
+
+    def models(self) -> tuple[Mapping[str, Mapping[str, Tensor]], Mapping[str, Tensor] | None] | None:
+        """Return its models by client, and the global one; None where it left no models."""
+
+    def check_same_data(self, data: Settings, where: str, but: Sequence[str] = ()) -> None:
+        """Raise ExperimentError, beginning with ``where``, when its ``[data]`` differs in more than ``but``."""
+
+
+def _no_other_run(folder: str) -> OtherRun:
+    raise RunError(f"{folder}: there are no other runs here")
 
 
 @dataclass(frozen=True)
@@ -150,10 +219,14 @@ class PhaseRun:
         Seed of the run.
     data : Settings
         The table ``[data]``.
+    model : mapping
+        The table ``[model]``.
     source : callable
         Opens the data set of the experiment in the server's data folder.
     splits : tuple of str
         Splits that are evaluated at the end.
+    expect : tuple of str or None
+        Clients that the experiment expects by name.
     tolerant : bool
         Whether clients that have no usable answer, or contradict the others, may be left out.
     defence : DefenceTable
@@ -162,8 +235,8 @@ class PhaseRun:
         Whether the experiment gives a client graph.
     graph_of : callable
         Returns that graph over those who take part, given their ``names`` and ``label_counts``; None without one.
-    file_of : callable
-        Returns the path of a file that another run has left, given its folder and the name of the file.
+    other_run : callable
+        Returns a finished run, given its folder. Raises RunError where there is none.
     on_epoch : callable
         Told of progress: the name of a phase, the epoch or step, and its losses by name.
     """
@@ -171,12 +244,14 @@ class PhaseRun:
     seed: int
     data: Settings
     source: Callable[[], DataSource]
-    splits: tuple[str, ...] = ("test",)
+    splits: tuple[SplitName, ...] = ("test",)
+    expect: tuple[str, ...] | None = None
     tolerant: bool = True
     defence: DefenceTable = field(default_factory=DefenceTable)
     graph_given: bool = False
     graph_of: Callable[[Any], ClientGraph | None] = lambda present: None
-    file_of: Callable[[str, str], Path] = lambda run, name: Path(run, name)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    other_run: Callable[[str], OtherRun] = _no_other_run
     on_epoch: Callable[[str, int, Mapping[str, float]], None] = lambda phase, epoch, losses: None
 
 
@@ -232,6 +307,8 @@ class PhasedAlgorithm(Configured[S]):
         Whether its own table describes the models, so that an experiment has no table ``[model]``.
     mixes_models : bool
         Whether all clients need the same architecture.
+    expected_failures : dict of str to str
+        Checks of ``fedgraph check`` that it fails by design, by name, and the reason.
     defences : tuple of str
         Keys of ``[defence]`` that make sense for it.
     may_change : tuple of str
@@ -246,6 +323,7 @@ class PhasedAlgorithm(Configured[S]):
     paper: ClassVar[str] = ""
     own_models: ClassVar[bool] = False
     mixes_models: ClassVar[bool] = False
+    expected_failures: ClassVar[dict[str, str]] = {}
     defences: ClassVar[tuple[str, ...]] = ()
     may_change: ClassVar[tuple[str, ...]] = ()
     word: ClassVar[str] = "client"

@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 from fedgraph.models import PersonalLayersSettings
 from fedgraph.support.settings import Settings, parse
 from fedgraph.training import TrainSettings
-from fedgraph.training.forecasting import SimpleForecaster
 
 STOCK_TERMS = {"proximal-mu": "proximal-mu", "clipping-norm": "clipping_norm"}
 """How strategies of Flower change the training of clients: tensor of a request ``[clients]``, and Flower's key."""
@@ -169,18 +168,6 @@ def second_training(
     if learning_rate is not None:
         table |= {"learning-rate": learning_rate, "learning-rate-decay": 1.0, "learning-rate-factor": 1.0}
     return parse(TrainSettings, table, where)
-
-
-class SimpleForecastSettings(Settings):
-    """``[simple-forecast]``.
-
-    Attributes
-    ----------
-    forecaster : ``last-reading``; ``weekly-profile``: the mean reading at that time of the week; ``ridge``: linear
-                 regression; ``trees``: gradient-boosted trees. Ridge and trees also use the [data] covariates.
-    """
-
-    forecaster: SimpleForecaster = "ridge"
 
 
 class PFedGraphSettings(Settings):

@@ -17,8 +17,8 @@ from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
 from fedgraph.strategies.engine.base import CohortStrategy
-from fedgraph.strategies.engine.phase_algorithms import PhaseStrategy
-from fedgraph.strategies.engine.phases import PhasedMethod, PhasedStrategy, PhasesPlan, check_without_rounds
+from fedgraph.strategies.engine.phased_method import PhasedMethod, check_without_rounds
+from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
 from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockStrategy
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.strategies.engine.strategy import MethodStrategy
@@ -117,13 +117,11 @@ class ChosenMethod:
         stock = build_stock(self.strategy_class, self._table, self._where, clients)
         return StockStrategy(stock, federation, plan)
 
-    def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
+    def build_of_phases(self, plan: PhasesPlan) -> PhaseStrategy:
         """Build the strategy of a method that goes through phases."""
-        if self.algorithm_class is not None:
-            assert issubclass(self.algorithm_class, PhasedAlgorithm)
-            return PhaseStrategy(self.algorithm_class(self.settings), plan)
-        assert issubclass(self.strategy_class, PhasedStrategy)
-        return self.strategy_class(self.settings, plan)
+        assert self.algorithm_class is not None
+        assert issubclass(self.algorithm_class, PhasedAlgorithm)
+        return PhaseStrategy(self.algorithm_class(self.settings), plan)
 
 
 def _is_strategy(found: Any) -> bool:
@@ -139,7 +137,7 @@ def algorithm_of(found: Any) -> type[Algorithm] | type[PhasedAlgorithm] | None:
 def has_phases(found: Any) -> bool:
     """Check whether a method goes through phases, and has no rounds."""
     algorithm = algorithm_of(found)
-    return issubclass(found if algorithm is None else algorithm, (PhasedStrategy, PhasedAlgorithm))
+    return algorithm is not None and issubclass(algorithm, PhasedAlgorithm)
 
 
 def is_ours(found: Any) -> bool:

@@ -7,9 +7,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedgraph.algorithms.f3 import F3
 from fedgraph.algorithms.f3_settings import F3Settings
+from fedgraph.algorithms.phases import PhaseRun
 from fedgraph.clients.app import app as client_app
 from fedgraph.messages import error_content
-from fedgraph.strategies.engine.phase_algorithms import PhaseStrategy
+from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
 from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
@@ -171,26 +172,13 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
     from fedgraph.federation.roll_call import RollCall
     from fedgraph.fusion.model_file import FittedFusion
     from fedgraph.runs.folder import RunFolder
-    from fedgraph.strategies.engine.phases import PhasesPlan
 
     experiment = parse_experiment(patches_tables)
     settings = F3Settings.model_validate(patches_tables["f3"])
     folder = RunFolder.create(experiment, tmp_path / "runs")
-    plan = PhasesPlan(
-        client="fedgraph.clients.f3:F3Client",
-        experiment=experiment.client_part(settings.as_table()),
-        data=experiment.data,
-        model=experiment.model,
-        seed=0,
-        splits=("test",),
-        roll_call=RollCall(1, 1.0),
-        tolerant=False,
-        timeout=60.0,
-        source=lambda: open_source(experiment.data, data_dir),
-        graph_given=False,
-        graph_of=lambda federation: None,
-        folder=folder,
-    )
+    run = PhaseRun(0, experiment.data, lambda: open_source(experiment.data, data_dir), tolerant=False)
+    part = experiment.client_part(settings.as_table())
+    plan = PhasesPlan("fedgraph.clients.f3:F3Client", part, RollCall(1, 1.0), 60.0, folder, run)
     grid = LocalGrid.of_partitions(client_app, 2, state_dir=str(tmp_path / "state"), data_dir=str(data_dir))
     result = PhaseStrategy(F3(settings), plan).start(grid, ArrayRecord(), num_rounds=7)
     found = FittedFusion.read(folder.path / "fusion.safetensors")
