@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from fedgraph.fusion import FusionData, FusionSettings, fit, predict
+from fedgraph.fusion import FusionData, FusionSettings, predict
 from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.training import fit
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
