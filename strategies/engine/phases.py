@@ -44,7 +44,7 @@ from fedgraph.messages import Request, to_record
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import State, json_digest, load_state, save_state
+from fedgraph.support.files import json_digest, load_state, save_state
 from fedgraph.support.settings import S
 from fedgraph.support.telling import tell
 
@@ -317,8 +317,8 @@ class PhaseStrategy(MethodStrategy[S]):
 
     def _keep(self, state: Mapping[str, Any]) -> None:
         there = {"names": list(self.present.names), "absent": self.absent, "data": self.data}
-        kept = {**state, "asked": self._asked, "there": there, **self._counters()}
-        save_state(self.plan.folder.checkpoint, kept)
+        counters = {"traffic": dict(vars(self.traffic)), "seconds": self.seconds}
+        save_state(self.plan.folder.checkpoint, {**state, "asked": self._asked, "there": there, **counters})
 
     def _recalled(self, recall: Recall) -> dict[str, Any]:
         """Return what a run that was stopped has kept; nothing when clients or the experiment have changed."""
@@ -338,9 +338,6 @@ class PhaseStrategy(MethodStrategy[S]):
             self.present = Present.on(dict.fromkeys(there["names"], 0))
             self.absent, self.data = dict(there["absent"]), there["data"]
         return saved
-
-    def _counters(self) -> State:
-        return {"traffic": dict(vars(self.traffic)), "seconds": self.seconds}
 
     def _count_on(self, traffic: Mapping[str, int], seconds: float) -> None:
         """Count what a stopped run has counted beside what was counted since it went on."""
