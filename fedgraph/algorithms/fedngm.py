@@ -6,7 +6,7 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.algorithms.fedngm_messages import (
+    PhaseName,
     PhaseReply,
     PhaseRequest,
     answers_of,
@@ -73,6 +74,13 @@ class Here:
         """Return the training rows of some clients."""
         return {name: self.num_rows[name] for name in names}
 
+    def query(
+        self, phase: PhaseName, read: Callable[[str, str, Tensor], Any], width: int = 0, sums: int = 0, **known: Any
+    ) -> Query:
+        """Return an exchange in which all get what is ``known``, and ``read`` makes something of each answer."""
+        request = PhaseRequest(phase, common=self.common, **known)
+        return Query(request, partial(answers_of, read=read, width=width, sums=sums))
+
     def keep(self, **found: Any) -> Phase[None]:
         """Keep what a phase has found."""
         self.kept.update(found)
@@ -84,6 +92,22 @@ class Here:
         if table is None:
             raise ExperimentError(f"[fedngm] {what} needs public rows, which this data set has not")
         return read_values(table, self.common, schema_settings(self.source))
+
+    @property
+    def private(self) -> set[str]:
+        """Columns that the experiment keeps private."""
+        return {name for names in (getattr(self.run.data, "private", None) or {}).values() for name in names}
+
+    @property
+    def truth(self) -> FeatureGraph | None:
+        """The moral graph of the network that rows were drawn from, over the common features; None for data."""
+        network = getattr(self.source, "network", None)
+        return network.moral_graph.subgraph(self.common.names) if isinstance(network, BayesianNetwork) else None
+
+
+def of_text(read: Callable[[str], Any]) -> Callable[[str, str, Tensor], Any]:
+    """Return what reads a client's answer that is text alone."""
+    return lambda name, text, row: read(text)
 
 
 class FedNGM(PhasedAlgorithm[FedNGMSettings]):
@@ -126,21 +150,23 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         consensus = yield from self._graph(here, scaling)
         network, parameters = yield from self._global_model(here, scaling, consensus)
         graph = FeatureGraph.from_adjacency(here.common.names, network.adjacency)
-        request = PhaseRequest("finish", common=here.common, scaling=scaling, graph=graph, parameters=parameters)
-        scores = yield Query(request, partial(answers_of, read=lambda _, text, row: scores_from_text(text)))
-        no_features = {
-            name: columns
-            for reply in replies.values()
-            for name, columns in zip(reply.clients, reply.no_features, strict=False)
-        }
+        read = of_text(scores_from_text)
+        scores = yield here.query("finish", read, scaling=scaling, graph=graph, parameters=parameters)
         settings = self.settings.scaling
-        encoding = Encoding(here.common, scaling, settings.outside, settings.source == "own")
-        graphs = {name: FeatureGraph.from_json(told) for name, told in kept.get("graphs", {}).items()}
-        found = Found(agreement, no_features, graphs, encoding, network, parameters, scores)
-        drawn_from = getattr(source, "network", None)
-        truth = drawn_from.moral_graph.subgraph(graph.names) if isinstance(drawn_from, BayesianNetwork) else None
-        private = {name for names in (getattr(run.data, "private", None) or {}).values() for name in names}
-        return outcome_of(self.settings, found, run.seed, private, truth)
+        found = Found(
+            agreement=agreement,
+            no_features={
+                name: columns
+                for reply in replies.values()
+                for name, columns in zip(reply.clients, reply.no_features, strict=False)
+            },
+            graphs={name: FeatureGraph.from_json(own) for name, own in kept.get("graphs", {}).items()},
+            encoding=Encoding(here.common, scaling, settings.outside, settings.source == "own"),
+            network=network,
+            parameters=parameters,
+            scores=scores,
+        )
+        return outcome_of(self.settings, found, run.seed, here.private, here.truth)
 
     # ---- features --------------------------------------------------------------------------------------------------
 
@@ -213,8 +239,7 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         else:
             told: Mapping[str, SharedStatistics] = {}
             if settings.source == "shared-ranges":
-                read = partial(answers_of, read=lambda _, text, row: SharedStatistics.from_json(text, common))
-                told = yield Query(PhaseRequest("statistics", common=common), read)
+                told = yield here.query("statistics", of_text(lambda text: SharedStatistics.from_json(text, common)))
             scaling = agreed_scaling(common, settings, [one.ranges for one in told.values()])
         yield from here.keep(scaling=scaling.as_json())
         return scaling
@@ -231,9 +256,8 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         if self.settings.recovery.source == "summed-statistics":
             graph = yield from self._joint_graph(here, scaling)
         else:
-            request = PhaseRequest("graph", common=here.common, scaling=scaling)
-            read = partial(answers_of, read=lambda _, text, row: graph_from_text(text, here.common))
-            graphs: Mapping[str, FeatureGraph] = yield Query(request, read)
+            read = of_text(lambda text: graph_from_text(text, here.common))
+            graphs: Mapping[str, FeatureGraph] = yield here.query("graph", read, scaling=scaling)
             graph = merge(self.settings.merge, graphs, here.rows_of(graphs)).subgraph(names)
             for name, own in graphs.items():
                 log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
@@ -258,11 +282,9 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         keys: Mapping[str, str] | None = None
         while True:
             if settings.masks:
-                read = partial(answers_of, read=lambda _, text, row: key_from_text(text))
-                keys = yield Query(PhaseRequest("keys", common=common), read)
-            request = PhaseRequest("sums", common=common, scaling=scaling, keys=keys)
-            found: Mapping[str, Tensor] = yield Query(
-                request, partial(answers_of, read=own, sums=UnitSums.width(common))
+                keys = yield here.query("keys", of_text(key_from_text))
+            found: Mapping[str, Tensor] = yield here.query(
+                "sums", own, sums=UnitSums.width(common), scaling=scaling, keys=keys
             )
             if keys is None or found.keys() == keys.keys():
                 break
@@ -286,11 +308,10 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         network = Network(common, graph.adjacency, settings.network)
         parameters: Tensor | None = here.kept.get("global")
         for number in range(1 + here.kept.get("rounds", 0), 1 + settings.rounds):
-            request = PhaseRequest("fit", number, common, scaling, graph, parameters)
-            width = network.layout.num_parameters
-            found: Mapping[str, Tensor] = yield Query(
-                request, partial(answers_of, read=lambda _, text, row: row, width=width)
-            )
+            found: Mapping[str, Tensor] = yield here.query(
+                "fit", lambda name, text, row: row, network.layout.num_parameters,
+                round=number, scaling=scaling, graph=graph, parameters=parameters,
+            )  # fmt: skip
             rows, models = here.rows_of(found), torch.stack(list(found.values()))
             if settings.global_model == "distilled":
                 network, parameters = self._distilled(here, network, models, rows, scaling)

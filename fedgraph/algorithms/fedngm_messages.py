@@ -29,7 +29,7 @@ from fedgraph.privacy.secret import is_public_key
 from fedgraph.support.errors import GraphError, ReplyError
 from fedgraph.support.untrusted import LONGEST_DESCRIPTION, check_name, in_short, read_json
 
-Phase = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
+PhaseName = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
 """What a node is asked for, of each of its clients.
 
 ``schema``: features and number of rows. ``statistics``: the statistics of common features that it consents to send.
@@ -68,7 +68,7 @@ class PhaseRequest(Request):
         Public keys for masks by client, in hexadecimal digits.
     """
 
-    phase: Phase
+    phase: PhaseName
     round: int = 1
     common: Schema | None = None
     scaling: Scaling | None = None
@@ -97,7 +97,7 @@ class PhaseRequest(Request):
         with unpacking_request():
             config: Any = content.config_records["config"]
             phase = str(config["phase"])
-            if phase not in get_args(Phase):
+            if phase not in get_args(PhaseName):
                 raise ReplyError(f"the request is for a phase '{phase}', which this version of fedgraph has not")
             shared = from_record(content.array_records["shared"])
             return cls(

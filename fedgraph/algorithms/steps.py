@@ -1,0 +1,176 @@
+"""What an algorithm of phases yields: exchanges, who is left out, what is kept; :mod:`fedgraph.algorithms.phases`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from fedgraph.algorithms.algorithm import State
+from fedgraph.data import SplitName
+from fedgraph.models import TaskSpec
+
+if TYPE_CHECKING:
+    from fedgraph.messages import Request  # and Flower
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The first exchange: all nodes are asked, and say whom they host. It brings their answers by node id.
+
+    Attributes
+    ----------
+    request : Request
+        What is asked.
+    read : callable
+        Checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` what the
+        answers of all nodes have in common. Raises ReplyError.
+    message_type : str
+        Flower's type of the message.
+    known : collection of str or None
+        Clients that may take part; None for all that nodes host.
+    lacking : callable
+        Says in words what is still lacking in the answers; then all are asked again while other nodes connect.
+    """
+
+    request: Request
+    read: Callable[[Any], Any]
+    message_type: str = "query"
+    known: Collection[str] | None = None
+    lacking: Callable[[Mapping[int, Any]], str] = lambda answers: ""
+
+
+@dataclass(frozen=True)
+class Identify:
+    """The first exchange where all clients have one task: who is there, with how many examples of what.
+
+    It brings what :class:`Identified` says.
+
+    Attributes
+    ----------
+    expect : tuple of str or None
+        Clients to wait for, and no others to take part, where clients may be absent and the run names none.
+    """
+
+    expect: tuple[str, ...] | None = None
+
+
+class Identified(Protocol):
+    """Clients in the order of their names, and what they have."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names, sorted."""
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Position of each of them."""
+
+    @property
+    def hosts(self) -> Mapping[int, Tensor]:
+        """By node id the positions of its clients."""
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task that they have in common."""
+
+    @property
+    def num_examples(self) -> Mapping[str, Tensor]:
+        """Examples by split, int64 ``[clients]``."""
+
+    @property
+    def groups(self) -> tuple[str, ...] | None:
+        """The group of each, where the data defines groups."""
+
+    def room(self, split: SplitName, tolerant: bool) -> int:
+        """Return how many examples of a split tensors over all of them have room for."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """An exchange with those who take part. It brings their answers by name, in the order of the names.
+
+    Who has no usable answer does not take part from then on; where that is not tolerated, the run ends.
+
+    Attributes
+    ----------
+    request : Request or callable
+        What is asked; or a function that returns what a node is asked, given the names of its clients.
+    read : callable
+        Given these names and the content of the node's reply, returns answers by client, and problems of others.
+        Raises ReplyError where none of it can be used.
+    message_type : str
+        Flower's type of the message.
+    step : int or None
+        Number of an exchange of many, for messages.
+    """
+
+    request: Request | Callable[[tuple[str, ...]], Request]
+    read: Callable[[tuple[str, ...], Any], tuple[Mapping[str, Any], Mapping[str, str]]]
+    message_type: str = "query"
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Consult:
+    """An exchange with nodes for what they are beside the clients that they host, such as aggregators.
+
+    It brings answers and problems by name; nobody takes part any less for not answering.
+
+    Attributes
+    ----------
+    nodes : mapping of str to int
+        Node ids by name.
+    request : callable
+        Returns what is asked, given a name.
+    read : callable
+        Given a name and the content of its reply, returns the answer. Raises ReplyError.
+    """
+
+    nodes: Mapping[str, int]
+    request: Callable[[str], Request]
+    read: Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True)
+class Without:
+    """Go on without some clients. It brings the names of the others.
+
+    Attributes
+    ----------
+    lost : mapping of str to str
+        Reasons by client.
+    error : Exception or None
+        What is raised where clients must not be left out; by default an error that lists the reasons.
+    """
+
+    lost: Mapping[str, str]
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keep a state, from which a run that is stopped goes on."""
+
+    state: State
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Bring back the state that a stopped run has kept; it is empty where there is none, or one of something else.
+
+    Attributes
+    ----------
+    of : tuple
+        What the state depends on, beside the experiment without the keys that may change: JSON values.
+    """
+
+    of: tuple[Any, ...] = ()
+
+
+T = TypeVar("T")
+Step = Opening | Identify | Query | Consult | Without | Keep | Recall
+Phase = Generator[Step, Any, T]
+"""Part of a run: what it asks and keeps, and what it finds."""
