@@ -6,20 +6,23 @@ absent clients, defence and checkpoints. Both get the same rows for the same ans
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import logging
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedgraph.algorithms.model_rows import Models, combined, matrix
+from fedgraph.algorithms.model_rows import Models, check_rows, combined, matrix, written
+from fedgraph.data import SplitName
 from fedgraph.graph import ClientGraph, weighted_mean
-from fedgraph.models import Layout
+from fedgraph.models import Layout, StackedModel, TaskSpec
 from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Configured, S
 from fedgraph.training import TrainSettings
+
+log = logging.getLogger("fedgraph")
 
 State = dict[str, Any]
 """What an algorithm remembers: tensors and JSON values, with all models under ``models``. It is the checkpoint."""
@@ -41,6 +44,14 @@ class RunFacts:
         Whether earlier answers of absent clients stand in for those that are missing.
     train : TrainSettings or None
         How clients train; None where they train as they like.
+    nodes : int or None
+        Number of nodes that host the clients; None where it is not known.
+    task : TaskSpec or None
+        The task that all clients have in common.
+    model : mapping
+        The table ``[model]``.
+    room : callable or None
+        Returns for how many examples of a split tensors over all clients have room.
     """
 
     rounds: int | None = None
@@ -48,6 +59,10 @@ class RunFacts:
     averages: str = "mean"
     keeps_last: bool = False
     train: TrainSettings | None = None
+    nodes: int | None = None
+    task: TaskSpec | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)
+    room: Callable[[SplitName], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +98,11 @@ class Clients:
     def __len__(self) -> int:
         return len(self.names)
 
+    def drawn_models(self) -> Tensor:
+        """Return an initial model of each client's own, ``[clients, parameters]``; see ``initial``."""
+        assert self.initial is not None
+        return torch.stack([self.initial(name) for name in self.names])
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -95,7 +115,7 @@ class Ask:
     shared : mapping of str to Tensor
         Tensors that all clients get. A model that all get is ``parameters`` here.
     returns : mapping of str to tuple of int
-        Shapes of what a client answers, by name; by default its trained model.
+        Shapes of what a client answers, by name; by default its trained model, ``parameters``.
     to : Tensor or None
         Positions of the clients that are asked, int64; None for all.
     models : tuple of str
@@ -103,6 +123,12 @@ class Ask:
     further : callable or None
         Given positions of clients, and whether what they got is measured before they train, returns further shared
         tensors for these.
+    types : mapping of str to str
+        NumPy types of what is answered and is not float32, by name.
+    measures : tuple of str
+        Splits on which clients measure the models that they get, in place of training; they answer numbers alone.
+    means : bool
+        Whether the mean of a node's models, weighted by their examples, will do in place of each of them.
     """
 
     stacked: Mapping[str, Models]
@@ -111,6 +137,14 @@ class Ask:
     to: Tensor | None = None
     models: tuple[str, ...] = ()
     further: Callable[[Tensor, bool], Mapping[str, Tensor]] | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+    measures: tuple[SplitName, ...] = ()
+    means: bool = False
+
+    @property
+    def trains(self) -> bool:
+        """Whether clients answer models that they have trained."""
+        return not self.measures and (self.returns is None or "parameters" in self.returns)
 
 
 @dataclass(frozen=True)
@@ -134,6 +168,10 @@ class Answers:
     robust : callable or None
         Function of rows ``[present, columns]`` and weights ``[targets, present]`` that returns robust averages
         ``[targets, columns]``, where these stand for weighted means.
+    metrics : mapping of str to Tensor
+        Numbers that clients of the engine report, such as their loss, each float64 ``[present]``.
+    means : mapping of tuple of int to Tensor
+        Where an exchange asked for means: that of several clients ``[parameters]``, by their positions.
     """
 
     positions: Tensor
@@ -143,6 +181,8 @@ class Answers:
     graph: ClientGraph | None
     fresh: Tensor
     robust: Callable[[Tensor, Tensor], Tensor] | None = None
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    means: Mapping[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     @property
     def models(self) -> Models:
@@ -165,6 +205,9 @@ class Answers:
 Round = Generator[Ask, Answers, State]
 """A round: exchanges that are asked for, their answers, and the state after it."""
 
+Measuring = Generator[Ask, Answers, None]
+"""A measurement: exchanges that are asked for, one of them with ``measures``."""
+
 
 class Algorithm(Configured[S]):
     """Base class of algorithms, subscripted by their settings: ``class SFL(Algorithm[SFLSettings])``.
@@ -173,6 +216,8 @@ class Algorithm(Configured[S]):
     ----------
     name, title, needs, paper : str
         A short name, a title, what a run needs beyond data and model, and where it was published.
+    default_client : str or type
+        Client class of the engine that does its part at the data, by dotted path or, in a notebook, as a class.
     needs_graph : bool
         Whether a client graph has to be given.
     own_models : bool
@@ -183,17 +228,21 @@ class Algorithm(Configured[S]):
         Keys of ``[defence]`` that make sense for it.
     may_change : tuple of str
         Keys of its table that may change in a run that is resumed.
+    expected_failures : dict of str to str
+        Checks of ``fedgraph check`` that it fails by design, by name, and the reason.
     """
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     needs: ClassVar[str] = "nothing"
     paper: ClassVar[str] = ""
+    default_client: ClassVar[str | type] = "fedgraph.clients.engine.base:CohortClient"
     needs_graph: ClassVar[bool] = False
     own_models: ClassVar[bool] = False
     mixes_models: ClassVar[bool] = True
     defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
     may_change: ClassVar[tuple[str, ...]] = ()
+    expected_failures: ClassVar[dict[str, str]] = {}
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -204,13 +253,22 @@ class Algorithm(Configured[S]):
         """Return the state before the first round, given a model of each client ``[clients, parameters]``."""
         return {"models": models}
 
-    @abstractmethod
+    def aggregate(self, clients: Clients, state: State, answers: Answers) -> Tensor:
+        """Return the next models of the clients that have answered, ``[present, parameters]``."""
+        raise NotImplementedError(f"{type(self).__name__} needs an aggregate, or a round of its own")
+
     def round(self, clients: Clients, state: State, number: int) -> Round:
         """Run a round, numbered from 1: yield what is asked, take the answers, return the next state.
 
-        ``state`` is not to be changed, apart from models in :class:`ModelRows`. Clients that do not
-        answer keep their rows.
+        By default all clients train, and go on with what ``aggregate`` returns; those that do not answer keep their
+        models. ``state`` is not to be changed, apart from models in :class:`ModelRows`.
         """
+        answers = yield self.ask(clients, state)
+        rows = self.aggregate(clients, state, answers)
+        where = f"{type(self).__name__}.aggregate, in round {number}, returned"
+        shape = len(answers.names), state["models"].shape[1]
+        check_rows(where, rows, shape, "a row for each client in answers.names", state["models"])
+        return {**state, "models": written(state["models"], answers.positions, rows)}
 
     def ask(self, clients: Clients, state: State) -> Ask:
         """Return the exchange in which the models of a state are measured, and with which most rounds begin."""
@@ -255,6 +313,10 @@ class Algorithm(Configured[S]):
 
     # ---- what it may say --------------------------------------------------------------------------------------------
 
+    def own_model(self, facts: RunFacts) -> StackedModel | None:
+        """Return the model that clients train, where it is not that which the table ``[model]`` describes."""
+        return None
+
     def check(self, clients: Clients) -> None:
         """Raise ExperimentError for clients, a graph or a run that do not fit the settings."""
 
@@ -272,9 +334,22 @@ class Algorithm(Configured[S]):
         return None
 
     @property
-    def measures(self) -> Literal["before", "after"]:
-        """When a round measures models: where they arrive, ``before`` they are trained, or ``after`` training."""
+    def measures(self) -> Literal["before", "after", "apart"]:
+        """When a round measures models.
+
+        Where they arrive, ``before`` they are trained; ``after`` training, where clients take turns, each in an
+        exchange of its own; or ``apart``, by exchanges of :meth:`measuring`.
+        """
         return "before"
+
+    def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
+        """Have the models after ``number`` rounds measured on ``splits``, by default in one exchange with all."""
+        yield replace(self.ask(clients, state), measures=splits)
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether answers of different clients meet; else there is nothing for ``[defence]`` to do."""
+        return True
 
     @property
     def moves_after_measuring(self) -> bool:
@@ -297,6 +372,17 @@ class Algorithm(Configured[S]):
         """Return the state of what :meth:`saved` returned."""
         return state
 
-    def facts(self) -> dict[str, Any]:
-        """Return further entries of ``summary.json``."""
+    def facts(self, clients: Clients, state: State) -> dict[str, Any]:
+        """Return further entries of ``summary.json``, at the end of a run."""
         return {}
+
+    @property
+    def class_name(self) -> str:
+        """Name of the class that computes, for messages."""
+        return type(self).__name__
+
+    def summary(self) -> None:
+        """Log name and settings, as Flower's strategies do."""
+        log.info("%s", self.class_name)
+        for key, value in self.settings.as_table().items():
+            log.info("\t├── %s: %s", key, value)

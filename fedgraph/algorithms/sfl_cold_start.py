@@ -51,6 +51,7 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
     name = "sfl-cold-start"
     title = "SFL for cold clients: those with hardly any data get the models of their neighbourhood"
     paper = ""
+    default_client = "fedgraph.clients.sfl_cold_start:SFLColdStartClient"
     defences = Algorithm.defences
 
     def check(self, clients: Clients) -> None:

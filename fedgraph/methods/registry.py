@@ -11,8 +11,11 @@ from typing import Any
 from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import load_object
 
-PACKAGE = "fedgraph.strategies"
-"""Built-in methods are the classes in its modules that have a ``name``, and a title, needs and paper beside it."""
+PACKAGES = ("fedgraph.algorithms", "fedgraph.strategies")
+"""Built-in methods are the classes in their modules that have a ``name``, and a title, needs and paper beside it.
+
+Algorithms come first: a strategy that runs one in a Flower app has its name too.
+"""
 
 
 @dataclass(frozen=True)
@@ -77,30 +80,32 @@ def of_engine(strategy: Any) -> Any:
 
 
 def built_in(name: str) -> type | None:
-    """Find the strategy of a built-in method; ``sfl-per`` may be in ``sfl_per.py``, ``sfl.py`` or ``baselines.py``.
+    """Find the algorithm or strategy of a built-in method.
 
     Returns
     -------
     type or None
-        The strategy class; None when no built-in method has this name.
+        The class; None when no built-in method has this name.
     """
     words = name.split("-")
-    for module in (*("_".join(words[:end]) for end in range(len(words), 0, -1)), "baselines"):
-        found = _named(module).get(name) if module in _modules() else None
-        if found is not None:
-            return found
-    return None
+    # Most are in a module of their name or of its first words, and no other is imported.
+    alike = ["_".join(words[:end]) for end in range(len(words), 0, -1)]
+    modules = sorted(_modules(), key=lambda module: module.rpartition(".")[2] not in alike)
+    return next((_named(module)[name] for module in modules if name in _named(module)), None)
 
 
 def built_ins() -> dict[str, type]:
-    """Return the strategies of all built-in methods.
+    """Return the algorithms and strategies of all built-in methods.
 
     Returns
     -------
     dict of str to type
-        Strategy classes by the name of the method.
+        Classes by the name of the method.
     """
-    return {name: found for module in _modules() for name, found in _named(module).items()}
+    every: dict[str, type] = {}
+    for module in _modules():
+        every = {**_named(module), **every}
+    return dict(sorted(every.items()))
 
 
 def resolve(method: str | None, strategy: str | None, client: str | None) -> Method:
@@ -142,13 +147,17 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
 
 @cache
 def _modules() -> list[str]:
-    folders = importlib.import_module(PACKAGE).__path__
-    return [found.name for found in pkgutil.iter_modules(folders) if not found.ispkg]
+    """Return the dotted names of the modules that built-in methods are in."""
+    return [
+        f"{package}.{found.name}"
+        for package in PACKAGES
+        for found in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        if not found.ispkg
+    ]
 
 
 @cache
 def _named(module: str) -> dict[str, type]:
-    path = f"{PACKAGE}.{module}"
-    there = [found for found in vars(importlib.import_module(path)).values() if isinstance(found, type)]
-    classes = [of_engine(found) for found in there if found.__module__ == path]
+    there = [found for found in vars(importlib.import_module(module)).values() if isinstance(found, type)]
+    classes = [of_engine(found) for found in there if found.__module__ == module]
     return {found.name: found for found in classes if vars(found).get("name")}

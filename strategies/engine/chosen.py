@@ -14,8 +14,7 @@ from fedgraph.federation import Federation
 from fedgraph.methods import built_ins
 from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
-from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
-from fedgraph.strategies.engine.base import CohortStrategy
+from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
 from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockStrategy
 from fedgraph.strategies.engine.stock_settings import build_stock
@@ -102,17 +101,15 @@ class ChosenMethod:
         method_tables = {self._experiment.method.name: own} if own else {}
         return replace(self._experiment, method_tables=method_tables)
 
-    def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
-        """Build the strategy of rounds for this federation."""
+    def algorithm(self, federation: Federation, plan: RunPlan, nodes: Nodes) -> Algorithm[Any]:
+        """Build the algorithm of a method of rounds for this federation."""
         if self.algorithm_class is not None:
-            return AlgorithmStrategy(self.algorithm_class(self.settings), federation, plan)
-        if issubclass(self.strategy_class, CohortStrategy):
-            return self.strategy_class(self.settings, federation, plan)
+            return self.algorithm_class(self.settings)
         assert issubclass(self.strategy_class, Strategy)
         # Where clients may be absent, a stock strategy must not wait for them.
         clients = len(federation.names) if plan.on_missing == "fail" else 1
         stock = build_stock(self.strategy_class, self._table, self._where, clients)
-        return StockStrategy(stock, federation, plan)
+        return StockStrategy(stock, federation, plan, nodes)
 
     def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
         """Build the strategy of a method that goes through phases."""
@@ -136,14 +133,13 @@ def is_ours(found: Any) -> bool:
 
 
 def _default_client(found: Any) -> str:
-    """Return the path of the client class that a class names; of an algorithm that names none, that of all."""
-    otherwise = "" if algorithm_of(found) is None else CohortStrategy.default_client
-    return path_of(getattr(found, "default_client", otherwise))
+    """Return the path of the client class that a class names; empty where it names none."""
+    return path_of(getattr(found, "default_client", ""))
 
 
 def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:
     """Raise ExperimentError for a key of [defence] that the method would ignore."""
-    heeded = getattr(strategy_class, "defences", CohortStrategy.defences)
+    heeded = getattr(strategy_class, "defences", Algorithm.defences)
     given, default = experiment.defence.as_table(), DefenceTable().as_table()
     for key in given:
         if given[key] != default[key] and key not in heeded:

@@ -38,7 +38,7 @@ AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _SAID_BY_THE_ALGORITHM = (
     *("name", "title", "needs", "paper", "settings_type", "uses_graph", "needs_graph", "own_models"),
-    *("mixes_models", "defences", "may_change"),
+    *("mixes_models", "defences", "may_change", "default_client"),
 )
 _FILE = "strategy.safetensors"
 _KINDS = {"train": "training", "evaluate": "evaluation"}
@@ -85,7 +85,7 @@ class FlowerStrategy(FedAvg):
     """
 
     algorithm_class: ClassVar[type[Algorithm[Any]]]
-    default_client: ClassVar[str] = ""
+    default_client: ClassVar[str | type] = ""
     needs_names: ClassVar[bool] = False
 
     def __init_subclass__(cls, **named: Any) -> None:

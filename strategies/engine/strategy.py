@@ -20,7 +20,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class MethodStrategy(Strategy, Configured[S]):
-    """Flower strategy with its own loop, subscripted by its settings: ``class SFL(CohortStrategy[SFLSettings])``.
+    """Flower strategy with its own loop, subscripted by its settings: ``class F3(PhasedStrategy[F3Settings])``.
 
     Attributes
     ----------

@@ -81,9 +81,8 @@ class Subject:
         is_client = not issubclass(checked, Strategy) and algorithm_of(checked) is None
         if is_client and not callable(getattr(checked, "handle", None)):
             raise ExperimentError(
-                f"'{path}' is neither a strategy (a subclass of fedgraph.strategies.engine.base.CohortStrategy, of "
-                "fedgraph.algorithms.Algorithm or of flwr.serverapp.strategy.Strategy) nor a client class (with a "
-                "classmethod handle(message, node))"
+                f"'{path}' is neither a strategy (a subclass of fedgraph.algorithms.Algorithm or of "
+                "flwr.serverapp.strategy.Strategy) nor a client class (with a classmethod handle(message, node))"
             )
         own = [f"experiment.client={path}"] if is_client else []
         changes = [*own, "experiment.rounds=3", "output.checkpoint-every=1", *overrides]

@@ -1,6 +1,7 @@
 import pytest
 from flwr.serverapp.strategy import Strategy
 
+from fedgraph.algorithms import Algorithm
 from fedgraph.methods import built_in, built_ins, resolve
 from fedgraph.strategies import F3, FedNGM
 from fedgraph.strategies.engine.f3 import F3Phases
@@ -14,7 +15,7 @@ from fedgraph.support.plugins import load_object
 def test_both_sides_of_every_built_in_exist(name):
     found = resolve(name, None, None).strategy_class
     assert found is built_ins()[name]
-    assert issubclass(found, Strategy)
+    assert issubclass(found, (Algorithm, Strategy))
     assert callable(load_object(getattr(found, "default_client", STOCK_CLIENT), "client").handle)
     assert found.title
     assert not isinstance(getattr(found, "needs", ""), property)
@@ -53,7 +54,7 @@ def test_a_client_by_dotted_path_replaces_that_of_the_method():
     method = resolve("local", None, "mine:Client")
     assert (method.name, method.strategy, method.client) == (
         "local",
-        "fedgraph.strategies.local:LocalOnly",
+        "fedgraph.algorithms.bounds:LocalOnly",
         "mine:Client",
     )
 

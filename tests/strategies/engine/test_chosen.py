@@ -2,10 +2,10 @@ import re
 
 import pytest
 
+from fedgraph.algorithms.bounds import LocalOnly
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod, mixes_models
 from fedgraph.strategies.engine.f3 import F3Phases
-from fedgraph.strategies.local import LocalOnly
 from fedgraph.strategies.sfl import SFL
 from fedgraph.strategies.vfl import Vertical
 from fedgraph.support.errors import ExperimentError
@@ -42,11 +42,11 @@ def test_a_method_that_mixes_models_refuses_different_architectures(tables, head
 def test_a_method_that_does_not_mix_models_takes_them(tables, tmp_path, monkeypatch):
     ChosenMethod(parse_experiment({**tables, "experiment": {"method": "local"}}))
     code = (
-        "from fedgraph.strategies.engine.base import CohortStrategy\n\n"
-        "class Apart(CohortStrategy):\n"
+        "from fedgraph.algorithms import Algorithm\n\n"
+        "class Apart(Algorithm):\n"
         "    mixes_models = False\n"
-        "    def aggregate(self, server_round, replies):\n"
-        "        return replies.parameters\n"
+        "    def aggregate(self, clients, state, answers):\n"
+        "        return answers.parameters\n"
     )
     (tmp_path / "keeps_models_apart.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)

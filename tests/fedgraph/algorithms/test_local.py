@@ -161,11 +161,11 @@ def test_a_plugin_without_a_read_out_of_its_own_has_none_for_different_architect
     mixed, run_experiment, tmp_path, monkeypatch
 ):
     code = (
-        "from fedgraph.strategies.engine.base import CohortStrategy\n\n"
-        "class Halves(CohortStrategy):\n"
+        "from fedgraph.algorithms import Algorithm\n\n"
+        "class Halves(Algorithm):\n"
         "    mixes_models = False\n"
-        "    def aggregate(self, server_round, replies):\n"
-        "        return replies.parameters / 2\n"
+        "    def aggregate(self, clients, state, answers):\n"
+        "        return answers.parameters / 2\n"
     )
     (tmp_path / "halves_each_model.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -177,10 +177,10 @@ def test_a_plugin_without_a_read_out_of_its_own_has_none_for_different_architect
 
 def test_a_plugin_that_mixes_although_it_says_it_does_not_is_found_out(mixed, run_experiment, tmp_path, monkeypatch):
     code = (
-        "from fedgraph.strategies.local import LocalOnly\n\n"
+        "from fedgraph.algorithms.bounds import LocalOnly\n\n"
         "class Mean(LocalOnly):\n"
-        "    def aggregate(self, server_round, replies):\n"
-        "        return replies.parameters.mean(dim=0).expand_as(replies.parameters)\n"
+        "    def aggregate(self, clients, state, answers):\n"
+        "        return answers.parameters.mean(dim=0).expand_as(answers.parameters)\n"
     )
     (tmp_path / "mixes_after_all.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
