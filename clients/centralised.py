@@ -20,7 +20,7 @@ class CentralisedClient(CohortClient):
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train; return the model and its loss for every client."""
-        result = self.train_from(self.models[:1], cohort=_pool(self.uniform_cohort))
+        result = self.train_from(self.models[:1], cohort=_pool(self.cohort))
         clients = len(self.request.clients)
         return {"parameters": result.parameters.expand(clients, -1)}, {"loss": result.loss.expand(clients)}
 

@@ -26,6 +26,8 @@ _PURPOSE = "encoder"
 class CNFGNNClient(CohortClient[CNFGNNSettings]):
     """Readings stay here, but the server, which has the decoder, can tell from gradients what ``sends`` says."""
 
+    takes_function = False
+
     sends: ClassVar[tuple[str, ...]] = (
         "the parameters of each client's model, whenever it has trained",
         "when each client's windows start",
@@ -63,8 +65,8 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     @cached_property
     def model(self) -> ContextForecaster:
         """The forecaster."""
-        model = ContextForecaster(parse_model(self.assignment.model), self.uniform_cohort.data.task)
-        return model.compiled() if self.uniform_cohort.settings.compile else model
+        model = ContextForecaster(parse_model(self.assignment.model), self.cohort.data.task)
+        return model.compiled() if self.cohort.settings.compile else model
 
     def evaluate(self) -> dict[str, Tensor]:
         """Return metrics of the models with what the server made of the windows."""
@@ -85,12 +87,12 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
         windows, contexts = (
             {split: self.request.stacked[f"{kind}/{split}"] for split in splits} for kind in ("windows", "graph")
         )
-        return cohort_with_context(self.uniform_cohort, self.model, windows, contexts)
+        return cohort_with_context(self.cohort, self.model, windows, contexts)
 
     def _starts(self) -> dict[str, Tensor]:
         """When windows start, as long as the server has room for, which is where the longest client's end."""
         room = self.room()
-        starts = {split: starts_of(self.uniform_cohort.data.splits[split]) for split in SPLITS}
+        starts = {split: starts_of(self.cohort.data.splits[split]) for split in SPLITS}
         return {
             f"starts/{split}": pad(found, (0, room[split] - found.shape[1]), value=-1)
             for split, found in starts.items()
@@ -103,7 +105,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
             self.remember(_PURPOSE, {"parameters": self.models})
         return {
             f"hidden/{split}": hidden_states(
-                self.uniform_cohort, self.model, self.models, split, self.request.stacked[f"windows/{split}"]
+                self.cohort, self.model, self.models, split, self.request.stacked[f"windows/{split}"]
             )
             for split in splits
         }
@@ -117,4 +119,4 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
         if bool(models.isnan().any()):
             raise ReplyError("this node does not have the models of this round: was its state folder removed?")
         windows, contexts = self.request.stacked["windows/train"], self.request.stacked["graph/train"]
-        return context_gradients(self.uniform_cohort, self.model, models, windows, contexts)
+        return context_gradients(self.cohort, self.model, models, windows, contexts)

@@ -49,7 +49,7 @@ class DittoClient(CohortClient[DittoSettings]):
 
     def train_personal(self) -> TrainResult:
         """Train one round from v_i, with the same order of examples as the global model."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         beside = cohort_with(cohort, self.settings.training(cohort.settings), cohort.seed)
         return self.train_from(self.models, self.pull(), beside, "personal-optimiser")
 
@@ -58,7 +58,7 @@ class DittoClient(CohortClient[DittoSettings]):
         weight = self.settings.lambda_personal
         if weight == 0:
             return None
-        w = self.w[0].to(self.uniform_cohort.device)
+        w = self.w[0].to(self.cohort.device)
         return lambda v, clients, batch_weight: weight * (v - w[: v.shape[1]])
 
     @cached_property

@@ -41,6 +41,8 @@ Kept = TypeVar("Kept", bound=EncoderSettings)
 class _ForecastClient(CohortClient[Kept]):
     """Clients that keep what they have learned with their frozen models, for windows that come after the run."""
 
+    takes_function = False
+
     def keep(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
         """Keep tensors ``[clients, ...]`` of this run, such as those of the ``encoder``."""
         self._kept(purpose).save(self.request.clients, _ROUND, stacked, _ROUND)
@@ -76,7 +78,7 @@ class _ForecastClient(CohortClient[Kept]):
         if any(sent[split].shape[:2] != own.shape[:2] or sent[split].dim() != 3 for split, own in embeddings.items()):
             raise ReplyError("the request does not bring an embedding of each window")
         inputs = {split: torch.cat([own, sent[split]], 2) for split, own in embeddings.items()}
-        return cohort_of_embeddings(self.uniform_cohort, inputs, self.settings.hidden)
+        return cohort_of_embeddings(self.cohort, inputs, self.settings.hidden)
 
 
 class F3ForecastClient(_ForecastClient[EncoderSettings]):
@@ -106,7 +108,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     def _embedded(self) -> WorkReply:
         """Train the encoders, and embed the windows of all splits."""
-        cohort, room = self.uniform_cohort, self.room()
+        cohort, room = self.cohort, self.room()
         encoders = self._encoders()
         data = cohort.data
         steps = torch.full((len(encoders),), float(steps_of(data.splits["train"])), dtype=torch.float64)
@@ -129,7 +131,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     def _encoders(self) -> Tensor:
         """Each client's encoder, ``[clients, parameters]``: what came, else its own after the round that was best."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         if "encoders" in self.request.stacked:
             return self.request.stacked["encoders"]
         return self._trained(cohort)
@@ -152,7 +154,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
     @cached_property
     def _own_embeddings(self) -> dict[SplitName, Tensor]:
         """What the encoders that this node has kept make of the windows, ``[clients, examples, size]`` by split."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         encoders = self.kept_parameters("encoder", cohort)
         return {split: embeddings_of(cohort, encoders, split) for split in SPLITS}
 
@@ -170,7 +172,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     def _measured(self) -> WorkReply:
         """Measure forecasts: those that came, or one's own from the embeddings that came, by what names end with."""
-        cohort, (kind, _) = self.uniform_cohort, self.settings.returned
+        cohort, (kind, _) = self.cohort, self.settings.returned
         suffixes = {name.partition("/")[0].removeprefix(kind) for name in self.request.stacked if name.startswith(kind)}
         metrics: dict[str, Tensor] = {}
         for suffix in sorted(suffixes):
@@ -235,7 +237,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         """Send embeddings, or take forecasts."""
         if not self.request.train:
             return self._forecast()
-        windows = self.uniform_cohort.data.splits["test"]
+        windows = self.cohort.data.splits["test"]
         starts, seen = starts_of(windows), readings_in_windows(windows)
         more = self.settings.windows - starts.shape[1]
         arrays = {
@@ -246,12 +248,12 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         return WorkReply(self.request.clients, arrays, {LATEST_READINGS: seen[:, -1].double()})
 
     def _embeddings(self) -> Tensor:
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         return embeddings_of(cohort, self.kept_parameters("encoder", cohort), "test")
 
     def _forecast(self) -> WorkReply:
         """Write forecasts of the windows, and measure those whose readings are there."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         if self.settings.targets == "shared":
             found = self.request.stacked["forecasts/test"]
         else:

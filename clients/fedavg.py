@@ -21,7 +21,7 @@ class FineTuned(CohortClient[SomeFineTuning]):
 
     def measured(self) -> Tensor:
         """Return the models received after each client's fine-tuning, ``[clients, parameters]``."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         tuning = cohort_with(
             cohort, self.settings.training(cohort.settings, "fine-tuning:"), derive_seed(cohort.seed, "fine-tuning")
         )

@@ -38,7 +38,7 @@ class DriftClient(CohortClient[SomeDriftSettings]):
 
     def gradient_term(self) -> GradientTerm:
         """Return ``alpha (v - theta + drift_k)``."""
-        alpha, device = self.settings.alpha, self.uniform_cohort.device
+        alpha, device = self.settings.alpha, self.cohort.device
         theta, drift = self.request.shared["parameters"].to(device), self.drift.to(device)
         return lambda v, clients, batch_weight: alpha * (v - theta[: v.shape[1]] + drift[clients])
 
@@ -58,5 +58,5 @@ class DriftClient(CohortClient[SomeDriftSettings]):
 
     @cached_property
     def _kept(self) -> dict[str, Tensor]:
-        nothing = torch.zeros(self.uniform_cohort.model.layout.num_trainable)
+        nothing = torch.zeros(self.cohort.model.layout.num_trainable)
         return self.recall(_PURPOSE, {"drift": nothing, "before": nothing, "round": torch.zeros(1)})

@@ -58,6 +58,6 @@ class PersonalLayersClient(CohortClient[SomePersonalLayers]):
 
     @cached_property
     def _own(self) -> Tensor:
-        initial = initial_model(self.uniform_cohort.model, self.assignment.seed)
+        initial = initial_model(self.cohort.model, self.assignment.seed)
         _, personal = self.layers.split(initial[None])
         return self.recall(_PURPOSE, {"personal": personal[0]})["personal"]

@@ -15,7 +15,7 @@ from fedgraph.clients.engine.update_release import UpdateRelease
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.models import finite_rows
-from fedgraph.support.errors import ReplyError
+from fedgraph.support.errors import ExperimentError, ReplyError
 from fedgraph.support.settings import value_at
 from fedgraph.training import fresh_state
 from fedgraph.training.alignment import Distance, FixedAlignment, PeerAlignment
@@ -83,6 +83,11 @@ class IPAClient(CohortClient[IPASettings]):
             own, _ = self.layers.split(stacked["parameters"])
             shared = release(self.sent[:, None], own[:, None])
             return {"parameters": shared[:, 0]}, release.publishable(training)
+        if self.settings.moves_others and self.assignment.train.function is not None:
+            raise ExperimentError(
+                "[train] function: a turn of a peer moves the others with each of its steps, which only fedgraph's own "
+                "training takes: set [ipa] moves-others = false, or leave the function out"
+            )
         alignment, before = self.alignment, torch.cat([self.sent, self.request.shared["others"]])
         result = self.train_from(self.start(), alignment)
         own, _ = self.layers.split(result.parameters)
@@ -100,7 +105,7 @@ class IPAClient(CohortClient[IPASettings]):
     @cached_property
     def alignment(self) -> PeerAlignment:
         """The term that pulls this peer and the others together."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         trainable = cohort.model.layout.num_trainable
         shared = self.request.shared
         return PeerAlignment(
@@ -117,7 +122,7 @@ class IPAClient(CohortClient[IPASettings]):
 
     def gradient_term(self) -> FixedAlignment:
         """Return the term for peers that train at once."""
-        device, trainable = self.uniform_cohort.device, self.uniform_cohort.model.layout.num_trainable
+        device, trainable = self.cohort.device, self.cohort.model.layout.num_trainable
         peers, weights = self.request.shared["peers"].to(device), self.request.stacked["weights"].to(device)
         return FixedAlignment(peers[:, :trainable].contiguous(), weights, self._distance())
 
@@ -134,7 +139,7 @@ class IPAClient(CohortClient[IPASettings]):
     @cached_property
     def _moments(self) -> dict[str, Tensor]:
         """Moments of the optimiser for all peers that this one may ever align with, each with a client axis of 1."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         if not self.settings.moves_others:
             return {}
         fresh = fresh_state(cohort.settings, len(self._there), cohort.model.layout.num_trainable)
@@ -143,7 +148,7 @@ class IPAClient(CohortClient[IPASettings]):
         return self.recall(_PURPOSE, fresh)
 
     def _keep(self, alignment: PeerAlignment) -> None:
-        if self.uniform_cohort.settings.keep_optimizer and alignment.moments:
+        if self.cohort.settings.keep_optimizer and alignment.moments:
             for name, value in alignment.moments.items():
                 self._moments[name][0, self._there] = value.cpu()
             self.remember(_PURPOSE, self._moments)

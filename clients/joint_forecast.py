@@ -20,12 +20,14 @@ log = logging.getLogger("fedgraph")
 class JointForecastClient(CohortClient[JointForecastSettings]):
     """Sends errors and nothing else."""
 
+    takes_function = False
+
     sends: ClassVar[tuple[str, ...]] = ("errors of each client's forecasts",)
     keeps: ClassVar[tuple[str, ...]] = ("readings",)
 
     def reply(self) -> WorkReply:
         """Train, and measure the splits asked for."""
-        cohort, splits = self.uniform_cohort, self.request.evaluate
+        cohort, splits = self.cohort, self.request.evaluate
         task, seed = cohort.data.task, self.assignment.seed
         given = self.request.shared.get("graph")
         windows = {split: self._windows(split) for split in SPLITS if split in ("train", "validation", *splits)}
@@ -45,7 +47,7 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
 
     def _windows(self, split: SplitName) -> OwnerWindows:
         """The windows of all clients side by side, ``[clients, windows, steps * features]``, and their targets."""
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         inputs = torch.cat([batch.inputs.flatten(2).cpu() for batch, _ in batches(cohort, split)], 1)
         return OwnerWindows.of(starts_of(cohort.data.splits[split]), inputs, *targets_of(cohort, split))
 

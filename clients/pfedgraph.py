@@ -21,8 +21,8 @@ class PFedGraphClient(CohortClient[PFedGraphSettings]):
         weight = self.settings.lambda_similarity
         if weight == 0 or self.request.round == 1:
             return None
-        trainable = self.uniform_cohort.model.layout.num_trainable
-        u = torch.nn.functional.normalize(self.models[:, :trainable].to(self.uniform_cohort.device), dim=1)
+        trainable = self.cohort.model.layout.num_trainable
+        u = torch.nn.functional.normalize(self.models[:, :trainable].to(self.cohort.device), dim=1)
 
         def term(v: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
             length = torch.linalg.vector_norm(v, dim=1, keepdim=True).clamp(min=1e-12)

@@ -23,6 +23,8 @@ class ScaffoldClient(CohortClient[S]):
     gradients; with ``clip-norm`` it is a mean of clipped ones. A client that did not train, or diverged, keeps its c_i.
     """
 
+    takes_function = False
+
     sends: ClassVar[tuple[str, ...]] = (
         *CohortClient.sends,
         "each client's control variate: the mean of its gradients in the round",
@@ -36,7 +38,7 @@ class ScaffoldClient(CohortClient[S]):
 
     def gradient_term(self) -> GradientTerm:
         """Return c - c_i."""
-        correction = (self.request.shared["control"] - self.controls).to(self.uniform_cohort.device)
+        correction = (self.request.shared["control"] - self.controls).to(self.cohort.device)
         return lambda v, clients, batch_weight: correction[clients]
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -47,7 +49,7 @@ class ScaffoldClient(CohortClient[S]):
     def control_on(self, result: TrainResult) -> Tensor:
         """Compute and remember the next c_i ``[clients, trainable]``."""
         x, c = self.models, self.request.shared["control"]
-        cohort = self.uniform_cohort
+        cohort = self.cohort
         weight = gradient_weight(
             cohort.settings, result.num_examples, result.steps, self.request.round, cohort.least_examples
         )

@@ -35,7 +35,7 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
             return None
         # Columns of trained and shared parameters; in what the server sends, buffers come after them.
         columns, trainable = self.layers.shared_trainable, self.layers.shared.num_trainable
-        device = self.uniform_cohort.device
+        device = self.cohort.device
         w = self.request.shared["global"][:trainable].to(device)
         u = self.request.stacked["parameters"][:, :trainable].to(device)
         columns = columns if isinstance(columns, slice) else columns.to(device)

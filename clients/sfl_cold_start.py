@@ -28,7 +28,7 @@ class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
             return self.models
         candidates, prior = self.request.shared["candidates"], self.request.stacked["prior"]
         rows = prior.any(dim=1).nonzero().flatten()  # none where they were absent from the last round
-        losses = cross_losses(self.uniform_cohort, self.completed(candidates), rows)
+        losses = cross_losses(self.cohort, self.completed(candidates), rows)
         weights = choice(prior[rows], losses, self.settings.temperature)
         return self.models.index_copy(0, rows, self.completed(weights.to(candidates) @ candidates))
 

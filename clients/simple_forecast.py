@@ -13,12 +13,14 @@ from fedgraph.training.forecasting import in_unit, simple_forecasts
 class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
     """Sends errors and nothing else."""
 
+    takes_function = False
+
     sends: ClassVar[tuple[str, ...]] = ("errors of each client's forecasts",)
     keeps: ClassVar[tuple[str, ...]] = ("readings", "each client's forecaster")
 
     def reply(self) -> WorkReply:
         """Fit, and measure the splits asked for."""
-        cohort, splits = self.uniform_cohort, self.request.evaluate
+        cohort, splits = self.cohort, self.request.evaluate
         found = simple_forecasts(self.settings.forecaster, cohort, splits)
         if self.leaves_forecasts:
             self.leave_forecasts(in_unit(cohort, found["test"]))

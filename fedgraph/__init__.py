@@ -9,7 +9,7 @@ From Python::
     run.models["client-03"], run.graph          # a state dict, and the client graph
 
     fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics
-    fedgraph.load_run("runs/sfl-digits-20260101-120000").report()
+    fedgraph.report("runs/sfl-digits-20260101-120000")                          # a page, report.html
     fedgraph.predict("runs/f3-digits-20260101-120000").predictions
     fedgraph.simulate("my-flower-app", num_nodes=10, run_config={"lr": 0.1})    # any Flower app, in this process
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph
     from fedgraph.graphical import NeuralGraphicalModel
     from fedgraph.runs import Comparison, Run, compare, load_run
+    from fedgraph.runs.reports.page import report
     from fedgraph.starting.predicting import predict
     from fedgraph.starting.running import resume, run, run_methods
     from fedgraph.starting.simulate import Simulation, simulate
@@ -47,6 +48,7 @@ __all__ = [
     "compare",
     "load_run",
     "predict",
+    "report",
     "resume",
     "run",
     "run_methods",
@@ -59,6 +61,7 @@ _MODULES = {
     "NeuralGraphicalModel": "graphical",
     "Simulation": "starting.simulate",
     "predict": "starting.predicting",
+    "report": "runs.reports.page",
     "resume": "starting.running",
     "run": "starting.running",
     "run_methods": "starting.running",

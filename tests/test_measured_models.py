@@ -151,10 +151,3 @@ def test_a_model_with_more_than_its_tensors(method, digits_tables, run_experimen
     run = fedgraph.load_run(run_experiment(tables).path)
     assert losses(run, data_dir) == pytest.approx(run.clients["test/loss"].to_dict(), rel=1e-4)
     assert "second.weight" not in run.models["client-0"]
-
-
-def test_of_several_architectures(digits_tables, run_experiment, data_dir):
-    tables = changed(digits_tables, "local")
-    tables["model"]["variants"] = [{"clients": ["client-1", "client-4"], "name": "mlp", "hidden": [5]}]
-    run = fedgraph.load_run(run_experiment(tables).path)
-    assert losses(run, data_dir) == pytest.approx(run.clients["test/loss"].to_dict(), rel=1e-4)

@@ -60,7 +60,15 @@ class Assignment:
     terms: str = ""
 
     def check_terms(self, client_class: type) -> None:
-        """Raise ExperimentError for a client class without the terms of the method, which would not be that method."""
+        """Raise ExperimentError for a client class without the terms of the method, which would not be that method.
+
+        Also for a class that cannot have its clients trained by ``[train] function``.
+        """
+        if self.train.function is not None and not getattr(client_class, "takes_function", False):
+            raise ExperimentError(
+                f"[train] function: {client_class.__name__} does not only train the model of [model], or has to know "
+                "the steps that it takes; choose another method, or leave the function out"
+            )
         # By name: nothing is imported because a server says so.
         if self.terms and self.terms not in {f"{base.__module__}:{base.__name__}" for base in client_class.__mro__}:
             raise ExperimentError(

@@ -22,7 +22,6 @@ from fedgraph.models import PersonalLayers, finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
 from fedgraph.training import (
-    AnyCohort,
     ClientState,
     Cohort,
     GradientTerm,
@@ -38,7 +37,7 @@ _MOST = 1 << 22
 
 
 def evaluate_splits(
-    assignment: Assignment, cohort: AnyCohort, models: Tensor, splits: Iterable[SplitName]
+    assignment: Assignment, cohort: Cohort, models: Tensor, splits: Iterable[SplitName]
 ) -> dict[str, Tensor]:
     """Evaluate models ``[clients, parameters]``; return metrics as ``<split>/<metric>``, each ``[clients]``."""
     horizons, missing_as = assignment.horizons_of(cohort.data.task), assignment.missing_as
@@ -61,13 +60,13 @@ def evaluate_forecasts(
     }
 
 
-def counted(cohort: AnyCohort, splits: Iterable[SplitName]) -> str:
+def counted(cohort: Cohort, splits: Iterable[SplitName]) -> str:
     """Say in words how many examples splits of clients have, for ``Node.done``."""
     examples = sum(int(cohort.data.splits[split].num_examples.sum()) for split in splits)
     return f"{examples:,} {'windows' if cohort.data.task.kind == 'forecast' else 'rows'}"
 
 
-def trained_on(cohort: AnyCohort, server_round: int) -> str:
+def trained_on(cohort: Cohort, server_round: int) -> str:
     """Say in words that clients trained, for ``Node.done``."""
     return f"trained round {server_round} on {counted(cohort, ['train'])}"
 
@@ -79,7 +78,7 @@ def measured_after(splits: Iterable[SplitName], server_round: int) -> str:
 
 def train_cohort(
     node: Node,
-    cohort: AnyCohort,
+    cohort: Cohort,
     run: str,
     server_round: int,
     keep_from: int,
@@ -120,9 +119,8 @@ class CohortClient(Configured[S]):
 
     Attributes
     ----------
-    cohort : Cohort or MixedCohort
-        The clients asked for. Clients with different architectures form a ``MixedCohort``, whose models are padded with
-        zeros to one width; code that takes its sizes from tensors works with both.
+    cohort : Cohort
+        The clients asked for.
     settings : Settings
         Settings of the method that the class in brackets defines: ``CohortClient[SFLSettings]``.
     joins_frozen : bool
@@ -135,11 +133,14 @@ class CohortClient(Configured[S]):
         Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
     divides : bool
         Whether data have to be enough for training, validation and test.
+    takes_function : bool
+        Whether clients may be trained by ``[train] function``: not where a class has to know of their steps.
     terms : frozenset of str
         Numbers of stock strategies (:data:`fedgraph.messages.apps.STOCK_TERMS`) that change how the class trains.
     """
 
     divides: ClassVar[bool] = True
+    takes_function: ClassVar[bool] = True
     terms: ClassVar[frozenset[str]] = frozenset()
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
@@ -271,15 +272,9 @@ class CohortClient(Configured[S]):
         return tuple(name for name, differs in zip(request.clients, other.tolist(), strict=True) if differs)
 
     @cached_property
-    def cohort(self) -> AnyCohort:
+    def cohort(self) -> Cohort:
         """The clients asked for."""
         return self.node.cohort(self.request.experiment, self.request.clients)
-
-    @property
-    def uniform_cohort(self) -> Cohort:
-        """The cohort, for methods that refuse experiments with several architectures."""
-        assert isinstance(self.cohort, Cohort)
-        return self.cohort
 
     @cached_property
     def models(self) -> Tensor:
@@ -337,7 +332,7 @@ class CohortClient(Configured[S]):
             return {}
         models = self._measured_models
         if self.leaves_forecasts:
-            self.leave_forecasts(self.uniform_cohort.predict(models, "test"))
+            self.leave_forecasts(self.cohort.predict(models, "test"))
         return evaluate_splits(self.assignment, self.cohort, models, self.request.evaluate)
 
     @property
@@ -348,7 +343,7 @@ class CohortClient(Configured[S]):
     def leave_forecasts(self, forecasts: Tensor) -> None:
         """Write forecasts ``[clients, windows, steps]`` of the test windows, in the unit of readings, on this node."""
         folder = self.node.forecast_folder(self.request.run)
-        write_forecasts(self.uniform_cohort, forecasts, "test", folder, self.assignment.forecasts or "csv")
+        write_forecasts(self.cohort, forecasts, "test", folder, self.assignment.forecasts or "csv")
 
     def measured(self) -> Tensor:
         """Return the models to evaluate, ``[clients, parameters]``; by default the current ones."""
@@ -360,7 +355,7 @@ class CohortClient(Configured[S]):
 
     def predict(self) -> dict[str, Tensor]:
         """Return predicted and true classes of the test examples, int32 ``[clients, examples]``."""
-        predicted, targets = self.uniform_cohort.classify(self.measured(), "test")
+        predicted, targets = self.cohort.classify(self.measured(), "test")
         return {"predicted": predicted.int(), "targets": targets.int()}
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -26,12 +26,16 @@ def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
     Raises
     ------
     IdentityError
-        For a client class, or a model by dotted path, that is not on the list.
+        For a client class, or a model or training function by dotted path, that is not on the list.
     """
     patterns = listed(str(node.config.get("allow", "")))
     tables = [assignment.model, *assignment.model.get("variants", ())]
     models = [str(table.get("name", "")) for table in tables if isinstance(table, dict)]
-    named = {"[experiment] client": [client], "[model] name": [name for name in models if ":" in name]}
+    named = {
+        "[experiment] client": [client],
+        "[model] name": [name for name in models if ":" in name],
+        "[train] function": [assignment.train.function] if assignment.train.function else [],
+    }
     for key, paths in named.items() if patterns else ():
         for path in paths:
             if not any(fnmatchcase(path, pattern) for pattern in patterns):

@@ -22,7 +22,7 @@ from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import IdentityError
 from fedgraph.support.files import file_name
 from fedgraph.support.untrusted import read_json
-from fedgraph.training import AnyCohort, ClientState, load_cohort
+from fedgraph.training import ClientState, Cohort
 
 Prepared = TypeVar("Prepared")
 
@@ -232,11 +232,11 @@ class Node:
                     "machine (node config 'any-files', or FEDGRAPH_ANY_FILES=1 in its environment)"
                 )
 
-    def cohort(self, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
+    def cohort(self, experiment: str, clients: tuple[str, ...]) -> Cohort:
         """Return the named clients, ready to train; built once per process."""
         return _cohort(_without_forecasts(experiment), clients, self.data_dir, self.own)
 
-    def opening_cohort(self, experiment: str, clients: tuple[str, ...], client_class: type) -> AnyCohort:
+    def opening_cohort(self, experiment: str, clients: tuple[str, ...], client_class: type) -> Cohort:
         """Return the named clients as the opening query describes them to a run with ``client_class``.
 
         Where scales come from other clients, rounds use the same clients with other data: they are then not cached.
@@ -304,10 +304,11 @@ def _without_forecasts(experiment: str) -> str:
 
 
 @lru_cache(maxsize=_COHORTS_KEPT)
-def _cohort(experiment: str, clients: tuple[str, ...], data_dir: Path, own: OwnData | None) -> AnyCohort:
+def _cohort(experiment: str, clients: tuple[str, ...], data_dir: Path, own: OwnData | None) -> Cohort:
     assignment = Assignment.of(experiment)
     return _loaded(assignment, _source(assignment.data.model_dump_json(), data_dir, own), clients)
 
 
-def _loaded(assignment: Assignment, source: DataSource, clients: tuple[str, ...]) -> AnyCohort:
-    return load_cohort(ModelChoice.of(assignment.model), source, clients, assignment.train, assignment.seed)
+def _loaded(assignment: Assignment, source: DataSource, clients: tuple[str, ...]) -> Cohort:
+    data = source.load(clients)
+    return Cohort(ModelChoice.of(assignment.model).build(data.task), data, assignment.train, assignment.seed)

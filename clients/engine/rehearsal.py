@@ -24,7 +24,7 @@ from fedgraph.fusion import decided
 from fedgraph.fusion.owner_models import SingleOwner
 from fedgraph.support.errors import IdentityError, closest_first
 from fedgraph.support.plugins import load_object
-from fedgraph.training import AnyCohort
+from fedgraph.training import Cohort
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def rehearse(
     return Rehearsal(clients, (source.describe(), *lines), disclosure(experiment, client, node), unexpected)
 
 
-def _of_cohort(cohort: AnyCohort, assignment: Assignment) -> Iterator[str]:
+def _of_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
     """Yield the number and kind of examples of each client."""
     data = cohort.data
     assignment.horizons_of(data.task)

@@ -42,6 +42,6 @@ class StockClient(CohortClient):
         mu = self.request.stacked.get("proximal-mu")
         if mu is None:
             return None
-        device = self.uniform_cohort.device
+        device = self.cohort.device
         mu, w = mu[:, None].to(device), self.models.to(device)
         return lambda v, clients, batch_weight: mu[clients] * (v - w[clients, : v.shape[1]])

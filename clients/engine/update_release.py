@@ -49,7 +49,7 @@ class UpdateRelease:
         """
         if not self.noise and self.privacy is None:
             return after
-        trained = self.client.uniform_cohort.model.layout.num_trainable
+        trained = self.client.cohort.model.layout.num_trainable
         with_noise = self._noisy if self.privacy is None else self._private
         return torch.cat([with_noise(before[..., :trained], after[..., :trained]), before[..., trained:]], dim=2)
 

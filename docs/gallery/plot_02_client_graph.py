@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import torch
 
-from fedgraph.graph import from_coordinates, to_networkx
+from fedgraph.graph import ClientGraph
 
 names = ["Oslo", "Bergen", "Trondheim", "Stavanger", "Kristiansand", "Hamar", "Bodø", "Tromsø", "Alta"]
 places = torch.tensor(
@@ -19,14 +19,14 @@ places = torch.tensor(
     ]
 )  # fmt: skip
 graphs = {
-    "Gaussian kernel of distances": from_coordinates(names, places),
-    "two nearest neighbours": from_coordinates(names, places, method="knn", k=2),
+    "Gaussian kernel of distances": ClientGraph.from_coordinates(places, names),
+    "two nearest neighbours": ClientGraph.from_coordinates(places, names, method="knn", k=2),
 }
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
 at = {name: (float(place[1]), float(place[0])) for name, place in zip(names, places, strict=True)}
 for axis, (title, graph) in zip(axes, graphs.items(), strict=True):
-    drawn = to_networkx(graph).to_undirected()
+    drawn = graph.to_networkx().to_undirected()
     widths = [3 * weight for _, _, weight in drawn.edges.data("weight")]
     nx.draw_networkx(drawn, at, ax=axis, width=widths, node_size=120, edge_color="0.6", with_labels=False)
     nx.draw_networkx_labels(drawn, {name: (x, y + 0.35) for name, (x, y) in at.items()}, ax=axis, font_size=9)

@@ -10,7 +10,6 @@ import matplotlib.pyplot as plt
 import networkx as nx
 
 import fedgraph
-from fedgraph.graph import to_networkx
 
 experiment = "sfl/cold-traffic.toml"
 methods = ["sfl-cold-start", "fedavg", "local"]
@@ -27,7 +26,7 @@ errors.groupby(group).mean().round(2)
 # The road graph. Squares are cold sensors; the colour is the error of the model that they have been given.
 
 graph = comparison[0].graph
-drawn = to_networkx(graph).to_undirected()
+drawn = graph.to_networkx().to_undirected()
 at = nx.spring_layout(drawn, seed=3, weight="weight")
 figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
 nx.draw_networkx_edges(drawn, at, ax=axis, edge_color="0.85")

@@ -34,4 +34,4 @@ plt.show()
 # %%
 # The same as a page, with curves, clients and graphs:
 
-comparison.report().name
+fedgraph.report(comparison).name

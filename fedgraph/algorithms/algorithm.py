@@ -222,8 +222,6 @@ class Algorithm(Configured[S]):
         Whether a client graph has to be given.
     own_models : bool
         Whether its own table describes the models, so that an experiment has no table ``[model]``.
-    mixes_models : bool
-        Whether models of different clients are computed with one another: then all need the same architecture.
     defences : tuple of str
         Keys of ``[defence]`` that make sense for it.
     may_change : tuple of str
@@ -239,7 +237,6 @@ class Algorithm(Configured[S]):
     default_client: ClassVar[str | type] = "fedgraph.clients.engine.base:CohortClient"
     needs_graph: ClassVar[bool] = False
     own_models: ClassVar[bool] = False
-    mixes_models: ClassVar[bool] = True
     defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
     may_change: ClassVar[tuple[str, ...]] = ()
     expected_failures: ClassVar[dict[str, str]] = {}

@@ -17,7 +17,6 @@ class LocalOnly(Algorithm):
 
     name = "local"
     title = "Local training only: nothing is shared"
-    mixes_models = False
 
     @classmethod
     def uses_graph(cls, settings: Settings) -> bool:

@@ -111,11 +111,10 @@ def report(
 
     It is one HTML file with charts of its own, and lies in the folder of the (first) run.
     """
-    from fedgraph.runs import compare as side_by_side
+    from fedgraph.runs.reports.page import report as write
 
     with messages_for_people():
-        compared = side_by_side(runs)
-        written = compared.report(out)
+        written = write(runs, out)
     Console().print(f"Report: {written}", markup=False, soft_wrap=True, highlight=False)
 
 

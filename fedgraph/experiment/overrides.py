@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import path_of
 
 Overrides = str | Iterable[str] | Mapping[str, Any]
 """One ``table.key=value``, several, or a mapping from ``table.key`` to the value."""
@@ -23,7 +24,7 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Overrides) -> dict[str
     ExperimentError
         When an override has no ``=`` or goes through something that is not a table.
     """
-    result = json.loads(json.dumps(tables, default=str))
+    result = json.loads(json.dumps(tables, default=_as_text))
     for path, value in overrides_by_key(overrides).items():
         override = f"{path}={value}"
         keys = path.split(".")
@@ -55,9 +56,13 @@ def overrides_by_key(*several: Overrides) -> dict[str, Any]:
     return found
 
 
+def _as_text(value: Any) -> str:
+    return path_of(value) if callable(value) else str(value)
+
+
 def _pairs(overrides: Overrides) -> Iterator[tuple[str, Any]]:
     if isinstance(overrides, Mapping):
-        for path, value in json.loads(json.dumps(overrides, default=str)).items():
+        for path, value in json.loads(json.dumps(overrides, default=_as_text)).items():
             yield path.strip(), value
         return
     for override in [overrides] if isinstance(overrides, str) else overrides:

@@ -9,8 +9,6 @@ Feature graphs are here too. Graphs that are learned are in :mod:`fedgraph.graph
     [2.0, 3.0, 4.0]
 """
 
-from fedgraph.graph.build import from_coordinates, from_distance_list, from_distances, from_labels, knn
-from fedgraph.graph.convert import from_networkx, from_pyg, to_networkx, to_pyg
 from fedgraph.graph.feature_graph import FeatureGraph, Pair, client_similarity, read_feature_graph, write_feature_graph
 from fedgraph.graph.files import read_graph, write_graph
 from fedgraph.graph.means import graph_mean, graph_mean_weights, weighted_mean
@@ -32,20 +30,11 @@ __all__ = [
     "attention_from_distances",
     "client_similarity",
     "cosine_similarity",
-    "from_coordinates",
-    "from_distance_list",
-    "from_distances",
-    "from_labels",
-    "from_networkx",
-    "from_pyg",
     "graph_mean",
     "graph_mean_weights",
-    "knn",
     "read_feature_graph",
     "read_graph",
     "squared_distances",
-    "to_networkx",
-    "to_pyg",
     "weighted_mean",
     "write_feature_graph",
     "write_graph",

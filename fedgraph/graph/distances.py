@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from fedgraph.graph.edges import canonical, symmetrised
 from fedgraph.support.errors import GraphError
 
 EARTH_RADIUS_METRES = 6_371_008.8
@@ -74,3 +75,61 @@ def row_blocks(num_clients: int) -> Iterator[slice]:
     size = max(1, _BLOCK_ENTRIES // num_clients)
     for start in range(0, num_clients, size):
         yield slice(start, min(start + size, num_clients))
+
+
+def gaussian_edges(
+    names: Sequence[str], edge_index: Tensor, distances: Tensor, sigma: float | None, cut: float
+) -> Tensor:
+    """Return the weights of edges with these distances, 0 below ``cut``.
+
+    Raises GraphError for a ``cut`` that is no weight and for negative distances.
+    """
+    if not 0 <= cut <= 1:
+        raise GraphError(f"cut is a weight between 0 and 1 below which there is no edge; got {cut}")
+    check_not_negative(names, edge_index, distances)
+    if sigma is None and distances.numel():
+        sigma = default_sigma(float(distances.mean()), float(distances.var(correction=0)))
+    weights = gaussian_kernel(distances, sigma)
+    weights[weights < cut] = 0
+    return weights
+
+
+def nearest_edges(
+    names: Sequence[str], rows: DistanceRows, k: int, weights: str, sigma: float | None
+) -> tuple[Tensor, Tensor]:
+    """Return the edges between clients of whom one is among the ``k`` nearest others of the other, and their weights.
+
+    Raises GraphError for ``k`` out of range, unknown ``weights`` and negative distances.
+    """
+    if weights not in ("binary", "gaussian"):
+        raise GraphError(f"weights are 'binary' or 'gaussian'; got {weights!r}")
+    if not 1 <= k < len(names):
+        raise GraphError(f"k is between 1 and {len(names) - 1}, the number of other clients; got {k}")
+    found, nearest = [], []
+    count, total, total_squares = 0, 0.0, 0.0
+    for start, block in others_rows(rows, len(names)):
+        block[block.isnan()] = torch.inf
+        farthest = block.kthvalue(k, dim=1, keepdim=True).values
+        closer, tied = block < farthest, block == farthest
+        chosen = closer | (tied & (tied.cumsum(1) <= k - closer.sum(1, keepdim=True)))
+        finite = block.isfinite()
+        chosen &= finite
+        edge_index = chosen.nonzero().T
+        edge_index[0] += start
+        found.append(edge_index)
+        nearest.append(block[chosen])
+        if weights == "gaussian" and sigma is None:
+            values = block[finite]
+            count += len(values)
+            total += float(values.sum())
+            total_squares += float((values**2).sum())
+    edge_index, lengths = torch.cat(found, dim=1), torch.cat(nearest)
+    check_not_negative(names, edge_index, lengths)
+    if weights == "binary":
+        strengths = torch.ones_like(lengths)
+    else:
+        if sigma is None and count:
+            mean = total / count
+            sigma = default_sigma(mean, total_squares / count - mean**2)
+        strengths = gaussian_kernel(lengths, sigma)
+    return symmetrised(len(names), *canonical(names, edge_index, strengths.float()), torch.maximum)

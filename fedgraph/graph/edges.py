@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -75,6 +75,16 @@ def exactly_symmetric(names: Sequence[str], edge_index: Tensor, weights: Tensor)
     return canonical(names, edge_index, torch.cat([weights, weights[~found]]))
 
 
+def symmetrised(
+    num_clients: int, edge_index: Tensor, weights: Tensor, combine: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Give both directions of canonical edges the same weight, combined of both, where a missing one is 0."""
+    opposite, found = opposite_weights(num_clients, edge_index, weights)
+    weights = combine(weights, opposite)
+    edge_index = torch.cat([edge_index, edge_index[:, ~found].flip(0)], dim=1)
+    return edge_index, torch.cat([weights, weights[~found]])
+
+
 def strongest(edge_index: Tensor, weights: Tensor, number: int) -> Tensor:
     """Mark the ``number`` largest weights of each row of canonical edges, the first of equal ones, and self loops."""
     others = (edge_index[0] != edge_index[1]).nonzero().flatten()
@@ -92,6 +102,22 @@ def mirrored(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Ten
     missing = ~torch.isin(_keys(num_clients, edge_index.flip(0)), _keys(num_clients, edge_index))
     edge_index = torch.cat([edge_index, edge_index[:, missing].flip(0)], dim=1)
     return edge_index, torch.cat([weights, weights[missing]])
+
+
+def with_self_loops(
+    num_clients: int, edge_index: Tensor, weights: Tensor, weight: float = 1.0, only: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Add a self loop of ``weight`` to each client that has none, of ``only`` (a mask ``[N]``); they come last."""
+    lacking = torch.ones(num_clients, dtype=torch.bool) if only is None else only.clone()
+    lacking[edge_index[0, edge_index[0] == edge_index[1]]] = False
+    loops = lacking.nonzero().T.expand(2, -1)
+    return torch.cat([edge_index, loops], dim=1), torch.cat([weights, torch.full((loops.shape[1],), float(weight))])
+
+
+def by_row(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort edges by (row, column)."""
+    order = _keys(num_clients, edge_index).argsort(stable=True)
+    return edge_index[:, order].contiguous(), weights[order].contiguous()
 
 
 def _keys(num_clients: int, edge_index: Tensor) -> Tensor:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedgraph.graph.build import from_distance_list
-from fedgraph.graph.convert import from_networkx, undirected_if_symmetric
 from fedgraph.graph.safe_pickle import read_pickle
 from fedgraph.graph.tables import EdgeTable, read_relations
 from fedgraph.graph.value import ClientGraph, Symmetriser
@@ -81,8 +79,8 @@ def read_graph(
     symmetrise : {"maximum", "mean", "minimum"}, optional
         Make a directed graph undirected by this combination of both directions.
     sigma, cut : float, optional
-        Gaussian kernel for a list of distances, see :func:`from_distance_list`: its default sigma is over the distances
-        between ``names``, its default cut 0.1.
+        Gaussian kernel for a list of distances, see :meth:`ClientGraph.from_distance_list`: its default sigma is over
+        the distances between ``names``, its default cut 0.1.
     weight : str
         The edge attribute with the weight in NetworkX files.
     allow_negative : bool
@@ -204,7 +202,7 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
     listed = dict.fromkeys([*table.sources, *table.targets])
     if table.are_distances:
         names = [name for name in options.names or () if name in listed] or None
-        graph = from_distance_list(
+        graph = ClientGraph.from_distance_list(
             table.sources, table.targets, table.values, names, options.sigma, options.cut, directed
         )
         if graph.without_self_loops().num_edges == 0 and any(map(str.__ne__, table.sources, table.targets)):
@@ -291,7 +289,7 @@ def _read_gml(path: Path, options: _Options) -> ClientGraph:
 
 
 def _from_networkx(found: nx.Graph, options: _Options) -> ClientGraph:
-    graph = from_networkx(found, options.weight, options.allow_negative)
+    graph = ClientGraph.from_networkx(found, options.weight, options.allow_negative)
     return graph if options.directed is None else _with_direction(graph, options)
 
 
@@ -320,7 +318,7 @@ def _from_matrix(names: Sequence[str] | None, matrix: np.ndarray, options: _Opti
 def _with_direction(graph: ClientGraph, options: _Options) -> ClientGraph:
     """Return the graph as directed as the caller requests, else as the weights are."""
     if options.directed is None:
-        return undirected_if_symmetric(graph)
+        return graph.undirected_if_symmetric()
     return ClientGraph(
         graph.names, graph.edge_index, graph.weights, options.directed, options.allow_negative or graph.allow_negative
     )

@@ -9,17 +9,15 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from fedgraph.graph.edges import by_row, with_self_loops
 from fedgraph.support.errors import GraphError
 from fedgraph.support.threads import column_blocks, over_blocks
-
-if TYPE_CHECKING:
-    from fedgraph.graph.value import ClientGraph
 
 Normalisation = Literal["symmetric", "random-walk", "none"]
 
@@ -180,27 +178,27 @@ def _steps(matrix: Tensor, values: Tensor, steps: int) -> Tensor:
     return values
 
 
-def normalise(graph: ClientGraph, normalisation: Normalisation, self_loops: bool) -> PropagationMatrix:
-    """Return the propagation matrix of ``graph``; see :meth:`ClientGraph.normalised`."""
+def normalise(
+    num_clients: int, edge_index: Tensor, weights: Tensor, normalisation: Normalisation, self_loops: bool
+) -> PropagationMatrix:
+    """Return the propagation matrix of canonical edges; see :meth:`fedgraph.graph.ClientGraph.normalised`."""
     if normalisation not in ("symmetric", "random-walk", "none"):
         raise GraphError(f"normalisation is 'symmetric', 'random-walk' or 'none'; got {normalisation!r}")
     if self_loops:
-        graph = graph.with_self_loops()
-    if normalisation == "none":
-        return PropagationMatrix(graph.edge_index, graph.weights, graph.num_clients)
-    degree = _absolute_degree(graph)
-    if bool((degree == 0).any()):
-        graph = graph.with_self_loops(only=degree == 0)
-        degree = _absolute_degree(graph)
-    row, column = graph.edge_index
+        edge_index, weights = with_self_loops(num_clients, edge_index, weights)
+    degree = _absolute_degree(num_clients, edge_index, weights)
+    if normalisation != "none" and bool((degree == 0).any()):
+        edge_index, weights = with_self_loops(num_clients, edge_index, weights, only=degree == 0)
+        degree = _absolute_degree(num_clients, edge_index, weights)
+    edge_index, weights = by_row(num_clients, edge_index, weights)
+    row, column = edge_index
     # In float64, so that no float32 weight, however small or large, leads to a division by zero or an overflow.
     if normalisation == "symmetric":
-        weights = graph.weights.double() / (degree[row].sqrt() * degree[column].sqrt())
-    else:
-        weights = graph.weights.double() / degree[row]
-    return PropagationMatrix(graph.edge_index, weights.float(), graph.num_clients)
+        weights = (weights.double() / (degree[row].sqrt() * degree[column].sqrt())).float()
+    elif normalisation == "random-walk":
+        weights = (weights.double() / degree[row]).float()
+    return PropagationMatrix(edge_index, weights, num_clients)
 
 
-def _absolute_degree(graph: ClientGraph) -> Tensor:
-    zeros = torch.zeros(graph.num_clients, dtype=torch.float64)
-    return zeros.index_add(0, graph.edge_index[0], graph.weights.double().abs())
+def _absolute_degree(num_clients: int, edge_index: Tensor, weights: Tensor) -> Tensor:
+    return torch.zeros(num_clients, dtype=torch.float64).index_add(0, edge_index[0], weights.double().abs())

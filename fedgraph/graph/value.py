@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.graph.edges import asymmetric, canonical, exactly_symmetric, mirrored, opposite_weights, strongest
+from fedgraph.graph.build import Builders
+from fedgraph.graph.constructors import unknown_clients
+from fedgraph.graph.edges import (
+    asymmetric,
+    canonical,
+    exactly_symmetric,
+    opposite_weights,
+    strongest,
+    symmetrised,
+    with_self_loops,
+)
 from fedgraph.graph.propagation import Normalisation, PropagationMatrix, normalise
 from fedgraph.support.errors import GraphError, quoted, similar
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Symmetriser = Literal["maximum", "mean", "minimum"]
 
 
 @dataclass(frozen=True, eq=False)
-class ClientGraph:
+class ClientGraph(Builders):
     """A weighted graph over N named clients, with the adjacency matrix A.
 
     ``A[i, j]`` is the weight with which client i takes the values of client j into account ("i listens to j"). Self
@@ -87,169 +99,6 @@ class ClientGraph:
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "directed", bool(self.directed))
 
-    @classmethod
-    def from_dense(
-        cls, names: Sequence[str], matrix: Tensor | np.ndarray, *, directed: bool, allow_negative: bool = False
-    ) -> ClientGraph:
-        """Build a graph from an adjacency matrix ``[N, N]``, dense or a sparse tensor.
-
-        Raises
-        ------
-        GraphError
-            When the matrix is not square or does not match ``names``, and as the constructor does.
-        """
-        adjacency = torch.as_tensor(matrix)
-        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-            raise GraphError(f"an adjacency matrix is square; got shape {list(adjacency.shape)}")
-        if adjacency.shape[0] != len(names):
-            raise GraphError(
-                f"the adjacency matrix has {adjacency.shape[0]} rows but {len(names)} client names were given"
-            )
-        entries = adjacency.detach().to_sparse_coo().coalesce()
-        return cls(tuple(names), entries.indices(), entries.values(), directed, allow_negative)
-
-    @classmethod
-    def from_edges(
-        cls,
-        edges: Iterable[tuple[Any, Any] | tuple[Any, Any, float]] | Mapping[tuple[Any, Any], float],
-        names: Sequence[Any] | None = None,
-        *,
-        directed: bool = False,
-        allow_negative: bool = False,
-    ) -> ClientGraph:
-        """Build a graph from pairs of clients, with a weight or without.
-
-        Parameters
-        ----------
-        edges : iterable of tuple, or mapping
-            ``(source, target, weight)``, or ``(source, target)`` with weight 1; or weights by pair. Clients are named
-            ``str(source)``.
-        names : sequence, optional
-            All clients, in order, also those without an edge; by default those of the edges, sorted.
-        directed : bool
-            Whether an edge is for the source alone, which listens to the target; otherwise both listen to each other.
-        allow_negative : bool
-            Whether weights below zero are accepted.
-
-        Raises
-        ------
-        GraphError
-            For an edge that is no pair, and as :meth:`from_lists` does.
-        """
-        sources, targets, weights = [], [], []
-        given = [(*pair, weight) for pair, weight in edges.items()] if isinstance(edges, Mapping) else edges
-        for edge in given:
-            if not isinstance(edge, Sequence) or isinstance(edge, str) or len(edge) not in (2, 3):
-                raise GraphError(f"an edge is (source, target) or (source, target, weight), not {edge!r}")
-            sources.append(str(edge[0]))
-            targets.append(str(edge[1]))
-            weights.append(float(edge[2]) if len(edge) == 3 else 1.0)
-        everybody = sorted({*sources, *targets}) if names is None else [str(name) for name in names]
-        return cls.from_lists(everybody, sources, targets, weights, directed=directed, allow_negative=allow_negative)
-
-    @classmethod
-    def from_adjacency(
-        cls,
-        matrix: Tensor | np.ndarray | Sequence[Sequence[float]],
-        names: Sequence[Any] | None = None,
-        *,
-        directed: bool | None = None,
-        allow_negative: bool = False,
-    ) -> ClientGraph:
-        """Build a graph from an adjacency matrix ``[N, N]``: ``A[i, j]`` is the weight with which i listens to j.
-
-        Clients are named ``str(name)``, by default by their number from 0; the graph is directed unless the matrix is
-        symmetric. Raises GraphError as :meth:`from_dense` does.
-        """
-        whole = torch.as_tensor(matrix)
-        everybody = [str(name) for name in (range(len(whole)) if names is None else names)]
-        found = cls.from_dense(everybody, whole, directed=True, allow_negative=allow_negative)
-        one_way = not found.is_symmetric if directed is None else directed
-        return found if one_way else cls(found.names, found.edge_index, found.weights, False, allow_negative)
-
-    @classmethod
-    def from_networkx(cls, graph: Any, weight: str = "weight", allow_negative: bool = False) -> ClientGraph:
-        """Convert a NetworkX graph; see :func:`fedgraph.graph.from_networkx`. With an edge u -> v, u listens to v."""
-        from fedgraph.graph.convert import from_networkx
-
-        return from_networkx(graph, weight, allow_negative)
-
-    @classmethod
-    def from_pyg(cls, data: Any, names: Sequence[str] | None = None, allow_negative: bool = False) -> ClientGraph:
-        """Convert a PyTorch Geometric ``Data``; see :func:`fedgraph.graph.from_pyg`.
-
-        An edge u -> v is the way of a message there, so that v listens to u.
-        """
-        from fedgraph.graph.convert import from_pyg
-
-        return from_pyg(data, names, allow_negative)
-
-    @classmethod
-    def from_distances(
-        cls, distances: Any, names: Sequence[Any], sigma: float | None = None, cut: float = 0.1
-    ) -> ClientGraph:
-        """Build a graph from distances ``[N, N]`` by a Gaussian kernel; see :func:`fedgraph.graph.from_distances`."""
-        from fedgraph.graph.build import from_distances
-
-        return from_distances([str(name) for name in names], distances, sigma, cut)
-
-    @classmethod
-    def nearest(cls, features: Any, names: Sequence[Any], k: int) -> ClientGraph:
-        """Join each client with the ``k`` others of the nearest features ``[N, width]``; see
-        :func:`fedgraph.graph.knn`.
-        """
-        from fedgraph.graph.build import knn
-
-        return knn([str(name) for name in names], k, features=features)
-
-    @classmethod
-    def from_lists(
-        cls,
-        names: Sequence[str],
-        sources: Sequence[str],
-        targets: Sequence[str],
-        weights: Sequence[float] | Tensor | np.ndarray,
-        *,
-        directed: bool,
-        allow_negative: bool = False,
-    ) -> ClientGraph:
-        """Build a graph from lists: ``A[source, target] = weight``, so a source listens to its targets.
-
-        An undirected list may contain a pair in one or in both directions.
-
-        Raises
-        ------
-        GraphError
-            For unknown clients, naming them, for lists of different lengths, and as the constructor does.
-        """
-        if not len(sources) == len(targets) == len(weights):
-            raise GraphError(
-                f"an edge list needs as many sources as targets and weights; got {len(sources)}, {len(targets)} and "
-                f"{len(weights)}"
-            )
-        position = {name: at for at, name in enumerate(names)}
-        unknown = list(dict.fromkeys(name for name in (*sources, *targets) if name not in position))
-        if unknown:
-            raise GraphError(_unknown(unknown, names))
-        edge_index = torch.tensor(
-            [[position[name] for name in sources], [position[name] for name in targets]], dtype=torch.int64
-        )
-        values = torch.as_tensor(weights, dtype=torch.float32)
-        if not directed:
-            edge_index, values = mirrored(len(names), edge_index, values)
-        return cls(tuple(names), edge_index, values, directed, allow_negative)
-
-    @classmethod
-    def complete(cls, names: Sequence[str]) -> ClientGraph:
-        """Build the graph in which every client listens to every other with weight 1."""
-        edge_index = (~torch.eye(len(names), dtype=torch.bool)).nonzero().T
-        return cls(tuple(names), edge_index, torch.ones(edge_index.shape[1]))
-
-    @classmethod
-    def empty(cls, names: Sequence[str]) -> ClientGraph:
-        """Build the graph without edges."""
-        return cls(tuple(names), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0))
-
     @property
     def num_clients(self) -> int:
         """Number of clients, N."""
@@ -292,7 +141,7 @@ class ClientGraph:
     def neighbours(self, name: str) -> tuple[str, ...]:
         """Return the clients to which ``name`` listens, without itself. Raises GraphError for an unknown name."""
         if name not in self.names:
-            raise GraphError(_unknown([name], self.names))
+            raise GraphError(unknown_clients([name], self.names))
         row = self.names.index(name)
         heard = self.edge_index[1, self.edge_index[0] == row].tolist()
         return tuple(self.names[column] for column in heard if column != row)
@@ -384,12 +233,12 @@ class ClientGraph:
         combine = {"maximum": torch.maximum, "mean": lambda a, b: (a + b) / 2, "minimum": torch.minimum}.get(how)
         if combine is None:
             raise GraphError(f"a graph is symmetrised by 'maximum', 'mean' or 'minimum'; got {how!r}")
-        opposite, found = opposite_weights(self.num_clients, self.edge_index, self.weights)
-        weights = combine(self.weights, opposite)
-        edge_index = torch.cat([self.edge_index, self.edge_index[:, ~found].flip(0)], dim=1)
-        return ClientGraph(
-            self.names, edge_index, torch.cat([weights, weights[~found]]), allow_negative=self.allow_negative
-        )
+        edge_index, weights = symmetrised(self.num_clients, self.edge_index, self.weights, combine)
+        return ClientGraph(self.names, edge_index, weights, allow_negative=self.allow_negative)
+
+    def undirected_if_symmetric(self) -> ClientGraph:
+        """Return the same graph, marked undirected if both directions of every edge agree."""
+        return replace(self, directed=False) if self.is_symmetric else self
 
     def without_self_loops(self) -> ClientGraph:
         """Return the graph with ``A[i, i] = 0``."""
@@ -398,14 +247,8 @@ class ClientGraph:
 
     def with_self_loops(self, weight: float = 1.0, only: Tensor | None = None) -> ClientGraph:
         """Return the graph with ``A[i, i] = weight`` for clients without a self loop (of ``only``, a mask ``[N]``)."""
-        lacking = torch.ones(self.num_clients, dtype=torch.bool) if only is None else only.clone()
-        lacking[self.edge_index[0, self.edge_index[0] == self.edge_index[1]]] = False
-        loops = lacking.nonzero().T.expand(2, -1)
-        return replace(
-            self,
-            edge_index=torch.cat([self.edge_index, loops], dim=1),
-            weights=torch.cat([self.weights, torch.full((loops.shape[1],), float(weight))]),
-        )
+        edge_index, weights = with_self_loops(self.num_clients, self.edge_index, self.weights, weight, only)
+        return replace(self, edge_index=edge_index, weights=weights)
 
     def normalised(self, normalisation: Normalisation = "random-walk", self_loops: bool = True) -> PropagationMatrix:
         """Return the propagation matrix, which never contains NaN.
@@ -427,7 +270,7 @@ class ClientGraph:
         """
         key = (normalisation, bool(self_loops))
         if key not in self._matrices:
-            self._matrices[key] = normalise(self, normalisation, self_loops)
+            self._matrices[key] = normalise(self.num_clients, self.edge_index, self.weights, normalisation, self_loops)
         return self._matrices[key]
 
     def propagate(
@@ -445,6 +288,45 @@ class ClientGraph:
         """
         return self.normalised(normalisation, self_loops).apply(stacked, hops)
 
+    def to_networkx(self) -> nx.Graph:
+        """Convert to a NetworkX self.
+
+        Returns
+        -------
+        networkx.Graph
+            Or ``DiGraph`` if directed, over client names with the edge attribute ``weight``.
+        """
+        import networkx as nx  # takes a fifth of a second
+
+        result = nx.DiGraph() if self.directed else nx.Graph()
+        result.add_nodes_from(self.names)
+        result.add_weighted_edges_from(
+            (self.names[row], self.names[column], value)
+            for (row, column), value in zip(self.edge_index.T.tolist(), self.weights.tolist(), strict=True)
+        )
+        return result
+
+    def to_pyg(self) -> Any:
+        """Convert to a PyTorch Geometric ``Data``.
+
+        Messages of a graph convolution flow from row 0 of its ``edge_index`` to row 1, and ``A[i, j]`` is the weight
+        with which i listens to j: the rows are those of :attr:`edge_index` swapped, so that a convolution computes
+        ``A @ x``.
+
+        Returns
+        -------
+        torch_geometric.data.Data
+            With ``edge_index``, ``edge_weight``, ``num_nodes`` and ``names``.
+        """
+        from torch_geometric.data import Data  # here, because its import takes a second
+
+        return Data(
+            edge_index=self.edge_index.flip(0).contiguous(),
+            edge_weight=self.weights.clone(),
+            num_nodes=self.num_clients,
+            names=list(self.names),
+        )
+
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not len(names):
@@ -459,10 +341,3 @@ def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
     if repeated:
         raise GraphError(f"client names must be unique; given more than once: {quoted(repeated)}")
     return tuple(str(name) for name in names)
-
-
-def _unknown(unknown: Sequence[str], names: Sequence[str]) -> str:
-    return (
-        f"unknown client name in the graph: {quoted(unknown)}; its {len(names)} clients are {quoted(list(names), 3)}"
-        f"{similar(unknown, names)}"
-    )

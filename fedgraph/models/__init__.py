@@ -7,19 +7,17 @@
 torch.Size([27])
 """
 
-from fedgraph.models.architectures import Architectures, initial_model
 from fedgraph.models.base import Batch, Differentiated, StackedModel, TaskSpec
 from fedgraph.models.choice import ModelChoice, ModelTable, VariantTable
 from fedgraph.models.frozen import FrozenLayers
 from fedgraph.models.parameters import Layout, finite_rows, flattened, usable_rows, weights_sha256
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
 from fedgraph.models.recurrent import ContextForecaster
-from fedgraph.models.registry import MODELS, ScikitSettings, build, parse_model
+from fedgraph.models.registry import MODELS, ScikitSettings, build, initial_model, parse_model
 from fedgraph.models.vectorised import ModuleSettings, last_linear, with_input_of
 
 __all__ = [
     "MODELS",
-    "Architectures",
     "Batch",
     "ContextForecaster",
     "Differentiated",

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import Field
 
-from fedgraph.models.registry import parse_model
+from fedgraph.models.base import StackedModel, TaskSpec
+from fedgraph.models.registry import build, parse_model
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
@@ -114,6 +115,10 @@ class ModelChoice:
             for count, given in enumerate(main.variants, start=1)
         ]
         return own | ({"variants": variants} if variants else {})
+
+    def build(self, task: TaskSpec) -> StackedModel:
+        """Build the model of ``[model]``. Raises ExperimentError for one that does not fit the task."""
+        return build(self.tables[0], task)
 
     @property
     def is_mixed(self) -> bool:

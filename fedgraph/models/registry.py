@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from pydantic import Field, create_model
+from torch import Tensor
 
 from fedgraph.models.base import StackedModel, TaskSpec
 from fedgraph.models.cnn import CNNModel, CNNSettings
@@ -15,6 +16,7 @@ from fedgraph.models.recurrent import RecurrentModel, RecurrentSettings
 from fedgraph.models.resnet9 import ResNet9Model, ResNet9Settings
 from fedgraph.models.vectorised import ModuleModel, ModuleSettings
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings, parse
 
 
@@ -124,3 +126,14 @@ def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:
     if isinstance(settings, ModuleSettings):
         return ModuleModel(settings, task)
     return MODELS[table["name"]][1](settings, task)
+
+
+def initial_model(model: StackedModel, seed: int) -> Tensor:
+    """Draw the initial model of a run, the same for every client.
+
+    Returns
+    -------
+    Tensor
+        ``[parameters]``, determined by ``model`` and ``seed``.
+    """
+    return model.initial(generator(seed, "initial model"))

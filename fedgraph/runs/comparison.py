@@ -1,9 +1,8 @@
-"""Finished runs side by side: their metrics as data frames, a table with a sentence, a page."""
+"""Finished runs side by side: their metrics as data frames, and a table with a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from fedgraph.runs.finished import Run, load_run
+from fedgraph.runs.finished import Run, as_html, final_metrics, load_run
 from fedgraph.runs.labels import labels
 from fedgraph.runs.reports.words import results_table, sentence
 from fedgraph.support.errors import RunError
@@ -68,18 +67,7 @@ class Comparison(Sequence[Run]):
     @property
     def metrics(self) -> pd.DataFrame:
         """Final metrics: a row per ``<split>/<metric>``, and for each run the columns ``mean`` and ``std``."""
-        import pandas as pd
-
-        columns = {
-            (label, spread): {
-                f"{split}/{metric}": values[spread]
-                for split, metrics in run.summary["metrics"].items()
-                for metric, values in metrics.items()
-            }
-            for label, run in zip(self.labels, self.runs, strict=True)
-            for spread in ("mean", "std")
-        }
-        return pd.DataFrame(columns).astype(float)
+        return final_metrics(self.summaries)
 
     def clients(self, metric: str) -> pd.DataFrame:
         """Return a metric ``<split>/<metric>`` of each client at the end: a row per client, a column per run.
@@ -101,23 +89,6 @@ class Comparison(Sequence[Run]):
             raise RunError(f"none of the runs has measured '{metric}'; measured: {known}")
         return pd.DataFrame(found)
 
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write a page about the runs, one HTML file that needs nothing else.
-
-        Parameters
-        ----------
-        path : str or Path, optional
-            The file; by default ``report.html`` in the run folder, or ``comparison.html`` in the first of several.
-
-        Returns
-        -------
-        Path
-            The file.
-        """
-        from fedgraph.runs.reports.page import place_of_report, write_report
-
-        return write_report(self.runs, place_of_report(self.runs) if path is None else Path(path))
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         summaries = self.summaries
         yield results_table(summaries)
@@ -127,8 +98,7 @@ class Comparison(Sequence[Run]):
         return f"<Comparison of {', '.join(self.labels)}>"
 
     def _repr_html_(self) -> str:
-        html: str = self.metrics.to_html(float_format="{:.3f}".format, na_rep="-")
-        return f"{html}<p>{escape(sentence(self.summaries))}</p>"
+        return as_html(self.summaries)
 
 
 def compare(runs: Sequence[Run | str | Path]) -> Comparison:
@@ -142,7 +112,7 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     Returns
     -------
     Comparison
-        Its ``metrics`` and ``clients`` are data frames; ``report`` writes a page.
+        Its ``metrics`` and ``clients`` are data frames; :func:`fedgraph.report` writes a page about it.
 
     Raises
     ------

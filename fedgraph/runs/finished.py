@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
+from fedgraph.runs.reports.words import sentence
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
@@ -229,19 +232,39 @@ class Run:
     def _graph(self, name: str) -> ClientGraph | None:
         return read_graph(self.path / name) if (self.path / name).is_file() else None
 
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the report of the run, one HTML file; see :meth:`fedgraph.Comparison.report`."""
-        from fedgraph.runs.comparison import Comparison
-
-        return Comparison([self]).report(path)
-
     def __repr__(self) -> str:
         return f"<Run {self.folder.name}: {self.method}, {self.summary['clients']} clients>"
 
     def _repr_html_(self) -> str:
-        from fedgraph.runs.comparison import Comparison
+        return as_html([self.summary])
 
-        return Comparison([self])._repr_html_()
+
+def final_metrics(summaries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return final metrics of runs: a row per ``<split>/<metric>``, and for each method the columns mean and std.
+
+    Parameters
+    ----------
+    summaries : sequence of mapping
+        Contents of ``summary.json``, with methods of different names.
+    """
+    import pandas as pd
+
+    columns = {
+        (summary["method"], spread): {
+            f"{split}/{metric}": values[spread]
+            for split, metrics in summary["metrics"].items()
+            for metric, values in metrics.items()
+        }
+        for summary in summaries
+        for spread in ("mean", "std")
+    }
+    return pd.DataFrame(columns).astype(float)
+
+
+def as_html(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a notebook shows of runs: their final metrics, and a sentence."""
+    html: str = final_metrics(summaries).to_html(float_format="{:.3f}".format, na_rep="-")
+    return f"{html}<p>{escape(sentence(summaries))}</p>"
 
 
 def load_run(path: str | Path) -> Run:

@@ -11,7 +11,7 @@ from typing import Literal
 from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
-from fedgraph.graph import ClientGraph, from_labels, read_graph
+from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import FedgraphError, GraphError, RunError, quoted
 from fedgraph.support.randomness import generator
@@ -109,7 +109,7 @@ def _build(experiment: Experiment, federation: Federation, data_dir: Path, notes
     if table.source == "labels":
         if federation.label_counts is None:
             raise GraphError('[graph] source = "labels" needs data with classes; this data has none')
-        return from_labels(federation.names, federation.label_counts, main=table.main_labels)
+        return ClientGraph.from_labels(federation.label_counts, federation.names, main=table.main_labels)
     if table.source == "file":
         path = _find(str(table.path), data_dir)
         return read_graph(path, directed=table.directed, sigma=table.sigma, cut=table.cut, notes=notes)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgraph.experiment import Experiment
-from fedgraph.models import ModelChoice, StackedModel, TaskSpec, build
+from fedgraph.models import ModelChoice, StackedModel, TaskSpec
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError
@@ -107,25 +107,18 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
         values = (each for metrics in self._summary["per_client"].values() for each in metrics.values())
         return {client for of_clients in values for client, value in of_clients.items() if value is not None}
 
-    @cached_property
-    def _choice(self) -> ModelChoice:
-        return ModelChoice.of(self._experiment.model)
-
     def _model(self, client: str | None) -> StackedModel:
         written: dict[str, Any] | None = self._summary.get("task")
         if written is None:
             raise RunError(f"{self.path} was written by an older version, which did not keep the shapes of the task")
         task: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in written.items()}
-        return build(self._choice.tables[0 if client is None else self._choice.numbers([client])[0]], TaskSpec(**task))
+        return ModelChoice.of(self._experiment.model).build(TaskSpec(**task))
 
     def _kept(self, client: str) -> dict[str, Tensor]:
         """Read the model that the node of a client has kept."""
         run, after = str(self._with_nodes["run"]), self._with_nodes["round"]
         layout = self._model(client).layout
-        width = layout.num_parameters
-        if self._choice.is_mixed:
-            width = max(self._model(name).layout.num_parameters for name in self)
-        empty = {"parameters": torch.full((width,), torch.nan), "round": torch.tensor(-1)}
+        empty = {"parameters": torch.full((layout.num_parameters,), torch.nan), "round": torch.tensor(-1)}
         found = ClientState(self.path / "nodes", run, ClientState.MEASURED).load([client], after + 1, empty)
         if int(found["round"][0]) != after:
             place = Path(file_name(run)) / ClientState.MEASURED
@@ -135,4 +128,4 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
                 f"~/.fedgraph/state) to {self.path / 'nodes' / place}, beside what other nodes have there, and load "
                 "the run again"
             )
-        return layout.row_state(found["parameters"][0, : layout.num_parameters])
+        return layout.row_state(found["parameters"][0])

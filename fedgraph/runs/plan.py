@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgraph.data import SplitName
 from fedgraph.defence import DefenceTable
 from fedgraph.methods.frozen_layers import FrozenLayers
-from fedgraph.models import Architectures, Layout
+from fedgraph.models import Layout
 from fedgraph.runs.callbacks import Callback
 from fedgraph.support.settings import parse
 from fedgraph.training import TrainSettings
@@ -26,8 +26,7 @@ class RunPlan:
     Attributes
     ----------
     layout : Layout
-        Names and shapes of the model that is trained. Where architectures differ it describes a whole row: one entry
-        ``parameters``, as wide as the largest model.
+        Names and shapes of the model that is trained.
     client : str
         Dotted path of the client class that answers the requests.
     experiment : str
@@ -44,8 +43,6 @@ class RunPlan:
         Rounds between evaluations.
     callbacks : sequence of Callback
         Callbacks that watch the run.
-    architectures : Architectures or None
-        The model of each client, where they differ; None where all have the one of ``layout``.
     initial_model_of : callable or None
         Returns the initial model ``[parameters]`` of a client, given its name, where each client starts from its own.
     defence : DefenceTable
@@ -67,7 +64,6 @@ class RunPlan:
     on_missing: Literal["fail", "skip", "keep-last"] = "fail"
     checkpoint_every: int = 1
     callbacks: Sequence[Callback] = field(default_factory=tuple)
-    architectures: Architectures | None = None
     initial_model_of: Callable[[str], Tensor] | None = None
     defence: DefenceTable = field(default_factory=DefenceTable)
     frozen: FrozenLayers | None = None

@@ -1,15 +1,12 @@
 """Files of results: ``models.safetensors`` with the final models of a run, and predictions of samples (F3).
 
 In ``models.safetensors``, ``clients/<tensor>`` has a leading client axis and ``global/<tensor>`` has none; all of these
-models have ``frozen/<tensor>`` too. The metadata ``clients`` lists the names. Where architectures differ,
-``clients/<number>/<tensor>`` contains the clients of one architecture, and the metadata ``architectures`` gives the
-number of each client.
+models have ``frozen/<tensor>`` too. The metadata ``clients`` lists the names.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.federation import JoinedSamples
 from fedgraph.fusion import decided
 from fedgraph.methods.frozen_layers import FrozenLayers
-from fedgraph.models import Architectures, Layout
+from fedgraph.models import Layout
 from fedgraph.support.files import as_csv, write_atomically
 
 
@@ -32,7 +29,6 @@ def write_models(
     names: Sequence[str],
     models: Tensor,
     global_model: Tensor | None,
-    architectures: Architectures | None = None,
     frozen: FrozenLayers | None = None,
 ) -> None:
     """Write the models of all clients as ``models.safetensors``.
@@ -49,21 +45,16 @@ def write_models(
         ``[clients, parameters]``.
     global_model : Tensor or None
         ``[parameters]``, if the method has a global model.
-    architectures : Architectures, optional
-        The model of each client, where they differ.
     frozen : FrozenLayers, optional
         Layers that all models have, and that ``layout`` does not.
     """
-    stacked = layout.unflatten(models) if architectures is None else architectures.stacked(models)
+    stacked = layout.unflatten(models)
     tensors = {f"clients/{name}": value.contiguous() for name, value in stacked.items()}
     if global_model is not None:
         tensors |= {f"global/{name}": value for name, value in layout.row_state(global_model).items()}
     if frozen is not None:
         tensors |= {f"frozen/{name}": value for name, value in frozen.layout.row_state(frozen.row).items()}
-    metadata = {"clients": json.dumps(list(names))}
-    if architectures is not None:
-        metadata["architectures"] = json.dumps(architectures.numbers)
-    write_atomically(path, save(tensors, metadata=metadata))
+    write_atomically(path, save(tensors, metadata={"clients": json.dumps(list(names))}))
 
 
 def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
@@ -77,25 +68,15 @@ def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[st
         State dict of the global model, None without one.
     """
     with safe_open(str(path), framework="pt") as stream:
-        metadata = stream.metadata()
-        names = json.loads(metadata["clients"])
-        numbers = json.loads(metadata.get("architectures", "null"))
+        names = json.loads(stream.metadata()["clients"])
         tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
     stacked = {key.removeprefix("clients/"): value for key, value in tensors.items() if key.startswith("clients/")}
     shared = {key.removeprefix("global/"): value for key, value in tensors.items() if key.startswith("global/")}
     frozen = {key.removeprefix("frozen/"): value for key, value in tensors.items() if key.startswith("frozen/")}
-    if numbers is None:
-        clients = {
-            name: {**{key: value[row] for key, value in stacked.items()}, **frozen} for row, name in enumerate(names)
-        }
-        return clients, {**shared, **frozen} if shared else None
-    clients, rows = {}, Counter[int]()
-    for name, number in zip(names, numbers, strict=True):
-        start = f"{number}/"
-        own = {key.removeprefix(start): value for key, value in stacked.items() if key.startswith(start)}
-        clients[name] = {key: value[rows[number]] for key, value in own.items()}
-        rows[number] += 1
-    return clients, shared or None
+    clients = {
+        name: {**{key: value[row] for key, value in stacked.items()}, **frozen} for row, name in enumerate(names)
+    }
+    return clients, {**shared, **frozen} if shared else None
 
 
 def write_predictions(path: Path, joined: JoinedSamples, probabilities: Tensor, deviations: Tensor) -> None:

@@ -206,8 +206,9 @@ def _new_folders(
         experiments = [replace(each, output=each.output.model_copy(update={"dir": str(out)})) for each in experiments]
     for each in experiments:
         method = ChosenMethod(each)
-        for path in (each.method.strategy, method.client) if grid == "flower" else ():
-            if not is_importable(path):
+        named = (each.method.strategy, method.client, each.train.function)
+        for path in named if grid == "flower" else ():
+            if path is not None and not is_importable(path):
                 raise ExperimentError(
                     f"{path} is defined in this process alone, where nodes of `flwr run` cannot find it: move it to a "
                     'module, or use the grid "local"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from fedgraph.support.untrusted import in_short
 
 _LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
-_HANDED: dict[str, type] = {}
-"""Classes that were handed over as such, by dotted path; for those that no module has, such as local ones."""
+_HANDED: dict[str, Any] = {}
+"""What was handed over as such, by dotted path: also classes and functions that no module has, such as local ones."""
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:
@@ -28,8 +28,8 @@ def add_plugin_paths(folders: Sequence[str]) -> None:
     sys.path[place:place] = new
 
 
-def path_of(found: type | str) -> str:
-    """Return the dotted path by which :func:`load_object` finds a class in this process; a path is returned as it is.
+def path_of(found: type | Callable[..., Any] | str) -> str:
+    """Return the dotted path by which :func:`load_object` finds a class or function; a path is returned as it is.
 
     A class of a notebook, or one that is defined in a function, is found in this process alone; of two with the same
     name, the one whose path was asked for last.

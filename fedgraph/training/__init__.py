@@ -17,10 +17,10 @@
 from fedgraph.training.batches import learning_rates, num_steps, shuffling_keys, steps_per_epoch, training_batches
 from fedgraph.training.client_state import ClientState
 from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult, cross_losses
-from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, mean_f1, num_extreme, summarise
-from fedgraph.training.mixed import AnyCohort, load_cohort
+from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, num_extreme, summarise
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
 from fedgraph.training.settings import TrainSettings
+from fedgraph.training.tallies import mean_f1
 from fedgraph.training.working_set import working_set
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "EPSILON",
     "EXTREMES",
     "LAST",
-    "AnyCohort",
     "ClientState",
     "Cohort",
     "GradientTerm",
@@ -40,7 +39,6 @@ __all__ = [
     "direction",
     "fresh_state",
     "learning_rates",
-    "load_cohort",
     "mean_f1",
     "num_extreme",
     "num_steps",

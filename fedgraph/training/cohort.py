@@ -18,9 +18,10 @@ from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
 from fedgraph.support.threads import available_cores, side_by_side
 from fedgraph.training.batches import num_steps, shuffling_keys
 from fedgraph.training.local_training import Block, GradientTerm, LocalTraining, autocast
-from fedgraph.training.metrics import tally
 from fedgraph.training.optimisers import check_state, fresh_state
+from fedgraph.training.own_function import OwnFunction
 from fedgraph.training.settings import TrainSettings
+from fedgraph.training.tallies import tally
 from fedgraph.training.working_set import WorkingSet, working_set
 
 __all__ = ["Cohort", "GradientTerm", "TrainResult", "TrainSettings"]
@@ -43,7 +44,7 @@ class TrainResult:
     loss : Tensor
         Mean training loss over all weighted targets of the round, ``[clients]``; NaN without training.
     steps : Tensor
-        Minibatches trained on, int64 ``[clients]``.
+        Minibatches trained on, int64 ``[clients]``; 1 for a client that ``[train] function`` has trained.
     num_examples : Tensor
         Training examples of each client, int64 ``[clients]``.
     optimizer_state : dict of str to Tensor
@@ -88,6 +89,9 @@ class Cohort:
         self.settings = settings
         self.seed = seed
         self.device = settings.torch_device()
+        self._function = None if settings.function is None else OwnFunction(settings)
+        if self._function is not None and data.augment is not None:
+            raise ExperimentError("[data] augments training examples, and [train] function would not: leave one out")
         self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
         self._resident: dict[SplitName, Split] = {}
         self._warned = False
@@ -146,7 +150,22 @@ class Cohort:
             for name, value in moments.items():
                 kept[name][block.rows] = value.cpu()
 
-        if self.settings.local_steps or self.settings.local_epochs:
+        if self._function is not None:
+            self._function.check_terms(gradient_term)
+            for row in (self._num_examples > 0).nonzero().flatten().tolist():
+                result[row], loss[row] = self._function.train(
+                    self.model,
+                    result[row],
+                    self.data.splits["train"].select(slice(row, row + 1)),
+                    client=self.data.names[row],
+                    position=row,
+                    round=round,
+                    seed=self.seed,
+                    term=gradient_term,
+                    device=self.device,
+                )
+                steps[row] = 1
+        elif self.settings.local_steps or self.settings.local_epochs:
             self._check_batches()
             self._in_blocks(train, self.settings.batch_size, training=True)
         return TrainResult(result, loss, steps, self._num_examples.clone(), kept)

@@ -1,10 +1,10 @@
-"""Training losses, metrics per client, and summaries of metrics over all clients."""
+"""Training losses, and metrics: which of two values is better, and summaries over all clients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -82,9 +82,6 @@ AFTER_TURN, LAST = "-after-turn", "-last"
 """Suffixes of metrics that stand beside those of a run's final models: of peers right after their last turn (IPA), and
 of the last models where the run ends with a mean."""
 
-SMALLEST_TARGET = 1e-4
-"""Targets nearer to 0 than this, in the task's unit, do not count in the percentage error."""
-
 
 def direction(metric: str) -> Literal["lower", "higher"]:
     """Return whether lower or higher values of a metric are better.
@@ -161,192 +158,3 @@ def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, fl
         ranked = present.sort(descending=direction(metric) == "higher").values
         best, worst = ranked[:few].mean().item(), ranked[-few:].mean().item()
     return {"mean": present.mean().item(), "std": present.std(correction=0).item(), "best5": best, "worst5": worst}
-
-
-class Tally(Protocol):
-    """Sums over batches from which metrics are computed, so that batching does not change them."""
-
-    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
-        """Add one batch; shapes as in :class:`fedgraph.data.base.Batch`.
-
-        ``present``, bool ``[clients, batch]``, says which examples are no padding; all, if it is not given.
-        """
-
-    def result(self) -> dict[str, Tensor]:
-        """Return each metric, float64 ``[clients]``.
-
-        All are NaN for clients without any valid target, and for those whose model puts out NaN or infinite values for
-        any example: the class with the largest of such outputs is no prediction.
-        """
-
-
-class _Broken:
-    """Which clients' models put out values that are not finite."""
-
-    def __init__(self) -> None:
-        self.clients: Tensor | bool = False
-
-    def without(self, outputs: Tensor, present: Tensor | None) -> Tensor:
-        """Note the clients, and return outputs ``[clients, batch, ...]`` that are 0 for padding."""
-        if present is not None:
-            outputs = outputs.masked_fill(~present.reshape(*present.shape, *[1] * (outputs.dim() - 2)), 0)
-        self.clients = self.clients | ~outputs.isfinite().flatten(1).all(1)
-        return outputs
-
-    def left_out(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return metrics ``[clients]`` that are NaN for these clients."""
-        return {name: values.masked_fill(torch.as_tensor(self.clients), math.nan) for name, values in metrics.items()}
-
-
-class ClassificationTally:
-    """``accuracy``, ``loss`` (cross-entropy) and ``f1``.
-
-    With two classes ``f1`` is that of class 1, and 0 where class 1 occurs neither in the targets nor in the
-    predictions; with more it is the mean over those classes that occur in the client's targets or predictions.
-    """
-
-    def __init__(self, task: TaskSpec) -> None:
-        self.task = task
-        self.sums: Tensor | float = 0.0
-        self.counts: Tensor | float = 0.0
-        self._broken = _Broken()
-
-    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
-        """See :class:`Tally`; ``outputs`` are logits ``[clients, batch, classes]``."""
-        outputs, weights = self._broken.without(outputs, present), weights.double()
-        targets = targets.masked_fill(weights == 0, 0)
-        loss, count = loss_sums("cross-entropy", self.task, outputs.double(), targets, weights)
-        predicted = outputs.argmax(-1)
-        right = weights * (predicted == targets)
-        self.sums = self.sums + torch.stack([right.flatten(1).sum(1), loss, count])
-        # Per class: true positives, predicted, present. [3, clients, classes]
-        none = outputs.new_zeros(len(outputs), outputs.shape[-1], dtype=torch.float64)
-        of_class = [(targets, right), (predicted, weights), (targets, weights)]
-        self.counts = self.counts + torch.stack([none.scatter_add(1, which, much) for which, much in of_class])
-
-    def result(self) -> dict[str, Tensor]:
-        """See :class:`Tally`."""
-        correct, loss, count = torch.as_tensor(self.sums)
-        found, predicted, there = torch.as_tensor(self.counts)
-        f1 = mean_f1(found, predicted + there)
-        metrics = {"accuracy": correct / count, "loss": loss / count, "f1": f1.where(count > 0, math.nan)}
-        return self._broken.left_out(metrics)
-
-
-def mean_f1(found: Tensor, occurring: Tensor) -> Tensor:
-    """Return F1 from counts of each class.
-
-    Parameters
-    ----------
-    found : Tensor
-        How many of the class were predicted as such, float64 ``[..., classes]``.
-    occurring : Tensor
-        How many are of the class, and how many were predicted as such, added up, ``[..., classes]``.
-
-    Returns
-    -------
-    Tensor
-        ``[...]``: of two classes that of the second, 0 where it does not occur; of more the mean over those that occur.
-    """
-    f1 = 2 * found / occurring
-    return f1[..., 1].nan_to_num(0.0) if f1.shape[-1] == 2 else f1.nanmean(-1)
-
-
-class ErrorTally:
-    """Masked ``mae`` and ``rmse`` of numbers, for forecasts also ``mape`` in percent, in the task's unit.
-
-    ``mean`` and ``std`` ``[clients]`` undo the scaling of outputs and targets. ``horizons`` are forecast steps, counted
-    from 1, at which the metrics are reported separately too: ``mae-15min``, ``mae-3hours``, ``mae-1day`` or
-    ``mae-3weeks``, in the largest unit of which a step is a multiple, or ``mae-step3`` where its length is unknown.
-    With ``missing_as``, a value in the task's unit, ``mae-unmasked`` and ``rmse-unmasked`` are reported too, in which
-    missing targets count as this value. Raises ExperimentError for steps that the task does not have.
-    """
-
-    def __init__(
-        self,
-        task: TaskSpec,
-        mean: Tensor,
-        std: Tensor,
-        horizons: Sequence[int] = (),
-        missing_as: float | None = None,
-    ) -> None:
-        self.task = task
-        self.mean, self.std = mean.double(), std.double()
-        self.horizons = horizons
-        self.filler = None if missing_as is None else (missing_as - self.mean) / self.std
-        self.unmasked = None if missing_as is None else ErrorTally(task, mean, std, horizons)
-        self.sums: Tensor | float = 0.0
-        self._broken = _Broken()
-        steps = task.output_shape[-1] if task.kind == "forecast" else 0
-        for horizon in horizons:
-            if not 1 <= horizon <= steps:
-                raise ExperimentError(
-                    f"horizon {horizon} cannot be evaluated: "
-                    + (f"forecasts have the steps 1 to {steps}" if steps else f"a {task.kind} task has no steps")
-                )
-
-    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
-        """See :class:`Tally`."""
-        outputs = self._broken.without(outputs, present)
-        if self.unmasked is not None and self.filler is not None:
-            filled = torch.where(weights > 0, targets.double(), self.filler[:, None, None])
-            counted = torch.ones_like(weights) if present is None else present[..., None].expand_as(weights)
-            self.unmasked.add(outputs, filled, counted)
-        clients, batch = targets.shape[:2]
-        mean, std = self.mean[:, None, None], self.std[:, None, None]
-        weights = weights.reshape(clients, batch, -1).double()
-        truth = targets.reshape(clients, batch, -1).double().masked_fill(weights == 0, 0) * std + mean
-        error = (outputs.reshape(clients, batch, -1).double() * std + mean - truth).abs()
-        far_from_zero = weights * (truth.abs() >= SMALLEST_TARGET)
-        sums = torch.stack(
-            [
-                weights * error,
-                weights * error.square(),
-                weights,
-                far_from_zero * error / truth.abs().clamp(min=SMALLEST_TARGET),
-                far_from_zero,
-            ]
-        )
-        self.sums = self.sums + sums.sum(2)
-
-    def result(self) -> dict[str, Tensor]:
-        """See :class:`Tally`."""
-        sums = torch.as_tensor(self.sums)
-        results = self._metrics(sums.sum(2), "")
-        for horizon in self.horizons:
-            results |= self._metrics(sums[..., horizon - 1], f"-{_ahead(horizon, self.task.step_minutes)}")
-        if self.unmasked is not None:
-            others = self.unmasked.result()
-            results |= {f"{name}-unmasked": value for name, value in others.items() if not name.startswith("mape")}
-        return self._broken.left_out(results)
-
-    def _metrics(self, sums: Tensor, suffix: str) -> dict[str, Tensor]:
-        absolute, squared, count, relative, relative_count = sums
-        results = {f"mae{suffix}": absolute / count, f"rmse{suffix}": (squared / count).sqrt()}
-        if self.task.kind == "forecast":
-            results[f"mape{suffix}"] = 100 * relative / relative_count
-        return results
-
-
-def _ahead(steps: int, step_minutes: float) -> str:
-    """How far ahead a forecast is, as ``15min`` or ``3weeks``."""
-    if not step_minutes:
-        return f"step{steps}"
-    for unit, minutes in (("week", 10_080), ("day", 1_440), ("hour", 60)):
-        if step_minutes % minutes == 0:
-            number = round(steps * step_minutes / minutes)
-            return f"{number}{unit}{'s' if number > 1 else ''}"
-    return f"{steps * step_minutes:g}min"
-
-
-def tally(
-    task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = (), missing_as: float | None = None
-) -> Tally:
-    """Return an empty tally of the metrics of ``task`` for clients whose scaling is ``mean`` and ``std``."""
-    if task.positive is not None and not horizons:
-        from fedgraph.training.positive_class import PositiveClassTally
-
-        return PositiveClassTally(task)
-    if task.kind == "classification" and not horizons:
-        return ClassificationTally(task)
-    return ErrorTally(task, mean, std, horizons, missing_as)

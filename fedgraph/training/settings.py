@@ -44,6 +44,9 @@ class TrainSettings(Settings):
         Equal to float tolerance.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
     keep_optimizer      : optimiser moments are kept from round to round.
+    function            : ``package.module:function`` that trains a client in place of all this: it is called as
+        ``train(model, examples)``, with those keys of this table that its parameters name. See
+        :class:`fedgraph.training.own_function.OwnFunction`.
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -69,6 +72,7 @@ class TrainSettings(Settings):
     compile: bool | Literal["native"] = False
     precision: Literal["float32", "bf16"] = "float32"
     keep_optimizer: bool = False
+    function: str | None = None
 
     @model_validator(mode="before")
     @classmethod

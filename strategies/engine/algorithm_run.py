@@ -18,7 +18,7 @@ from fedgraph.algorithms import Algorithm, Answers, Ask, Clients, RunFacts, chec
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph
-from fedgraph.models import PersonalLayers, PersonalLayersSettings, StackedModel, initial_model
+from fedgraph.models import PersonalLayers, PersonalLayersSettings, initial_model
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.absence import AbsencePolicy
 from fedgraph.strategies.engine.defence import Defence
@@ -131,14 +131,8 @@ class AlgorithmRun:
         self.absence = AbsencePolicy(federation, plan)
         self.progress = Progress()
         self.defence = Defence(plan.defence, federation, self.layout.num_trainable)
-        self.state = algorithm.init(self.clients, self._first_models(initial, own))
-
-    def _first_models(self, initial: Mapping[str, Tensor], own: StackedModel | None) -> Tensor:
-        """Return the initial model of each client, ``[clients, parameters]``."""
-        if self.plan.architectures is not None:
-            return self.plan.architectures.repeated(initial)
-        row = self.layout.row(initial) if own is None else initial_model(own, self.plan.seed)
-        return row.repeat(len(self.federation.names), 1)
+        row = self.layout.row(initial) if own is None else initial_model(own, plan.seed)
+        self.state = algorithm.init(self.clients, row.repeat(len(self.clients), 1))
 
     @property
     def models(self) -> Tensor:
@@ -248,21 +242,12 @@ class AlgorithmRun:
                 f"{where} NaN or infinite values for {quoted(bad)}, of answers that were finite: look for a division "
                 "by zero, or for parameters that grow without bound ([train] learning-rate, clip-norm)"
             )
-        architectures = self.plan.architectures
-        problems = {} if architectures is None else architectures.padding_violations(names, models)
-        if problems:
-            name, problem = next(iter(problems.items()))
-            raise RunError(
-                f"{self.algorithm.class_name} made a model for client '{name}' that is not of its architecture "
-                f"({problem}); an algorithm that computes with the models of several clients at once must not declare "
-                "mixes_models = False, nor inherit it"
-            )
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
     def readout(self) -> Tensor | None:
-        """Return the global model ``[parameters]``; None where there is none, and where architectures differ."""
-        return self.algorithm.readout(self.clients, self.state) if self.plan.architectures is None else None
+        """Return the global model ``[parameters]``; None where there is none."""
+        return self.algorithm.readout(self.clients, self.state)
 
     def learned_graph(self) -> ClientGraph | None:
         """Return the client graph that the algorithm learned; None where it learns none."""

@@ -101,9 +101,11 @@ def ask_clients(
 
 
 def with_config(content: RecordDict, key: str, config: ConfigRecord | None) -> RecordDict:
-    """Add the config of a user's own handlers to a request, under the key that Flower's strategies use."""
-    if config is not None:
-        if key in content:
-            raise ReplyError(f"configrecord_key = '{key}' is the name of a record of the request itself: take another")
-        content[key] = config
+    """Add the config of a user's own handlers and mods to a request, under the key that Flower's strategies use.
+
+    As with these, it says the ``server-round``: 1, unless the user says another.
+    """
+    if key in content:
+        raise ReplyError(f"configrecord_key = '{key}' is the name of a record of the request itself: take another")
+    content[key] = ConfigRecord({"server-round": 1, **(config or {})})
     return content

@@ -62,8 +62,7 @@ class ChosenMethod:
             raise ExperimentError(
                 f"[experiment] method '{method.name}' computes with the models of several clients at once, so all need "
                 "the same architecture, but [[model.variants]] gives some clients another one than [model]. "
-                f"Methods for clients with different architectures: {', '.join(others)}, and strategies of your own "
-                "that declare mixes_models = False"
+                f"Methods for clients with different architectures: {', '.join(others)}"
             )
         _check_defence(experiment, strategy_class)
         self._where = f"[{method.name}]"

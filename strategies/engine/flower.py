@@ -38,7 +38,7 @@ AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _SAID_BY_THE_ALGORITHM = (
     *("name", "title", "needs", "paper", "settings_type", "uses_graph", "needs_graph", "own_models"),
-    *("mixes_models", "defences", "may_change", "default_client"),
+    *("defences", "may_change", "default_client"),
 )
 _FILE = "strategy.safetensors"
 _KINDS = {"train": "training", "evaluate": "evaluation"}

@@ -14,7 +14,7 @@ from fedgraph.data import SplitName
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.messages import WorkReply, WorkRequest, to_record
 from fedgraph.methods.frozen_layers import is_lacking
-from fedgraph.models import Architectures, usable_rows
+from fedgraph.models import usable_rows
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.replies import Reader, Replies, collect
 from fedgraph.support.errors import ReplyError
@@ -171,22 +171,18 @@ class Nodes:
         )
 
     def _reader(self, shapes: Shapes | None, types: Mapping[str, str] | None = None) -> Reader:
-        return partial(_read, architectures=self._plan.architectures, shapes=shapes or {}, types=types)
+        return partial(_read, shapes=shapes or {}, types=types)
 
 
 def _read(
     content: RecordDict,
     clients: list[str],
-    architectures: Architectures | None,
     shapes: Shapes,
     types: Mapping[str, str] | None,
 ) -> tuple[WorkReply, Mapping[str, str]]:
     """Unpack and check the reply of one node; see :data:`fedgraph.strategies.engine.replies.Reader`."""
     reply = WorkReply.unpack(content, clients, shapes, types)
-    unusable = reply.unusable()
-    if architectures is not None and "parameters" in reply.stacked:
-        unusable = {**architectures.padding_violations(clients, reply.stacked["parameters"]), **unusable}
-    return reply, unusable
+    return reply, reply.unusable()
 
 
 def _read_mean(

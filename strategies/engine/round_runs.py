@@ -19,10 +19,10 @@ from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
 from fedgraph.graph import write_graph
 from fedgraph.methods.frozen_layers import FrozenLayers
 from fedgraph.models import (
-    Architectures,
     ModelChoice,
     PersonalLayers,
     PersonalLayersSettings,
+    StackedModel,
     initial_model,
     weights_sha256,
 )
@@ -91,11 +91,7 @@ def execute_rounds(
     head = experiment.experiment
     traffic = Traffic()
     federation, experiment_part = open_federation(grid, experiment, method, data_dir, folder, traffic)
-    choice = ModelChoice.of(experiment.model)
-    if head.on_missing == "fail":
-        # Otherwise the clients of a variant may be among the absent.
-        choice.check_variants(federation.names)
-    architectures = Architectures.of(choice, federation.task, federation.names)
+    model = ModelChoice.of(experiment.model).build(federation.task)
     ordered = OrderedGrid(grid, federation, traffic)
     evaluation = experiment.evaluation
     earlier: dict[str, float] = {}
@@ -104,13 +100,12 @@ def execute_rounds(
         now = {"seconds": time.monotonic() - began, **vars(traffic)}
         return {name: earlier.get(name, 0) + count for name, count in now.items()}
 
-    least = max(model.least_examples for model in architectures.models)
-    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"], least)
+    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"], model.least_examples)
     recorder = Recorder(
         folder, federation.names, experiment.output.checkpoint_every, watched, counters, federation.num_examples
     )
     plan = RunPlan(
-        layout=architectures.layout,
+        layout=model.layout,
         client=method.client,
         experiment=experiment_part,
         run=folder.name,
@@ -122,15 +117,13 @@ def execute_rounds(
         on_missing=head.on_missing,
         checkpoint_every=experiment.output.checkpoint_every,
         callbacks=(*watched, recorder, LogProgress(head.rounds), *listeners),
-        architectures=architectures if architectures.is_mixed else None,
-        initial_model_of=lambda name: initial_model(
-            architectures.models[0], derive_seed(head.seed, "own initial model", name)
-        ),
+        initial_model_of=lambda name: initial_model(model, derive_seed(head.seed, "own initial model", name)),
         defence=experiment.defence,
-        frozen=_frozen_layers(method, architectures, head.seed),
+        frozen=_frozen_layers(method, model, head.seed),
     )
     nodes = Nodes(ordered, federation, plan, head.timeout)
-    run = AlgorithmRun(method.algorithm(federation, plan, nodes), federation, plan, architectures.initial(head.seed))
+    initial = model.layout.row_state(initial_model(model, head.seed))
+    run = AlgorithmRun(method.algorithm(federation, plan, nodes), federation, plan, initial)
     if not run.restorable:
         _check_restorable(experiment)
     if evaluation.compare_peers:
@@ -147,9 +140,9 @@ def execute_rounds(
     _write_results(experiment, folder, run, recorder, peers, facts)
 
 
-def _frozen_layers(method: ChosenMethod, architectures: Architectures, seed: int) -> FrozenLayers | None:
+def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> FrozenLayers | None:
     """Return the layers that nodes are sent once: those that are not trained, where the client class can do without."""
-    layout = architectures.layout
+    layout = model.layout
     if not layout.frozen or not getattr(load_object(method.client, "[experiment] client"), "joins_frozen", False):
         return None
     settings = method.settings
@@ -157,7 +150,7 @@ def _frozen_layers(method: ChosenMethod, architectures: Architectures, seed: int
     layers = PersonalLayers.of(layout, personal, fixes_frozen=True)
     if not layers.fixed.names:
         return None
-    return FrozenLayers(layers.fixed, layers.fixed.row(architectures.initial(seed)))
+    return FrozenLayers(layers.fixed, layers.fixed.row(layout.row_state(initial_model(model, seed))))
 
 
 def _have_forecasts_written(run: AlgorithmRun, grid: OrderedGrid, experiment: Experiment, folder: RunFolder) -> None:
@@ -216,7 +209,9 @@ def _watched(
 ) -> list[Callback]:
     """Return the callbacks that the experiment asks for and whose state belongs to checkpoints."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
-    watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train, least)]
+    watched: list[Callback] = []
+    if experiment.train.function is None:
+        watched.append(LocalWork(federation.num_examples["train"], experiment.train, least))
     if evaluation.monitor is not None and evaluation.patience is not None:
         watched.append(EarlyStopping(evaluation.monitor, evaluation.patience, evaluation.restore_best))
     if evaluation.average_last is not None:
@@ -307,7 +302,6 @@ def _write_results(
         federation.names,
         run.models,
         run.readout(),
-        run.plan.architectures,
         run.plan.frozen,
     )
     if peers is not None:

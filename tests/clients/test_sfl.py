@@ -10,17 +10,12 @@ from fedgraph.models.parameters import Layout
 CLIENTS, WIDTH, TRAINABLE = 5, 9, 6
 
 
-class WithoutData(SFLClient):
-    """Has a model and a device, and no clients to train."""
-
-    uniform_cohort = property(lambda self: self.cohort)
-
-
 @pytest.fixture
 def client():
     random = torch.Generator().manual_seed(0)
-    served = WithoutData.__new__(WithoutData)
+    served = SFLClient.__new__(SFLClient)
     state = {"body": torch.zeros(2), "head": torch.zeros(TRAINABLE - 2), "running": torch.zeros(WIDTH - TRAINABLE)}
+    # A model and a device, and no clients to train.
     served.cohort = SimpleNamespace(
         model=SimpleNamespace(layout=Layout.of(state, buffers=["running"])), device=torch.device("cpu")
     )

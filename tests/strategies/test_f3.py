@@ -248,7 +248,7 @@ def test_what_is_sent_along_and_to_which_handler():
     F3(**FAST, message_type="query.fuse", configrecord_key="mine").start(
         grid(answer), train_config=ConfigRecord({"level": 3})
     )
-    assert seen == [{"level": 3}] * 3
+    assert seen == [{"level": 3, "server-round": 1}] * 3
 
 
 def renamed(*names, keep_labels=False):

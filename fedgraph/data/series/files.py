@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.data.series.column_files import read_column_file, times_of
-from fedgraph.data.series.times import MissingSteps, with_missing_steps
+from fedgraph.data.series.times import MissingSteps, missing_steps
 from fedgraph.support.errors import DataError
 
 KNOWN_ARRAYS = ("speed", "flow", "data", "values", "series", "df")
@@ -66,6 +66,20 @@ class SeriesTable:
             return 0.0
         return float(np.median(np.diff(self.times).astype("timedelta64[s]").astype(np.int64))) / 60.0
 
+    def with_every_step(self) -> SeriesTable:
+        """The table with a row for each step from its first time to its last one, without readings where it had none.
+
+        So windows that span a gap have the length that they say, and their covariates the right time. A table without
+        times is returned as it is. Raises DataError as :func:`fedgraph.data.series.times.missing_steps`.
+        """
+        found = None if self.times is None or len(self.times) < 2 else missing_steps(self.times)
+        if found is None:
+            return self
+        place, times, missing = found
+        values = np.full((len(self.names), len(times), len(self.features)), np.nan, dtype=np.float32)
+        values[:, place] = self.values
+        return replace(self, values=values, times=times, missing=missing)
+
     def extended(self, steps: int, step_minutes: float) -> SeriesTable:
         """The table with so many steps behind its last, in which nothing was read."""
         clients, _, features = self.values.shape
@@ -88,7 +102,7 @@ def read_series(
 
     Arrays are ``[time, clients]`` or ``[time, clients, features]``. ``array`` is the key inside an .npz or .h5 file,
     ``names`` replaces the client names of the file. With ``every_step``, readings and times are checked, and steps that
-    the file has no row for are missing readings (:func:`fedgraph.data.series.times.with_missing_steps`).
+    the file has no row for are missing readings (:meth:`SeriesTable.with_every_step`).
 
     Raises
     ------
@@ -108,7 +122,7 @@ def read_series(
                 table = table if names is None else replace(table, names=names)
                 if every_step:
                     _check_finite(table)
-                    table = with_missing_steps(table)
+                    table = table.with_every_step()
             except DataError as error:
                 raise DataError(f"{path}: {error}", error.quoted) from None
             except (OSError, ValueError, KeyError, EOFError, pa.ArrowException) as error:

@@ -22,7 +22,7 @@ from scipy.spatial import Delaunay, distance_matrix
 from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.series import WindowedSource
 from fedgraph.data.series.windows import WindowSettings
-from fedgraph.graph import ClientGraph, from_distances
+from fedgraph.graph import ClientGraph
 from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.randomness import derive_seed
 
@@ -96,7 +96,7 @@ class SyntheticTrafficSource(WindowedSource):
     def given_graph(self) -> ClientGraph:
         """Gaussian kernel of the distances along roads."""
         names = sensor_names(self.settings.sensors)
-        graph = from_distances(names, road_network(self.settings.sensors, self.settings.seed).distances)
+        graph = ClientGraph.from_distances(road_network(self.settings.sensors, self.settings.seed).distances, names)
         return graph.reindex(self.client_names(), extra="drop")
 
     def describe(self) -> str:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.support.errors import DataError
-
-if TYPE_CHECKING:
-    from fedgraph.data.series.files import SeriesTable
 
 _TOLERANCE = 0.25
 """Share of a step by which a time may be early or late: months differ, and clocks are not exact."""
@@ -34,20 +30,26 @@ class MissingSteps:
     since: np.datetime64
 
 
-def with_missing_steps(table: SeriesTable) -> SeriesTable:
-    """The table with a row for each step from its first time to its last one, without readings where it had none.
+def missing_steps(
+    times: NDArray[np.datetime64],
+) -> tuple[NDArray[np.int64], NDArray[np.datetime64], MissingSteps] | None:
+    """Find the steps from the first time to the last one that have no row.
 
-    So windows that span a gap have the length that they say, and their covariates the right time. A table without times
-    is returned as it is.
+    Parameters
+    ----------
+    times : array
+        datetime64[s] ``[rows]``, two or more.
+
+    Returns
+    -------
+    tuple or None
+        The step of each row ``[rows]``, the time of each step ``[steps]``, and which are missing; None where none is.
 
     Raises
     ------
     DataError
         For times that are missing, unsorted or repeated, and for those that are no regular steps.
     """
-    times = table.times
-    if times is None or len(times) < 2:
-        return table
     _check_order(times)
     seconds = times.astype("datetime64[s]").astype(np.int64)
     apart = np.diff(seconds)
@@ -64,7 +66,7 @@ def with_missing_steps(table: SeriesTable) -> SeriesTable:
     place = np.concatenate([[0], np.cumsum(steps)])
     every, longest = int(place[-1]) + 1, int(steps.argmax())
     if every == len(times):
-        return table
+        return None
     if every > _MOST_STEPS * len(times):
         shown = f"{times[longest]} to {times[longest + 1]}"
         raise DataError(
@@ -73,11 +75,8 @@ def with_missing_steps(table: SeriesTable) -> SeriesTable:
             "readings to longer steps",
             quoted=shown,
         )
-    values = np.full((len(table.names), every, len(table.features)), np.nan, dtype=np.float32)
-    values[:, place] = table.values
     filled = np.rint(np.interp(np.arange(every), place, seconds)).astype(np.int64).astype("datetime64[s]")
-    missing = MissingSteps(every - len(times), int(steps[longest]) - 1, times[longest])
-    return replace(table, values=values, times=filled, missing=missing)
+    return place, filled, MissingSteps(every - len(times), int(steps[longest]) - 1, times[longest])
 
 
 def _check_order(times: NDArray[np.datetime64]) -> None:

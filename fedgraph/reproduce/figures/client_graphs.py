@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedgraph.graph import ClientGraph, read_graph, to_networkx
+from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable
 
@@ -71,7 +71,7 @@ def shown_clients(graph: ClientGraph, most: int = MOST_CLIENTS) -> list[str]:
     """Choose up to ``most`` clients, community by community of the graph, the largest first, by name within each."""
     import networkx as nx  # takes a fifth of a second
 
-    related = nx.Graph(to_networkx(graph.without_self_loops()))
+    related = nx.Graph(graph.without_self_loops().to_networkx())
     communities = nx.community.greedy_modularity_communities(related, weight="weight") if related.size() else []
     ordered = [name for community in communities for name in sorted(community)]
     ordered += sorted(set(graph.names) - set(ordered))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgraph.graph import ClientGraph, read_graph, to_networkx
+from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reports.words import shown_split
 from fedgraph.support.errors import RunError
@@ -82,7 +82,7 @@ def spring_layout(drawn: Any) -> dict[str, Any]:
 def _draw_graph(panel: Any, figure: Any, graph: ClientGraph, history: dict[str, Any]) -> None:
     import networkx as nx
 
-    drawn = nx.Graph(to_networkx(graph.without_self_loops()))
+    drawn = nx.Graph(graph.without_self_loops().to_networkx())
     places = spring_layout(drawn)
     colours = np.array([history["last"].get(name) for name in drawn.nodes], dtype=float)
     nx.draw_networkx_edges(drawn, places, ax=panel, edge_color="0.8", width=0.8)

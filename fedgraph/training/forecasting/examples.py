@@ -20,7 +20,7 @@ from fedgraph.models import Batch, build
 from fedgraph.support.files import file_name, replacing
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.cohort import Cohort
-from fedgraph.training.metrics import tally
+from fedgraph.training.tallies import tally
 
 _AT_ONCE = 1024
 

@@ -90,26 +90,6 @@ def test_state_is_kept_in_the_folder_of_the_node(tmp_path):
     assert kept.name.startswith("round-1-")
 
 
-def test_clients_with_different_architectures_and_the_moments_they_keep(digits_tables, tmp_path):
-    from fedgraph.clients.engine.base import train_cohort
-    from fedgraph.training.mixed import MixedCohort
-
-    digits_tables["model"]["variants"] = [{"clients": ["client-1"], "name": "mlp", "hidden": [3]}]
-    digits_tables["train"] |= {"optimizer": "adam", "keep-optimizer": True}
-    part = parse_experiment(digits_tables).client_part({})
-    node = Node.of(context(partition_id=0, num_partitions=2, state_dir=str(tmp_path)))
-    whole = node.cohort(part, ("client-0", "client-1", "client-2"))
-    assert isinstance(whole, MixedCohort)
-    rows = whole.model.repeated(whole.model.initial(0))
-    first = train_cohort(node, whole, "run", 1, 1, rows, None).parameters
-    second = train_cohort(node, whole, "run", 2, 1, first, None).parameters
-    # One client alone goes on with the moments that it got among the others.
-    alone = train_cohort(node, node.cohort(part, ("client-1",)), "run", 2, 1, first[1:2], None).parameters
-    torch.testing.assert_close(alone[0], second[1], rtol=1e-5, atol=1e-7)
-    fresh = train_cohort(node, whole, "other", 2, 1, first, None).parameters
-    assert not torch.allclose(fresh[1], second[1], atol=1e-4)
-
-
 def test_model_folder_comes_from_node_then_environment_then_state_folder(monkeypatch):
     monkeypatch.setenv("FEDGRAPH_MODELS", "/environment")
     assert Node.of(context(model_dir="~/x", state_dir="/state")).model_dir == Path.home() / "x"

@@ -97,7 +97,7 @@ def test_buffers_leave_as_they_came(releasing, digits_tables):
     digits_tables["data"]["layout"] = "image"
     for settings in ({"noise": 0.01}, {"privacy": PRIVACY}):
         release, width = releasing(settings)
-        trained = release.client.uniform_cohort.model.layout.num_trainable
+        trained = release.client.cohort.model.layout.num_trainable
         assert trained < width
         before, after = torch.randn(1, 2, width), torch.randn(1, 2, width)
         found = release(before, after)

@@ -8,8 +8,7 @@ from torch.nn.functional import cross_entropy
 from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.messages import error_content
-from fedgraph.models import build
-from fedgraph.models.architectures import initial_model
+from fedgraph.models import build, initial_model
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError

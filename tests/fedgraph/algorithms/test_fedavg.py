@@ -3,8 +3,7 @@ import json
 import pytest
 import torch
 
-from fedgraph.models import build
-from fedgraph.models.architectures import initial_model
+from fedgraph.models import build, initial_model
 from fedgraph.models.base import TaskSpec
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError

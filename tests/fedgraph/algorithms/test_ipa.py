@@ -7,8 +7,7 @@ from fedgraph.algorithms.ipa import IPA, IPASettings
 from fedgraph.clients.ipa import IPAClient
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph, write_graph
-from fedgraph.models import build
-from fedgraph.models.architectures import initial_model
+from fedgraph.models import build, initial_model
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan

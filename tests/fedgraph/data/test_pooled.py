@@ -13,7 +13,6 @@ from fedgraph.data.series.windows import WindowSettings
 from fedgraph.models import build
 from fedgraph.models.base import Batch, TaskSpec
 from fedgraph.training.cohort import Cohort
-from fedgraph.training.mixed import JoinedSplit
 from fedgraph.training.settings import TrainSettings
 
 NAMES = ("a", "b", "c", "d")
@@ -88,15 +87,6 @@ def test_any_split_can_be_pooled_and_is_the_same_for_each_row_asked_for() -> Non
     assert torch.equal(both.targets[1], slow.batch(torch.tensor([[4, -1]])).targets[0])
     assert slow.select(slice(0, 1)).num_examples.tolist() == [9]
     assert slow.to(torch.device("cpu")).batch(indices).targets.tolist() == slow.batch(indices).targets.tolist()
-
-
-def test_clients_of_several_architectures_can_be_pooled_too() -> None:
-    split = windows().splits["train"]
-    rows = [torch.tensor([1, 2]), torch.tensor([0, 3])]
-    joined = PooledSplit.of(JoinedSplit([(own, split.select(own)) for own in rows]))
-    indices = torch.tensor([[100, 3, 37, -1, 0]])
-    for ours, theirs in zip(joined.batch(indices), PooledSplit.of(split).batch(indices), strict=True):
-        assert torch.equal(ours, theirs)
 
 
 def test_an_index_beyond_the_last_example_is_refused() -> None:

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgraph.graph import ClientGraph as Graph
 from fedgraph.graph import distances as distance_blocks
-from fedgraph.graph import from_coordinates, from_distance_list, from_distances, from_labels, knn
 from fedgraph.support.errors import GraphError
 
 quick = settings(max_examples=30, derandomize=True)
@@ -39,11 +39,11 @@ def test_gaussian_kernel_equals_numpy():
     expected = np.exp(-((d / d.std()) ** 2))
     expected[expected < 0.1] = 0
     assert (expected == 0).any(), "the cut must matter here"
-    result = from_distances(named(12), d)
+    result = Graph.from_distances(d, named(12))
     assert not result.directed
     np.testing.assert_allclose(result.dense().numpy(), expected, rtol=1e-6)
     np.testing.assert_allclose(
-        from_distances(named(12), d, sigma=0.5, cut=0.3).dense().numpy(),
+        Graph.from_distances(d, named(12), sigma=0.5, cut=0.3).dense().numpy(),
         np.where(np.exp(-4 * d**2) < 0.3, 0, np.exp(-4 * d**2)),
         rtol=1e-6,
     )
@@ -54,65 +54,71 @@ def test_infinite_and_missing_distances_are_no_edges_and_no_part_of_sigma():
     sigma = np.std([0, 1, 1, 0, 0])
     expected = np.diag([1.0, 1, 1])
     expected[0, 1] = expected[1, 0] = np.exp(-1 / sigma**2)
-    np.testing.assert_allclose(from_distances("abc", d, cut=0).dense().numpy(), expected, rtol=1e-6)
-    assert from_distances("ab", np.full((2, 2), np.inf)).num_edges == 0
+    np.testing.assert_allclose(Graph.from_distances(d, "abc", cut=0).dense().numpy(), expected, rtol=1e-6)
+    assert Graph.from_distances(np.full((2, 2), np.inf), "ab").num_edges == 0
 
 
 def test_asymmetric_distances_need_directed():
     d = np.array([[np.inf, 1.0], [2.0, np.inf]])
     with pytest.raises(GraphError, match=r"'a' to 'b' weighs .* but 'b' to 'a' weighs"):
-        from_distances("ab", d, sigma=2.0)
-    dense = from_distances("ab", d, sigma=2.0, directed=True).dense()
+        Graph.from_distances(d, "ab", sigma=2.0)
+    dense = Graph.from_distances(d, "ab", sigma=2.0, directed=True).dense()
     np.testing.assert_allclose(dense.numpy(), [[0, np.exp(-0.25)], [np.exp(-1), 0]], rtol=1e-6)
 
 
 def test_distance_list_leaves_others_out_before_sigma():
     sources, targets, lengths = list("abcaz"), list("bcaaa"), [1.0, 2.0, 4.0, 0.0, 500.0]
     sigma = np.std(lengths[:4])
-    result = from_distance_list(sources, targets, lengths, names="cab", cut=0, directed=True)
+    result = Graph.from_distance_list(sources, targets, lengths, names="cab", cut=0, directed=True)
     expected = np.zeros((3, 3))
     for source, target, length in zip("abca", "bcaa", lengths[:4], strict=True):
         expected["cab".index(source), "cab".index(target)] = np.exp(-((length / sigma) ** 2))
     np.testing.assert_allclose(result.dense().numpy(), expected, rtol=1e-6)
-    assert from_distance_list(sources, targets, lengths, directed=True).names == tuple("abcz")
+    assert Graph.from_distance_list(sources, targets, lengths, directed=True).names == tuple("abcz")
 
 
 def test_undirected_distance_list_may_list_a_pair_once():
-    once = from_distance_list(["a", "b", "a"], ["b", "c", "a"], [1.0, 2.0, 0.0])
-    assert once == from_distance_list(list("abbca"), list("bacba"), [1.0, 1.0, 2.0, 2.0, 0.0])
-    assert once == from_distances("abc", [[0, 1, np.inf], [1, np.inf, 2], [np.inf, 2, np.inf]])
+    once = Graph.from_distance_list(["a", "b", "a"], ["b", "c", "a"], [1.0, 2.0, 0.0])
+    assert once == Graph.from_distance_list(list("abbca"), list("bacba"), [1.0, 1.0, 2.0, 2.0, 0.0])
+    assert once == Graph.from_distances([[0, 1, np.inf], [1, np.inf, 2], [np.inf, 2, np.inf]], "abc")
     with pytest.raises(GraphError, match="not symmetric: 'a' to 'b'"):
-        from_distance_list(["a", "b"], ["b", "a"], [1.0, 9.0], sigma=2.0)
+        Graph.from_distance_list(["a", "b"], ["b", "a"], [1.0, 9.0], sigma=2.0)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: from_distances("abc", np.zeros((2, 2))), r"shape \[3, 3\]; got \[2, 2\]"),
-        (lambda: from_distances("ab", [[0, -2], [-2, 0]]), "from 'a' to 'b' is negative: -2"),
-        (lambda: from_distances("ab", [[0, 2], [np.inf, 0]], sigma=2), "not symmetric: 'a' to 'b'"),
-        (lambda: from_distance_list("ab", "ba", [2, np.inf], sigma=2), "not symmetric: 'a' to 'b'"),
-        (lambda: from_distances("ab", [[0, 1], [1, 0]], sigma=0), "above 0; got 0"),
-        (lambda: from_distances("ab", [[0, 1], [1, 0]], cut=2), "between 0 and 1.*got 2"),
-        (lambda: from_distances("ab", [[np.inf, 1], [1, np.inf]]), "all distances are equal.*give sigma"),
-        (lambda: from_distances("abc", 0.1 + np.diag([np.inf] * 3)), "all distances are equal"),
-        (lambda: from_distance_list(["a"], ["b"], [1, 2]), "got 1, 1 and 2"),
-        (lambda: from_coordinates("ab", [[0, 0]]), r"coordinates for 2 clients have shape \[2, 2\]; got \[1, 2\]"),
-        (lambda: from_coordinates("ab", [[0, 0], [np.nan, 0]]), "coordinates of 'b' are not finite"),
-        (lambda: from_coordinates("ab", [[0, 0], [-118, 34]]), r"'b' lies at \[-118.0, 34.0\].*kind='plane'"),
-        (lambda: from_coordinates("ab", [[0, 0], [1, 1]], kind="polar"), "got 'polar'"),
-        (lambda: from_coordinates("ab", [[0, 0], [1, 1]], method="delaunay"), "got 'delaunay'"),
-        (lambda: from_coordinates("ab", [[0, 0], [1, 1]], method="knn"), "needs k"),
-        (lambda: knn("abc", 1), "either features or distances"),
-        (lambda: knn("abc", 3, features=np.eye(3)), "between 1 and 2, the number of other clients; got 3"),
-        (lambda: knn("abc", 1, features=np.eye(3), weights="cosine"), "got 'cosine'"),
-        (lambda: knn("ab", 1, features=[[0], [np.inf]]), "features of 'b' are not finite"),
-        (lambda: knn("ab", 1, distances=[[0, -1], [-1, 0]]), "negative: -1"),
-        (lambda: knn("abc", 1, features=np.eye(3), weights="gaussian"), "all distances are equal"),
-        (lambda: from_labels("ab", [[1, -1], [0, 1]]), "finite and not negative"),
-        (lambda: from_labels("ab", [[1, 1], [0, 1]], main=0), "1 or more; got 0"),
-        (lambda: from_labels("ab", [[1, 1], [0, 1]], weights="jaccard"), "got 'jaccard'"),
-        (lambda: from_labels("abc", [[1, 1], [0, 1]]), "label counts for 3 clients"),
+        (lambda: Graph.from_distances(np.zeros((2, 2)), "abc"), r"shape \[3, 3\]; got \[2, 2\]"),
+        (lambda: Graph.from_distances([[0, -2], [-2, 0]], "ab"), "from 'a' to 'b' is negative: -2"),
+        (lambda: Graph.from_distances([[0, 2], [np.inf, 0]], "ab", sigma=2), "not symmetric: 'a' to 'b'"),
+        (lambda: Graph.from_distance_list("ab", "ba", [2, np.inf], sigma=2), "not symmetric: 'a' to 'b'"),
+        (lambda: Graph.from_distances([[0, 1], [1, 0]], "ab", sigma=0), "above 0; got 0"),
+        (lambda: Graph.from_distances([[0, 1], [1, 0]], "ab", cut=2), "between 0 and 1.*got 2"),
+        (lambda: Graph.from_distances([[np.inf, 1], [1, np.inf]], "ab"), "all distances are equal.*give sigma"),
+        (lambda: Graph.from_distances(0.1 + np.diag([np.inf] * 3), "abc"), "all distances are equal"),
+        (lambda: Graph.from_distance_list(["a"], ["b"], [1, 2]), "got 1, 1 and 2"),
+        (
+            lambda: Graph.from_coordinates([[0, 0]], "ab"),
+            r"coordinates for 2 clients have shape \[2, 2\]; got \[1, 2\]",
+        ),
+        (lambda: Graph.from_coordinates([[0, 0], [np.nan, 0]], "ab"), "coordinates of 'b' are not finite"),
+        (
+            lambda: Graph.from_coordinates([[0, 0], [-118, 34]], "ab"),
+            r"'b' lies at \[-118.0, 34.0\].*kind='plane'",
+        ),
+        (lambda: Graph.from_coordinates([[0, 0], [1, 1]], "ab", kind="polar"), "got 'polar'"),
+        (lambda: Graph.from_coordinates([[0, 0], [1, 1]], "ab", method="delaunay"), "got 'delaunay'"),
+        (lambda: Graph.from_coordinates([[0, 0], [1, 1]], "ab", method="knn"), "needs k"),
+        (lambda: Graph.nearest(None, "abc", 1, metric="cosine"), "'euclidean' or 'precomputed'; got 'cosine'"),
+        (lambda: Graph.nearest(np.eye(3), "abc", 3), "between 1 and 2, the number of other clients; got 3"),
+        (lambda: Graph.nearest(np.eye(3), "abc", 1, weights="cosine"), "got 'cosine'"),
+        (lambda: Graph.nearest([[0], [np.inf]], "ab", 1), "features of 'b' are not finite"),
+        (lambda: Graph.nearest([[0, -1], [-1, 0]], "ab", 1, metric="precomputed"), "negative: -1"),
+        (lambda: Graph.nearest(np.eye(3), "abc", 1, weights="gaussian"), "all distances are equal"),
+        (lambda: Graph.from_labels([[1, -1], [0, 1]], "ab"), "finite and not negative"),
+        (lambda: Graph.from_labels([[1, 1], [0, 1]], "ab", main=0), "1 or more; got 0"),
+        (lambda: Graph.from_labels([[1, 1], [0, 1]], "ab", weights="jaccard"), "got 'jaccard'"),
+        (lambda: Graph.from_labels([[1, 1], [0, 1]], "abc"), "label counts for 3 clients"),
     ],
 )
 def test_errors_say_what_is_wrong(call, message):
@@ -135,7 +141,7 @@ def test_geographic_distances_are_haversine_metres():
     np.fill_diagonal(d, np.inf)
     assert 1.0 < d[0, 1] < 1.2, "a hundred-thousandth of a degree of latitude is about 1.1 m"
     sigma = 5000.0
-    result = from_coordinates(named(4), places, sigma=sigma, cut=0)
+    result = Graph.from_coordinates(places, named(4), sigma=sigma, cut=0)
     np.testing.assert_allclose(result.dense().numpy(), np.exp(-((d / sigma) ** 2)), rtol=1e-5)
 
 
@@ -143,9 +149,9 @@ def test_plane_coordinates_leave_the_diagonal_out():
     points = np.array([[0.0, 0], [3, 4], [6, 8]])
     sigma = np.std([5, 10, 5, 5, 10, 5])
     expected = np.exp(-((np.array([[np.inf, 5, 10], [5, np.inf, 5], [10, 5, np.inf]]) / sigma) ** 2))
-    dense = from_coordinates("abc", points, kind="plane", cut=0).dense().numpy()
+    dense = Graph.from_coordinates(points, "abc", kind="plane", cut=0).dense().numpy()
     np.testing.assert_allclose(dense, expected, rtol=1e-6, atol=1e-12)
-    nearest = from_coordinates("abc", points, kind="plane", method="knn", k=1, weights="binary")
+    nearest = Graph.from_coordinates(points, "abc", kind="plane", method="knn", k=1, weights="binary")
     np.testing.assert_array_equal(nearest.dense().numpy(), [[0, 1, 0], [1, 0, 1], [0, 1, 0]])
 
 
@@ -160,9 +166,9 @@ def test_knn_equals_numpy(count, k, seed, ties):
     if ties:
         points = points.round()  # coinciding and equally distant clients
     d = ((points[:, None] - points[None]) ** 2).sum(-1) ** 0.5
-    graph = knn(named(count), k, features=points)
+    graph = Graph.nearest(points, named(count), k)
     np.testing.assert_array_equal(graph.dense().numpy(), numpy_knn(d, k))
-    assert graph == knn(named(count), k, distances=d)
+    assert graph == Graph.nearest(d, named(count), k, metric="precomputed")
     assert not graph.directed
     assert graph.without_self_loops() == graph
     assert int(graph.degree().min()) >= k
@@ -170,33 +176,35 @@ def test_knn_equals_numpy(count, k, seed, ties):
 
 def test_knn_is_symmetrised_over_both_triangles():
     # On a line, with one nearest neighbour each: a -> b and b -> c above the diagonal, e -> d below it, c <-> d.
-    graph = knn("abcde", 1, features=[[10.0], [6.0], [4.0], [3.0], [1.0]])
+    graph = Graph.nearest([[10.0], [6.0], [4.0], [3.0], [1.0]], "abcde", 1)
     expected = np.diag([1.0, 1, 1, 1], 1) + np.diag([1.0, 1, 1, 1], -1)
     np.testing.assert_array_equal(graph.dense().numpy(), expected)
 
 
 def test_knn_in_blocks_is_the_same(monkeypatch):
     points = np.random.default_rng(0).normal(size=(30, 3))
-    whole = knn(named(30), 4, features=points, weights="gaussian")
+    whole = Graph.nearest(points, named(30), 4, weights="gaussian")
     labels = np.random.default_rng(0).integers(0, 9, (30, 5))
-    whole_labels = from_labels(named(30), labels, main=2, weights="overlap")
+    whole_labels = Graph.from_labels(labels, named(30), main=2, weights="overlap")
     monkeypatch.setattr(distance_blocks, "_BLOCK_ENTRIES", 30 * 7)
-    assert knn(named(30), 4, features=points, weights="gaussian") == whole
-    assert from_labels(named(30), labels, main=2, weights="overlap") == whole_labels
+    assert Graph.nearest(points, named(30), 4, weights="gaussian") == whole
+    assert Graph.from_labels(labels, named(30), main=2, weights="overlap") == whole_labels
 
 
 def test_knn_gaussian_weights():
     d = distances(10)
     sigma = d[~np.eye(10, dtype=bool)].std()
     expected = np.where(numpy_knn(d, 3), np.exp(-((d / sigma) ** 2)), 0)
-    graph = knn(named(10), 3, distances=d, weights="gaussian")
+    graph = Graph.nearest(d, named(10), 3, metric="precomputed", weights="gaussian")
     np.testing.assert_allclose(graph.dense().numpy(), expected, rtol=1e-5)
 
 
 def test_knn_takes_no_unreachable_neighbours():
     d = np.array([[0, 1, np.inf], [1, 0, np.nan], [np.inf, np.nan, 0]])
-    np.testing.assert_array_equal(knn("abc", 2, distances=d).dense().numpy(), [[0, 1, 0], [1, 0, 0], [0, 0, 0]])
-    assert knn("abc", 1, distances=np.full((3, 3), np.inf), weights="gaussian").num_edges == 0
+    np.testing.assert_array_equal(
+        Graph.nearest(d, "abc", 2, metric="precomputed").dense().numpy(), [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    )
+    assert Graph.nearest(np.full((3, 3), np.inf), "abc", 1, metric="precomputed", weights="gaussian").num_edges == 0
 
 
 # Labels
@@ -207,17 +215,17 @@ def test_clients_are_linked_by_their_main_labels():
     # Largest labels: 0, 0, 1 (tie to the smaller index), none, 2.
     expected = np.zeros((5, 5))
     expected[0, 1] = expected[1, 0] = 1
-    np.testing.assert_array_equal(from_labels("abcde", counts).dense().numpy(), expected)
+    np.testing.assert_array_equal(Graph.from_labels(counts, "abcde").dense().numpy(), expected)
     # Two largest: {0, 1}, {0, 2}, {1, 2}, {}, {1, 2}: all but d share one.
     expected = 1 - np.eye(5)
     expected[3] = expected[:, 3] = 0
-    np.testing.assert_array_equal(from_labels("abcde", counts, main=2).dense().numpy(), expected)
+    np.testing.assert_array_equal(Graph.from_labels(counts, "abcde", main=2).dense().numpy(), expected)
     # More labels than classes: all labels that occur.
-    assert from_labels("abcde", counts, main=7).num_edges == 6
+    assert Graph.from_labels(counts, "abcde", main=7).num_edges == 6
 
 
 def test_overlap_is_the_cosine_of_the_label_distributions():
     counts = np.array([[9.0, 1, 0], [8, 0, 5], [0, 7, 7]])
-    dense = from_labels("abc", torch.from_numpy(counts), weights="overlap").dense().numpy()
+    dense = Graph.from_labels(torch.from_numpy(counts), "abc", weights="overlap").dense().numpy()
     cosine = counts[0] @ counts[1] / np.linalg.norm(counts[0]) / np.linalg.norm(counts[1])
     np.testing.assert_allclose(dense, [[0, cosine, 0], [cosine, 0, 0], [0, 0, 0]], rtol=1e-6)

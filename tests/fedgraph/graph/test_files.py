@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedgraph.graph import ClientGraph, from_distance_list, read_graph, to_networkx, write_graph
+from fedgraph.graph import ClientGraph, read_graph, write_graph
 from fedgraph.support.errors import GraphError
 
 DATA = Path(os.environ.get("FEDGRAPH_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -186,7 +186,7 @@ def test_lists_of_distances_and_of_weights(tmp_path):
     distances, weights = tmp_path / "d.csv", tmp_path / "w.csv"
     distances.write_text("from,to,cost\na,b,1\nb,a,1\nb,c,2\nz,a,50\n")
     weights.write_text("from,to,weight\na,b,1\nb,a,1\nb,c,2\n")
-    expected = from_distance_list("abb", "bac", [1.0, 1.0, 2.0], names="abc", cut=0, directed=True)
+    expected = ClientGraph.from_distance_list("abb", "bac", [1.0, 1.0, 2.0], names="abc", cut=0, directed=True)
     assert expected.num_edges == 3
     assert read_graph(distances, names="abc", cut=0) == expected
     assert read_graph(distances, names="abc", sigma=2.0, cut=0.5).dense()[0, 1] == pytest.approx(np.exp(-0.25))
@@ -216,7 +216,7 @@ def test_square_tables(tmp_path):
 @pytest.mark.parametrize("graph", [directed(), undirected()])
 @pytest.mark.parametrize("edges", ["links", "edges"])
 def test_networkx_files(tmp_path, graph, edges):
-    found = to_networkx(graph)
+    found = graph.to_networkx()
     table = nx.node_link_data(found, edges=edges)
     (tmp_path / "a.json").write_text(json.dumps(table))
     nx.write_graphml(found, tmp_path / "a.graphml")

@@ -173,7 +173,7 @@ def test_arguments_of_a_strategy_that_is_wrapped_are_written(inner):
 @pytest.mark.parametrize("name", [*MODELS, "torch.nn:Linear"])
 def test_every_key_of_a_model_and_of_its_variants_is_written(name):
     variants = [{"clients": ["a"], "name": "mlp", "hidden": [2]}]
-    given = tables({"method": "local"}) | {"model": {"name": name, "variants": variants}}
+    given = tables({"method": "f3"}) | {"model": {"name": name, "variants": variants}}
     found = written(parse_experiment(given))["model"]
     assert_no_default_is_used(parse_model({key: value for key, value in found.items() if key != "variants"}))
     (variant,) = found["variants"]

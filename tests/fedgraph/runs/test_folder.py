@@ -409,30 +409,6 @@ def test_the_log_of_a_run_tells_of_every_round(digits_tables, run_experiment, mo
         assert f"after round {server_round}: " in log
 
 
-def test_models_of_different_architectures_read_back_into_their_twins(folder):
-    from fedgraph.models.architectures import Architectures
-    from fedgraph.models.choice import ModelChoice
-
-    task = TaskSpec("classification", (4,), (3,))
-    variants = [{"clients": ["b", "d"], "name": "mlp", "hidden": []}, {"clients": ["e"], "name": "mlp", "hidden": [9]}]
-    table = {"name": "mlp", "hidden": [5], "variants": variants}
-    names = tuple("abcde")
-    mixture = Architectures.of(ModelChoice.of(table), task, names)
-    matrix = torch.randn(5, mixture.width, generator=torch.Generator().manual_seed(0))
-    write_models(folder.models, mixture.layout, names, matrix, None, mixture)
-    by_client, shared = load_models(folder.path / "models.safetensors")
-    assert shared is None
-    assert list(by_client) == list(names)
-    inputs = torch.randn(6, 4)
-    for position, name in enumerate(names):
-        model = mixture.models[mixture.numbers[position]]
-        twin = model.twin()
-        twin.load_state_dict(by_client[name])
-        own = matrix[[position], : model.layout.num_parameters]
-        outputs, _ = model.forward(model.layout.unflatten(own), inputs[None], training=False)
-        torch.testing.assert_close(twin(inputs), outputs[0])
-
-
 @pytest.mark.parametrize(("clients", "told"), [(1, True), (2, False)])
 def test_one_client_alone_is_noted(tmp_path, clients, told):
     folder = RunFolder(tmp_path)

@@ -15,9 +15,10 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.training.batches import shuffling_keys
 from fedgraph.training.local_training import Block, LocalTraining
-from fedgraph.training.metrics import masked_mean, tally
+from fedgraph.training.metrics import masked_mean
 from fedgraph.training.optimisers import Optimiser, clip_rows, fresh_state
 from fedgraph.training.settings import TrainSettings
+from fedgraph.training.tallies import tally
 
 IMAGES = TaskSpec("classification", (1, 8, 8), (3,))
 SERIES = TaskSpec("forecast", (5, 1), (3,))

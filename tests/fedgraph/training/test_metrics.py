@@ -9,7 +9,8 @@ from sklearn.metrics import f1_score
 
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
-from fedgraph.training.metrics import SMALLEST_TARGET, direction, loss_sums, masked_mean, summarise, tally
+from fedgraph.training.metrics import direction, loss_sums, masked_mean, summarise
+from fedgraph.training.tallies import SMALLEST_TARGET, tally
 
 FORECAST = TaskSpec("forecast", (3, 1), (2,))
 

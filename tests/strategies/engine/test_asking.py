@@ -51,6 +51,8 @@ def test_answers_are_sorted_by_name_and_names_are_remembered(caplog):
 
 def test_the_config_has_a_record_of_its_own():
     content = RecordDict({"embeddings": ConfigRecord({})})
-    assert dict(with_config(content, "config", ConfigRecord({"lr": 1}))["config"]) == {"lr": 1}
+    # Mods of people read the round, as every message of Flower's strategies says it.
+    assert dict(with_config(content, "config", ConfigRecord({"lr": 1}))["config"]) == {"lr": 1, "server-round": 1}
+    assert dict(with_config(content, "other", None)["other"]) == {"server-round": 1}
     with pytest.raises(ReplyError, match="configrecord_key = 'embeddings' is the name of a record of the request"):
         with_config(content, "embeddings", ConfigRecord({}))

@@ -198,7 +198,6 @@ def test_different_targets_are_refused_and_the_run_can_be_ended_without(tables, 
             {"experiment": {"method": "sfl-per"}, "model": {"hidden": [4]}, "graph": {"source": "complete"}},
             "clients of 'sfl-per' keep a part",
         ),
-        ({"model": {"variants": [{"clients": ["client-0"], "name": "mlp", "hidden": [4]}]}}, "of one architecture"),
         ({"data": {"clients": 1, "partition": "iid", "alpha": None}}, "needs two clients at least"),
     ],
 )

@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
-from fedgraph.graph import ClientGraph, to_networkx
+from fedgraph.graph import ClientGraph
 from fedgraph.runs import attendance
-from fedgraph.runs.comparison import Comparison
+from fedgraph.runs.comparison import Comparison, compare
 from fedgraph.runs.finished import Run
 from fedgraph.runs.reports.page import charts
 from fedgraph.runs.reports.page.sections import Shown, method_charts
@@ -47,7 +48,7 @@ def leave_report(runs: Sequence[Run]) -> None:
         return
     path = place_of_report(runs)
     try:
-        write_report(runs, path)
+        report(runs, path)
     except Exception as error:
         log.warning("the report %s could not be made: %s", path, error, exc_info=True)
 
@@ -78,15 +79,15 @@ class Block:
     shown: tuple[Shown, ...] = ()
 
 
-def write_report(runs: Sequence[Run], path: Path) -> Path:
-    """Write the report of runs with the same data as one HTML page that needs nothing from elsewhere.
+def report(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path | None = None) -> Path:
+    """Write a page about a run, or one that compares several: one HTML file that needs nothing from elsewhere.
 
     Parameters
     ----------
-    runs : sequence of Run
-        One run, or several, which are then compared.
-    path : Path
-        The file.
+    runs : Run, str or Path, or a sequence of these
+        A finished run or its folder, or several with the same data.
+    path : str or Path, optional
+        The file; by default ``report.html`` in the run folder, or ``comparison.html`` in the first of several.
 
     Returns
     -------
@@ -98,15 +99,16 @@ def write_report(runs: Sequence[Run], path: Path) -> Path:
     ExperimentError
         When the runs have different data.
     RunError
-        When one of their files is damaged, or without runs.
+        When one of their files is damaged, a folder is no run folder, a run is not finished, or without runs.
     """
-    compared = Comparison(runs)
-    names = dict.fromkeys(str(run.summary["experiment"]) for run in runs)
-    return write_page(f"{' / '.join(names)}: {', '.join(compared.labels)}", "", [Block(compared)], path)
+    compared = compare([runs] if isinstance(runs, Run | str | PathLike) else runs)
+    names = dict.fromkeys(str(run.summary["experiment"]) for run in compared)
+    title = f"{' / '.join(names)}: {', '.join(compared.labels)}"
+    return write_page(title, "", [Block(compared)], place_of_report(compared) if path is None else Path(path))
 
 
 def write_page(title: str, text: str, blocks: Sequence[Block], path: Path) -> Path:
-    """Write a page of several parts; see :func:`write_report`."""
+    """Write a page of several parts; see :func:`report`."""
     figures: list[Mapping[str, Any]] = []
     parts = [_content(block, figures) for block in blocks]
     page = _template().render(title=title, text=text, blocks=parts, figures=figures, library=_library())
@@ -309,7 +311,7 @@ def _places(graph: ClientGraph, run: Run) -> tuple[dict[str, tuple[float, float]
         # East is as long as north only at the equator.
         middle = np.cos(np.radians(np.mean([known[name][0] for name in graph.names])))
         return {name: (known[name][1] * middle, known[name][0]) for name in graph.names}, True
-    spread = spring_layout(nx.Graph(to_networkx(graph.without_self_loops())))
+    spread = spring_layout(nx.Graph(graph.without_self_loops().to_networkx()))
     return {name: (float(x), float(y)) for name, (x, y) in spread.items()}, False
 
 

@@ -9,7 +9,6 @@ import torch
 from fedgraph.data.own import OwnData
 from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.series import SeriesSettings, SeriesSource
-from fedgraph.data.series.times import with_missing_steps
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import parse
 
@@ -53,22 +52,22 @@ def test_rows_without_a_time_are_refused() -> None:
     assert times.times is not None
     times.times[1] = np.datetime64("NaT")
     with pytest.raises(DataError, match="row 2 has no time"):
-        with_missing_steps(times)
+        times.with_every_step()
 
 
 def test_times_that_are_no_regular_steps_are_refused() -> None:
     with pytest.raises(DataError, match="row 4 comes 7 minutes after row 3, but most rows are 5 minutes apart"):
-        with_missing_steps(table([0, 5, 10, 17, 22, 27]))
+        table([0, 5, 10, 17, 22, 27]).with_every_step()
     with pytest.raises(DataError, match="of the 205 steps of 5 minutes .* has only 6; the longest gap is from"):
-        with_missing_steps(table([0, 5, 10, 1010, 1015, 1020]))
+        table([0, 5, 10, 1010, 1015, 1020]).with_every_step()
 
 
 def test_months_and_clocks_that_are_not_exact_are_regular() -> None:
     months = np.arange("2023-01", "2025-01", dtype="datetime64[M]").astype("datetime64[s]")
     yearly = SeriesTable(("a",), np.zeros((1, 24, 1), dtype=np.float32), months)
-    assert with_missing_steps(yearly) is yearly
+    assert yearly.with_every_step() is yearly
     late = table([0, 5.5, 10, 15.25, 20])
-    assert with_missing_steps(late) is late
+    assert late.with_every_step() is late
 
 
 def test_missing_steps_become_missing_readings(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def ran(digits_tables, run_experiment):
 
 def test_the_page_of_one_run(ran):
     run = ran("sfl-star")
-    path = run.report()
+    path = fedgraph.report(run)
     assert path == run.path / "report.html"
     page = Page(path)
     assert "6 clients, each measured on its own test data" in page.text
@@ -82,7 +82,7 @@ def test_the_page_of_one_run(ran):
 
 
 def test_the_page_needs_nothing_from_elsewhere(ran):
-    source = ran().report().read_text()
+    source = fedgraph.report(ran()).read_text()
     head, _, rest = source.partition('id="library">')
     packed, _, tail = rest.partition("</script>")
     assert b"plotly.js" in gzip.decompress(b64decode(packed))[:200]
@@ -92,7 +92,7 @@ def test_the_page_needs_nothing_from_elsewhere(ran):
 
 def test_curves_are_means_and_bands_of_clients(ran):
     run = ran()
-    page = Page(run.report())
+    page = Page(fedgraph.report(run))
     figure = page.figures[0]
     band, mean = figure["data"]
     each = run.client_metrics.query("split == 'test' and metric == 'accuracy'").pivot_table(
@@ -107,7 +107,7 @@ def test_curves_are_means_and_bands_of_clients(ran):
 
 def test_several_runs_are_compared(ran):
     runs = fedgraph.compare([ran("sfl"), ran("local")])
-    path = runs.report()
+    path = fedgraph.report(runs)
     assert path == runs[0].path / "comparison.html"
     page = Page(path)
     results, clients, costs, *_ = page.tables
@@ -123,7 +123,7 @@ def test_absent_clients_are_told_with_the_reason(ran):
     line = {"phase": "training", "split": "train", "metrics": {}, "per_client": {}}
     for number in (1, 2):
         run.folder.append({**line, "round": number, "absent": {"client-3": f"no <reply> in round {number}"}})
-    page = Page(fedgraph.load_run(run.path).report())
+    page = Page(fedgraph.report(run.path))
     assert ["client-3", "2", "no <reply> in round 2"] in page.tables[-1]
     assert "no <reply>" not in page.source
 
@@ -134,14 +134,14 @@ def test_names_do_not_become_markup(digits_tables, run_experiment):
     summary = {**run.summary, "data": "</script><b>x</b>"}
     run.folder.write_summary(summary)
     run = fedgraph.load_run(run.path)
-    source = run.report().read_text()
+    source = fedgraph.report(run).read_text()
     assert "<b>x</b>" not in source
 
 
 def test_clients_are_drawn_where_they_are(ran):
     run = ran()
     run.folder.write_coordinates({name: (50.0 + number, 8.0) for number, name in enumerate(run.clients.index)})
-    page = Page(run.report())
+    page = Page(fedgraph.report(run))
     points = next(
         trace
         for figure in page.figures
@@ -159,7 +159,7 @@ def test_a_page_of_several_parts(ran, tmp_path):
     page = Page(write_page("All of it", "What this is.", blocks, tmp_path / "deep" / "page.html"))
     assert "fedgraph run x" in page.text
     assert '<a href="#part-2">Second</a>' in page.source
-    assert len(page.figures) == 2 * len(Page(run.report()).figures)
+    assert len(page.figures) == 2 * len(Page(fedgraph.report(run)).figures)
 
 
 def test_a_report_that_fails_costs_no_results(ran, monkeypatch, caplog):
@@ -168,16 +168,16 @@ def test_a_report_that_fails_costs_no_results(ran, monkeypatch, caplog):
     def fail(*given):
         raise OSError("disk full")
 
-    monkeypatch.setattr(write, "write_report", fail)
+    monkeypatch.setattr(write, "report", fail)
     leave_report([run])
     assert "could not be made: disk full" in caplog.text
 
 
 def test_a_damaged_file_leaves_out_its_part(patches_tables, run_experiment, caplog):
     run = fedgraph.load_run(run_experiment(patches_tables).path)
-    assert "Alignment of the owners" in Page(run.report()).text
+    assert "Alignment of the owners" in Page(fedgraph.report(run)).text
     (run.path / "alignment.npz").write_bytes(b"nonsense")
-    assert "Alignment of the owners" not in Page(run.report()).text
+    assert "Alignment of the owners" not in Page(fedgraph.report(run)).text
     assert "a part of the report" in caplog.text
 
 

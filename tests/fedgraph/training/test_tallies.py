@@ -8,7 +8,7 @@ from sklearn import metrics
 
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.probability_scores import calibration_error
-from fedgraph.training.metrics import ClassificationTally, tally
+from fedgraph.training.tallies import ClassificationTally, tally
 
 NONE = torch.zeros(3)
 

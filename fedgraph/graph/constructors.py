@@ -1,0 +1,236 @@
+"""Ways to make a client graph: of edges, of a matrix, of a graph of another library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.graph.edges import mirrored
+from fedgraph.support.errors import GraphError, quoted, similar
+
+
+class Constructors:
+    """Class methods of :class:`fedgraph.graph.ClientGraph` that take edges."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            names: tuple[str, ...],
+            edge_index: Tensor,
+            weights: Tensor,
+            directed: bool = False,
+            allow_negative: bool = False,
+        ) -> None: ...
+
+        def undirected_if_symmetric(self) -> Self:  # noqa: D102
+            ...
+
+    @classmethod
+    def from_edges(
+        cls,
+        edges: Iterable[tuple[Any, Any] | tuple[Any, Any, float]] | Mapping[tuple[Any, Any], float],
+        names: Sequence[Any] | None = None,
+        *,
+        directed: bool = False,
+        allow_negative: bool = False,
+    ) -> Self:
+        """Build a graph from pairs of clients, with a weight or without.
+
+        Parameters
+        ----------
+        edges : iterable of tuple, or mapping
+            ``(source, target, weight)``, or ``(source, target)`` with weight 1; or weights by pair. Clients are named
+            ``str(source)``.
+        names : sequence, optional
+            All clients, in order, also those without an edge; by default those of the edges, sorted.
+        directed : bool
+            Whether an edge is for the source alone, which listens to the target; otherwise both listen to each other.
+        allow_negative : bool
+            Whether weights below zero are accepted.
+
+        Raises
+        ------
+        GraphError
+            For an edge that is no pair, and as :meth:`from_lists` does.
+        """
+        sources, targets, weights = [], [], []
+        given = [(*pair, weight) for pair, weight in edges.items()] if isinstance(edges, Mapping) else edges
+        for edge in given:
+            if not isinstance(edge, Sequence) or isinstance(edge, str) or len(edge) not in (2, 3):
+                raise GraphError(f"an edge is (source, target) or (source, target, weight), not {edge!r}")
+            sources.append(str(edge[0]))
+            targets.append(str(edge[1]))
+            weights.append(float(edge[2]) if len(edge) == 3 else 1.0)
+        everybody = sorted({*sources, *targets}) if names is None else [str(name) for name in names]
+        return cls.from_lists(everybody, sources, targets, weights, directed=directed, allow_negative=allow_negative)
+
+    @classmethod
+    def from_adjacency(
+        cls,
+        matrix: Tensor | np.ndarray | Sequence[Sequence[float]],
+        names: Sequence[Any] | None = None,
+        *,
+        directed: bool | None = None,
+        allow_negative: bool = False,
+    ) -> Self:
+        """Build a graph from an adjacency matrix ``[N, N]``: ``A[i, j]`` is the weight with which i listens to j.
+
+        Clients are named ``str(name)``, by default by their number from 0; the graph is directed unless the matrix is
+        symmetric. Raises GraphError as :meth:`from_dense` does.
+        """
+        whole = torch.as_tensor(matrix)
+        everybody = [str(name) for name in (range(len(whole)) if names is None else names)]
+        found = cls.from_dense(everybody, whole, directed=directed is not False, allow_negative=allow_negative)
+        return found if directed else found.undirected_if_symmetric()
+
+    @classmethod
+    def from_networkx(cls, graph: Any, weight: str = "weight", allow_negative: bool = False) -> Self:
+        """Convert a NetworkX graph.
+
+        Nodes become clients named ``str(node)``.
+
+        Parameters
+        ----------
+        graph : networkx.Graph
+            Or ``DiGraph``, for a directed client graph.
+        weight : str
+            Edge attribute with the weight; an edge u -> v becomes ``A[u, v]``: u listens to v. 1 where it has none.
+        allow_negative : bool
+            Whether weights below zero are accepted.
+
+        Returns
+        -------
+        ClientGraph
+            Directed if ``graph`` is.
+        """
+        edges = list(graph.edges(data=weight, default=1.0))
+        return cls.from_lists(
+            [str(node) for node in graph.nodes],
+            [str(source) for source, _, _ in edges],
+            [str(target) for _, target, _ in edges],
+            [float(value) for _, _, value in edges],
+            directed=graph.is_directed(),
+            allow_negative=allow_negative,
+        )
+
+    @classmethod
+    def from_pyg(cls, data: Any, names: Sequence[str] | None = None, allow_negative: bool = False) -> Self:
+        """Convert a PyTorch Geometric ``Data``; the inverse of :meth:`to_pyg`. With an edge u -> v, v listens to u.
+
+        Parameters
+        ----------
+        data : torch_geometric.data.Data
+            Weights are ``edge_weight``, else a one-column ``edge_attr``, else 1.
+        names : sequence of str, optional
+            Client names; by default ``data.names``, else the node numbers.
+        allow_negative : bool
+            Whether weights below zero are accepted.
+
+        Returns
+        -------
+        ClientGraph
+            Directed if it is not symmetric.
+
+        Raises
+        ------
+        GraphError
+            When there is not one weight per edge and one name per node.
+        """
+        if names is None:
+            names = getattr(data, "names", None) or [str(at) for at in range(data.num_nodes)]
+        weights = getattr(data, "edge_weight", None)
+        if weights is None:
+            weights = getattr(data, "edge_attr", None)
+        if weights is None:
+            weights = torch.ones(data.edge_index.shape[1])
+        if weights.numel() != data.edge_index.shape[1]:
+            raise GraphError(
+                f"a client graph has one weight per edge; edge_attr has shape {list(weights.shape)} for "
+                f"{data.edge_index.shape[1]} edges"
+            )
+        if len(names) != data.num_nodes:
+            raise GraphError(f"the graph has {data.num_nodes} nodes but {len(names)} client names were given")
+        graph = cls(tuple(names), data.edge_index.flip(0), weights.reshape(-1), True, allow_negative)
+        return graph.undirected_if_symmetric()
+
+    @classmethod
+    def from_lists(
+        cls,
+        names: Sequence[str],
+        sources: Sequence[str],
+        targets: Sequence[str],
+        weights: Sequence[float] | Tensor | np.ndarray,
+        *,
+        directed: bool,
+        allow_negative: bool = False,
+    ) -> Self:
+        """Build a graph from lists: ``A[source, target] = weight``, so a source listens to its targets.
+
+        An undirected list may contain a pair in one or in both directions.
+
+        Raises
+        ------
+        GraphError
+            For unknown clients, naming them, for lists of different lengths, and as the constructor does.
+        """
+        if not len(sources) == len(targets) == len(weights):
+            raise GraphError(
+                f"an edge list needs as many sources as targets and weights; got {len(sources)}, {len(targets)} and "
+                f"{len(weights)}"
+            )
+        position = {name: at for at, name in enumerate(names)}
+        unknown = list(dict.fromkeys(name for name in (*sources, *targets) if name not in position))
+        if unknown:
+            raise GraphError(unknown_clients(unknown, names))
+        edge_index = torch.tensor(
+            [[position[name] for name in sources], [position[name] for name in targets]], dtype=torch.int64
+        )
+        values = torch.as_tensor(weights, dtype=torch.float32)
+        if not directed:
+            edge_index, values = mirrored(len(names), edge_index, values)
+        return cls(tuple(names), edge_index, values, directed, allow_negative)
+
+    @classmethod
+    def from_dense(
+        cls, names: Sequence[str], matrix: Tensor | np.ndarray, *, directed: bool, allow_negative: bool = False
+    ) -> Self:
+        """Build a graph from an adjacency matrix ``[N, N]``, dense or a sparse tensor.
+
+        Raises
+        ------
+        GraphError
+            When the matrix is not square or does not match ``names``, and as the constructor does.
+        """
+        adjacency = torch.as_tensor(matrix)
+        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+            raise GraphError(f"an adjacency matrix is square; got shape {list(adjacency.shape)}")
+        if adjacency.shape[0] != len(names):
+            raise GraphError(
+                f"the adjacency matrix has {adjacency.shape[0]} rows but {len(names)} client names were given"
+            )
+        entries = adjacency.detach().to_sparse_coo().coalesce()
+        return cls(tuple(names), entries.indices(), entries.values(), directed, allow_negative)
+
+    @classmethod
+    def complete(cls, names: Sequence[str]) -> Self:
+        """Build the graph in which every client listens to every other with weight 1."""
+        edge_index = (~torch.eye(len(names), dtype=torch.bool)).nonzero().T
+        return cls(tuple(names), edge_index, torch.ones(edge_index.shape[1]))
+
+    @classmethod
+    def empty(cls, names: Sequence[str]) -> Self:
+        """Build the graph without edges."""
+        return cls(tuple(names), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0))
+
+
+def unknown_clients(unknown: Sequence[str], names: Sequence[str]) -> str:
+    """Return what is wrong with names that a graph over ``names`` lacks."""
+    return (
+        f"unknown client name in the graph: {quoted(unknown)}; its {len(names)} clients are {quoted(list(names), 3)}"
+        f"{similar(unknown, names)}"
+    )
