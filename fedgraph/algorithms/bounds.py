@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedgraph.algorithms.algorithm import Algorithm, Answers, Clients, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Answers, Clients, State
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings

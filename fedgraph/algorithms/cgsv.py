@@ -11,7 +11,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedgraph.algorithms.algorithm import Algorithm, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, matrix, written
 from fedgraph.graph import weighted_mean
 from fedgraph.support.settings import Settings

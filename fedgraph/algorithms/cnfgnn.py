@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from fedgraph.algorithms.algorithm import Answers, Ask, Clients, Measuring, Round, RunFacts, State
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
 from fedgraph.data import SPLITS, SplitName

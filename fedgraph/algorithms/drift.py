@@ -9,7 +9,8 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from fedgraph.algorithms.algorithm import Algorithm, Answers, Ask, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Round, State
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
 from fedgraph.graph import weighted_mean

@@ -6,7 +6,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.algorithms.algorithm import Algorithm, Answers, Ask, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, check_rows, combined, filled, matrix, written
 from fedgraph.graph import attention_from_distances
 from fedgraph.models import PersonalLayersSettings
@@ -32,7 +33,7 @@ class GlobalModel(Algorithm[S]):
         """Have all train the global model, and go on with what comes of the answers, also for absent clients."""
         answers = yield self.ask(clients, state)
         model, meaning = self.update(clients, self.readout(clients, state), answers), "a number for each parameter"
-        where = f"{type(self).__name__}.update, in round {number}, returned"
+        where = f"{self.class_name}.update, in round {number}, returned"
         check_rows(where, model, state["models"].shape[1:], meaning, state["models"])
         return {**state, "models": filled(state["models"], model)}
 

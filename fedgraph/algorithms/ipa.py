@@ -13,7 +13,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.algorithms.algorithm import Algorithm, Ask, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Ask, Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, matrix, written
 from fedgraph.privacy.noise import NoiseSettings, privacy_facts
 from fedgraph.support.errors import ExperimentError

@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedgraph.algorithms.algorithm import Algorithm, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, matrix, mixed
 from fedgraph.graph import ClientGraph
 from fedgraph.support.settings import Settings

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from fedgraph.algorithms.algorithm import Algorithm, Answers, Ask, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Round, State
 from fedgraph.algorithms.global_model import FineTuningSettings
 from fedgraph.algorithms.model_rows import Models, combined, mixed, written
 from fedgraph.graph import ClientGraph, graph_mean, graph_mean_weights, weighted_mean

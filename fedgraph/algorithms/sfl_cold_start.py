@@ -15,7 +15,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.algorithms.algorithm import Algorithm, Ask, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Ask, Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, matrix, written
 from fedgraph.algorithms.sfl import SFL, SFLSettings
 from fedgraph.graph import graph_mean_weights, weighted_mean

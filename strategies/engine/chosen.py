@@ -16,7 +16,7 @@ from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
-from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockStrategy
+from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockAlgorithm
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.strategies.engine.strategy import MethodStrategy
 from fedgraph.support.errors import ExperimentError
@@ -108,7 +108,7 @@ class ChosenMethod:
         # Where clients may be absent, a stock strategy must not wait for them.
         clients = len(federation.names) if plan.on_missing == "fail" else 1
         stock = build_stock(self.strategy_class, self._table, self._where, clients)
-        return StockStrategy(stock, federation, plan, nodes)
+        return StockAlgorithm(stock, federation, plan, nodes)
 
     def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
         """Build the strategy of a method that goes through phases."""

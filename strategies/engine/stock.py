@@ -46,7 +46,7 @@ _OF_MEANS = {strategy.aggregate_train for strategy in (FedAvg, *_SERVER_OPTIMISE
 _UNDERSTOOD = frozenset({*STOCK_TERMS.values(), "server-round"})
 
 
-class StockStrategy(GlobalModel):
+class StockAlgorithm(GlobalModel):
     """Runs ``stock`` with every client as a node of its own.
 
     Nodes of a strategy that only averages (FedAvg, FedProx, FedAvgM, FedAdam, FedAdagrad, FedYogi) send the mean of
@@ -111,8 +111,9 @@ class StockStrategy(GlobalModel):
         return not (own_metrics or defended or self._plan.on_missing == "keep-last")
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
-        """Train the clients that the strategy draws, which depend on the seed and the round alone; hand it a reply of
-        each client, or of each node that sent a mean.
+        """Train the clients that the strategy draws, and hand it a reply of each, or of each node that sent a mean.
+
+        What it draws depends on the seed and the round alone.
         """
         contents, asked = self._configured(state, number, self.stock.configure_train, "train")
         stacked, shared = self._models_for(clients, state, contents)

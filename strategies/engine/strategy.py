@@ -1,4 +1,4 @@
-"""Common base class of methods of rounds and methods of phases: a Flower strategy with its own loop."""
+"""Base class of methods that are no algorithm: a Flower strategy with a loop of its own."""
 
 from __future__ import annotations
 
