@@ -118,9 +118,11 @@ class Algorithm(Configured[S]):
             raise RunError(
                 f"{where} {type(returned).__name__} in place of the next state: end with `return {{**state, ...}}`"
             )
-        lacking = sorted(before.keys() - returned.keys())
+        lacking, added = sorted(before.keys() - returned.keys()), sorted(returned.keys() - before.keys())
         if lacking:
             raise RunError(f"{where} a state without {', '.join(lacking)}: end with `return {{**state, ...}}`")
+        if added:
+            raise RunError(f"{where} a state that also has {', '.join(added)}: have init return all that is remembered")
         return returned
 
     # ---- what it may say --------------------------------------------------------------------------------------------

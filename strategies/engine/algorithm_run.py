@@ -133,6 +133,12 @@ class AlgorithmRun:
         self.defence = Defence(plan.defence, federation, self.layout.num_trainable)
         row = self.layout.row(initial) if own is None else initial_model(own, plan.seed)
         self.state = algorithm.init(self.clients, row.repeat(len(self.clients), 1))
+        taken = sorted(self.state.keys() & set(_KEPT_BY_THE_ENGINE))
+        if taken:
+            raise RunError(
+                f"{algorithm.class_name}.init calls what it remembers '{taken[0]}', which the engine keeps beside it: "
+                "take another name"
+            )
 
     @property
     def models(self) -> Tensor:

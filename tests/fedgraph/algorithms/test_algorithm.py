@@ -52,6 +52,12 @@ class OtherState(Mean):
         return {"model": state["models"]}
 
 
+class LargerState(Mean):
+    def round(self, clients, state, number):
+        yield self.ask(clients, state)
+        return {**state, "velocity": 0.0}
+
+
 def run(kind, present=(0, 1), models=None):
     algorithm, places = kind(Settings()), torch.tensor(present)
     state = algorithm.init(CLIENTS, torch.zeros(2, 2) if models is None else models)
@@ -97,6 +103,7 @@ def test_an_algorithm_without_mathematics_says_what_it_needs():
         (NoAsk, "NoAsk.round yielded Tensor in place of an Ask"),
         (NoState, "NoState.round returned NoneType in place of the next state"),
         (OtherState, "OtherState.round returned a state without models: end with"),
+        (LargerState, "LargerState.round returned a state that also has velocity: have init return all that is"),
     ],
 )
 def test_what_is_no_round_is_explained(kind, words):
