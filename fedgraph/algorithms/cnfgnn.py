@@ -134,7 +134,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
         """Have clients train with graph embeddings of the last windows; encode others, and train the graph network."""
-        places: Places = state["places"] or (yield from self.asked_places(clients))
+        places: Places = state["places"] or (yield from self.asked_places(clients, number - 1))
         windows, hidden = state["sample"] or (yield from self.sample(clients, state, places, number - 1))
         network = self.network(clients)
         stacked = {"windows/train": windows, "graph/train": embeddings(network, state["network"], hidden, windows >= 0)}
@@ -146,9 +146,9 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
 
     def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
         """Have the models measured with graph embeddings of all windows."""
-        every: Places = state["places"] or (yield from self.asked_places(clients))
+        every: Places = state["places"] or (yield from self.asked_places(clients, number))
         places, network = {split: every[split] for split in splits}, self.network(clients)
-        hidden = yield from self.encoded(clients, state, places)
+        hidden = yield from self.encoded(clients, state, places, number)
         stacked = {f"windows/{split}": windows for split, windows in places.items()}
         stacked |= {
             f"graph/{split}": embeddings(network, state["network"], hidden[split], windows >= 0)
@@ -160,27 +160,27 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         """Draw the windows of a round: which examples of each client they are, and their hidden states."""
         every, random = places["train"], generator(clients.seed, "windows", number)
         chosen = every[:, torch.randperm(every.shape[1], generator=random)[: self.settings.windows]]
-        return chosen, (yield from self.encoded(clients, state, {"train": chosen}))["train"]
+        return chosen, (yield from self.encoded(clients, state, {"train": chosen}, number))["train"]
 
-    def encoded(self, clients: Clients, state: State, places: Places) -> Asking[Places]:
+    def encoded(self, clients: Clients, state: State, places: Places, number: int) -> Asking[Places]:
         """Ask for hidden states ``[clients, windows, size]`` by the current model; 0 of clients that do not answer."""
         size = self.own_model(clients.facts).context_size
         stacked = {f"windows/{split}": windows for split, windows in places.items()}
         shapes = {f"hidden/{split}": (windows.shape[1], size) for split, windows in places.items()}
-        answers = yield Ask(stacked, {"parameters": self.readout(clients, state)}, shapes)
+        answers = yield Ask(stacked, {"parameters": self.readout(clients, state)}, shapes, number=number)
         found: Places = {}
         for split, windows in places.items():
             found[split] = torch.zeros(*windows.shape, size)
             found[split][answers.positions] = matrix(answers.tensors[f"hidden/{split}"])
         return found
 
-    def asked_places(self, clients: Clients) -> Asking[Places]:
+    def asked_places(self, clients: Clients, number: int) -> Asking[Places]:
         """Ask when the examples of clients start, and put windows of the same time side by side."""
         assert clients.facts.room is not None
         room = {split: clients.facts.room(split) for split in SPLITS}
         shapes = {f"starts/{split}": (count,) for split, count in room.items()}
         shared = {"examples": torch.tensor(list(room.values()))}
-        answers = yield Ask({}, shared, shapes, types=dict.fromkeys(shapes, "int64"))
+        answers = yield Ask({}, shared, shapes, types=dict.fromkeys(shapes, "int64"), number=number)
         found: Places = {}
         for split in SPLITS:
             starts = matrix(answers.tensors[f"starts/{split}"])

@@ -120,6 +120,8 @@ class Ask:
         Splits on which clients measure the models that they get, in place of training; they answer numbers alone.
     means : bool
         Whether the mean of a node's models, weighted by their examples, will do in place of each of them.
+    number : int or None
+        Number of the round that it belongs to; None for the one that is run.
     """
 
     stacked: Mapping[str, Models]
@@ -131,6 +133,7 @@ class Ask:
     types: Mapping[str, str] = field(default_factory=dict)
     measures: tuple[SplitName, ...] = ()
     means: bool = False
+    number: int | None = None
 
     @property
     def trains(self) -> bool:

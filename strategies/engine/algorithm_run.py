@@ -207,7 +207,7 @@ class AlgorithmRun:
         shapes = {"parameters": (self.layout.num_parameters,)} if ask.returns is None else dict(ask.returns)
         stacked = {name: cast(Tensor, each) for name, each in ask.stacked.items()}
         return nodes.ask(
-            number,
+            number if ask.number is None else ask.number,
             stacked,
             ask.shared,
             ask.measures or splits,
