@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedgraph.graph.learning import BernoulliGraph, FeatureNeighbours
+from fedgraph.fusion.graphs import BernoulliGraph, FeatureNeighbours
 
 
 class Consensus(nn.Module):

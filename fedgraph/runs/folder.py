@@ -19,7 +19,7 @@ from fedgraph.data import parse_data
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
-from fedgraph.runs.resuming import check_goes_on, notes
+from fedgraph.runs.resuming import check_goes_on, code_of, notes, notes_of_code
 from fedgraph.runs.summary import by_split, environment, per_client
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import (
@@ -122,7 +122,8 @@ class RunFolder:
     def remove_unless_begun(self) -> bool:
         """Remove the folder, and return True, if nothing has been written to it but what it was made with."""
         written = {str(path.relative_to(self.path)) for path in self.path.rglob("*")}
-        if written - {"experiment.toml", "environment.json", ".lock", "logs", "logs/run.log", "logs/begun-with.toml"}:
+        logs = ("run.log", "begun-with.toml", "code.json")
+        if written - {"experiment.toml", "environment.json", ".lock", "logs", *(f"logs/{name}" for name in logs)}:
             return False
         shutil.rmtree(self.path)
         return True
@@ -188,7 +189,8 @@ class RunFolder:
     def begin_or_go_on(self, experiment: Experiment, own: Collection[str] = ()) -> None:
         """Write down what the run begins with or, where something was trained already, check that it is the same.
 
-        What has changed and may is written into ``experiment.toml``, and the notes of the run say so.
+        What has changed and may is written into ``experiment.toml``, and the notes of the run say so; they
+        also name the modules of the user's whose code was changed.
 
         Parameters
         ----------
@@ -202,11 +204,17 @@ class RunFolder:
         ExperimentError
             As for :meth:`check_goes_on`.
         """
+        code = self.path / "logs" / "code.json"
         if self.checkpoint.exists():
             self.notes += notes(self.check_goes_on(experiment, own))
+            changed = notes_of_code(json.loads(code.read_text()), code_of(experiment)) if code.is_file() else []
+            self.notes += changed
+            for each in changed:
+                logging.getLogger("fedgraph").warning("%s", each)
         else:
             self.begun_with.parent.mkdir(exist_ok=True)
             write_atomically(self.begun_with, experiment.as_toml().encode())
+            write_atomically(code, _json(code_of(experiment)))
         if load_experiment(self.path / "experiment.toml").as_dict() != experiment.as_dict():
             write_atomically(self.path / "experiment.toml", experiment.as_toml().encode())
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,37 @@ def notes(changed: Mapping[str, tuple[str, str]]) -> list[str]:
         f"{key} was {old} when the run began, and {new} since it was resumed"
         for key, (old, new) in changed.items()
         if key in _NOTED
+    ]
+
+
+def code_of(experiment: Experiment) -> dict[str, str]:
+    """Return a digest of each file whose code an experiment names by dotted path, by the name of its module.
+
+    Fedgraph's own files, and modules that are nowhere, such as a notebook, are left out.
+    """
+    method, model = experiment.method, experiment.model
+    named = [method.strategy, method.client, experiment.train.function]
+    named += [table.get("name") for table in (model, *model.get("variants", ()))]
+    modules = {path.partition(":")[0] for path in named if isinstance(path, str) and ":" in path}
+    found = {}
+    for module in sorted(modules):
+        if module.partition(".")[0] in ("fedgraph", "__main__"):
+            continue
+        try:
+            spec = find_spec(module)
+        except (ImportError, ValueError):
+            continue
+        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+            found[module] = hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+    return found
+
+
+def notes_of_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return what the notes of a run say of code that was changed before it was resumed."""
+    return [
+        f"the code of '{module}' was changed since the run began: the rounds before and after are of other code"
+        for module, digest in before.items()
+        if module in now and now[module] != digest
     ]
 
 

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from typer.testing import CliRunner
 
 from fedgraph.commands import cli
-from fedgraph.graph.learning.bernoulli import GumbelGraph, InverseCdfGraph
+from fedgraph.fusion.graphs.bernoulli import GumbelGraph, InverseCdfGraph
 from fedgraph.simulations.f3.theory import bias, distributions, sinkhorn
 from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from fedgraph.simulations.f3.theory.formulas import (

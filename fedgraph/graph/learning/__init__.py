@@ -1,4 +1,4 @@
-"""Learned graphs: from distances between clients' models (SFL*), or edge by edge with a fusion model (F3).
+"""Graphs that are learned from distances between clients' models (SFL*).
 
 >>> import torch
 >>> from fedgraph.graph.learning import kernel_graph
@@ -7,19 +7,13 @@
 [1, 0, 3, 2]
 """
 
-from fedgraph.graph.learning.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
-from fedgraph.graph.learning.feature_neighbours import FeatureNeighbours
 from fedgraph.graph.learning.kernel import kernel_graph
 from fedgraph.graph.learning.learner import GraphLearner
 from fedgraph.graph.learning.neighbours import beside_given, with_row_sums
 from fedgraph.graph.learning.smoothness import smooth_graph
 
 __all__ = [
-    "BernoulliGraph",
-    "FeatureNeighbours",
     "GraphLearner",
-    "GumbelGraph",
-    "InverseCdfGraph",
     "beside_given",
     "kernel_graph",
     "smooth_graph",

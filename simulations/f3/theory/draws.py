@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.fusion import HardAlignment, Parameterisation
-from fedgraph.graph.learning import BernoulliGraph, GumbelGraph, InverseCdfGraph
+from fedgraph.fusion.graphs import BernoulliGraph, GumbelGraph, InverseCdfGraph
 from fedgraph.simulations.f3.theory.references import Reference
 from fedgraph.support.threads import available_cores
 

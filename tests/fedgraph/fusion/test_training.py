@@ -181,7 +181,7 @@ def test_training_stops_without_a_better_epoch_for_so_long():
 
 
 def test_the_same_seed_gives_the_same_weights_whatever_the_workers_and_global_state(monkeypatch):
-    monkeypatch.setattr("fedgraph.graph.learning.drawn._BLOCK_ENTRIES", 6 * OWNERS**2)
+    monkeypatch.setattr("fedgraph.fusion.graphs.drawn._BLOCK_ENTRIES", 6 * OWNERS**2)
     states = []
     for seed, workers in ((0, 1), (0, 3), (1, 1)):
         torch.manual_seed(seed + workers)

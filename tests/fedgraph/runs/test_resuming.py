@@ -9,7 +9,7 @@ import fedgraph
 from fedgraph.clients.engine import node
 from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.resuming import MAY_CHANGE, changes
+from fedgraph.runs.resuming import MAY_CHANGE, changes, code_of
 from fedgraph.starting.running import run_one
 from fedgraph.support.errors import ExperimentError, RunError
 
@@ -119,6 +119,26 @@ def test_the_folder_says_what_an_override_changed(begun):
     experiment = load_experiment(begun.path / "experiment.toml", "experiment.rounds=12")
     begun.begin_or_go_on(experiment)
     assert begun.tables["experiment"]["rounds"] == 12
+
+
+def test_code_that_was_changed_is_noted(digits_tables, tmp_path, monkeypatch, caplog):
+    file = tmp_path / "a_loop_of_ones_own.py"
+    file.write_text("def train(model, examples, **others):\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    digits_tables["train"]["function"] = "a_loop_of_ones_own:train"
+    digits_tables["model"] = {"name": "nowhere_to_be_found:Model"}
+    experiment = parse_experiment(digits_tables)
+    assert list(code_of(experiment)) == ["a_loop_of_ones_own"]
+    folder = RunFolder.create(experiment, tmp_path / "runs")
+    folder.begin_or_go_on(experiment)
+    folder.checkpoint.touch()
+    folder.begin_or_go_on(experiment)
+    assert folder.notes == []
+    file.write_text("def train(model, examples, **others):\n    return 1.0\n")
+    folder.begin_or_go_on(experiment)
+    told = "the code of 'a_loop_of_ones_own' was changed since the run began"
+    assert [note.partition(":")[0] for note in folder.notes] == [told]
+    assert told in caplog.text
 
 
 def test_what_is_not_an_experiment_any_more_says_which_file(begun):

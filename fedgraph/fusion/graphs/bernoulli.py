@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, distributions, nn
 from torch.distributions import AffineTransform, Distribution, SigmoidTransform, TransformedDistribution, Uniform
 
-from fedgraph.graph.learning.drawn import Draw, Workspace, propagate
+from fedgraph.fusion.graphs.drawn import Draw, Workspace, propagate
 from fedgraph.support.errors import ExperimentError
 
 Method = Literal["icdf", "gumbel"]

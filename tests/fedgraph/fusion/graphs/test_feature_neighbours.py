@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from fedgraph.graph.learning.feature_neighbours import FeatureNeighbours
+from fedgraph.fusion.graphs.feature_neighbours import FeatureNeighbours
 
 OWNERS, INPUTS = 7, 4
 
@@ -52,7 +52,7 @@ def test_more_neighbours_than_others_are_all_others():
 
 
 def test_evaluation_takes_the_training_samples_whatever_is_evaluated(monkeypatch):
-    monkeypatch.setattr("fedgraph.graph.learning.feature_neighbours._BLOCK_SAMPLES", 2)
+    monkeypatch.setattr("fedgraph.fusion.graphs.feature_neighbours._BLOCK_SAMPLES", 2)
     graph = FeatureNeighbours(OWNERS, INPUTS, random(), 2)
     training, others = batch(5, 1), batch(3, 2)
     graph.settle(*training)

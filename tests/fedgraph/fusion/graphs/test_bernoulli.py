@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fedgraph.graph.learning import drawn
-from fedgraph.graph.learning.bernoulli import SMALLEST, GumbelGraph, InverseCdfGraph
-from fedgraph.graph.learning.drawn import Draw, Workspace, propagate
+from fedgraph.fusion.graphs import drawn
+from fedgraph.fusion.graphs.bernoulli import SMALLEST, GumbelGraph, InverseCdfGraph
+from fedgraph.fusion.graphs.drawn import Draw, Workspace, propagate
 from fedgraph.support.errors import ExperimentError
 
 OWNERS = 6
