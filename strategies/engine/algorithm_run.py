@@ -113,18 +113,14 @@ class AlgorithmRun:
         settings, facts = algorithm.settings, _facts(federation, plan)
         personal = settings.personal_layers if isinstance(settings, PersonalLayersSettings) else ()
         layers, own = PersonalLayers.of(plan.layout, personal, plan.frozen is not None), algorithm.own_model(facts)
-        self.layout = layers.shared if own is None else own.layout
-
-        def drawn(name: str) -> Tensor:
-            return layers.split(plan.initial_models([name]))[0][0]
-
+        self.layout, draw = layers.shared if own is None else own.layout, plan.initial_model_of
         self.clients = Clients(
             federation.names,
             federation.num_examples["train"],
             self.layout,
             federation.graph,
             plan.seed,
-            None if plan.initial_model_of is None else drawn,
+            None if draw is None else lambda name: layers.split(draw(name)[None])[0][0],
             facts,
         )
         algorithm.check(self.clients)
