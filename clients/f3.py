@@ -15,13 +15,13 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from fedgraph.algorithms.f3_settings import EmbeddingSettings
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, Preparation, owner_source
 from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore
 from fedgraph.messages import EmbedReply, EmbedRequest
-from fedgraph.methods.f3 import EmbeddingSettings
 from fedgraph.models import ModelChoice
 from fedgraph.privacy import Released
 from fedgraph.privacy.noise import NoiseSettings, release

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, LATEST_READINGS, EncoderSettings, LaterWindowsSettings
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts, evaluate_splits
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import WindowedSource, readings_in_windows, starts_of, steps_of
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
-from fedgraph.methods.f3_forecast import FITTED_ON, LATEST_READINGS, EncoderSettings, LaterWindowsSettings
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
 from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.training import ClientState, Cohort

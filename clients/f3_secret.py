@@ -13,21 +13,21 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.node import Node
-from fedgraph.clients.f3 import TOLD_OF_SAMPLES, F3Client
-from fedgraph.federation import listed
-from fedgraph.messages import EmbedReply, EmbedRequest
-from fedgraph.methods.f3_secret import (
+from fedgraph.algorithms.f3_secret_messages import (
     ComputeReply,
     ComputeRequest,
-    F3SecretSettings,
     Introduction,
     ShareReply,
     ShareRequest,
     binding,
     sealed_bytes,
 )
+from fedgraph.algorithms.f3_settings import F3SecretSettings
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.f3 import TOLD_OF_SAMPLES, F3Client
+from fedgraph.federation import listed
+from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.privacy import Released
 from fedgraph.privacy.secret import (
     AppliedMaps,
@@ -121,8 +121,9 @@ class SecretClient(Configured[F3SecretSettings]):
         """
         self._check_aggregators(request.aggregators)
         asked = EmbedRequest(
-            request.client, request.experiment, request.run, (request.split,), fingerprints=request.fingerprints
-        )
+            (request.split,), fingerprints=request.fingerprints,
+            client=request.client, experiment=request.experiment, run=request.run,
+        )  # fmt: skip
         clear = F3Client(self.node, asked).reply()
         self.node.done[:] = [f"sent embeddings of {len(clear.keys):,} rows as secret shares"]
         return ShareReply({owner: self._sealed(owner, clear, request) for owner in request.fingerprints})

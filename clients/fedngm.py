@@ -18,6 +18,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest, scores_as_text
+from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
@@ -41,7 +43,6 @@ from fedgraph.graphical.learning import (
 )
 from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
-from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest, scores_as_text
 from fedgraph.support.errors import GraphError, IdentityError, ReplyError, quoted
 from fedgraph.support.files import file_name, json_digest, write_atomically
 from fedgraph.support.randomness import derive_seed

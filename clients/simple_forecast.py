@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from fedgraph.algorithms.simple_forecast import SimpleForecastSettings
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts
 from fedgraph.messages import WorkReply
-from fedgraph.methods.baselines import SimpleForecastSettings
 from fedgraph.training.forecasting import in_unit, simple_forecasts
 
 

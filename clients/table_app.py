@@ -9,6 +9,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedgraph.algorithms.fedngm_app_words import errors_in_app_words
+from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.clients.app import Mod, answered
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
@@ -17,8 +19,6 @@ from fedgraph.clients.mods import name_of
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.messages import RUN_KEY, unpacking_request
 from fedgraph.messages.queries import PERSONAL, is_for_personal_models
-from fedgraph.methods.app_words import errors_in_app_words
-from fedgraph.methods.fedngm import PhaseRequest
 from fedgraph.support.errors import IdentityError, ReplyError
 from fedgraph.support.files import file_name
 from fedgraph.support.settings import parse

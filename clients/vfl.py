@@ -14,12 +14,13 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from fedgraph.algorithms.vfl import VerticalSettings
+from fedgraph.algorithms.vfl_messages import StepReply, StepRequest
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3 import SENDS_EMBEDDINGS, OwnersClient
 from fedgraph.data.owners import OwnerData
 from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
 from fedgraph.messages import EmbedRequest
-from fedgraph.methods.vfl import StepReply, StepRequest, VerticalSettings
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training import Optimiser, clip_rows, fresh_state
@@ -42,7 +43,8 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         if message.metadata.message_type != "train":
             return super().handle(message, node)
         request = StepRequest.unpack(message.content)
-        return cls(node, EmbedRequest(request.client, request.experiment, request.run)).step(request).pack()
+        embed = EmbedRequest(client=request.client, experiment=request.experiment, run=request.run)
+        return cls(node, embed).step(request).pack()
 
     def stage(self, data: OwnerData) -> LocalStage:
         """Return how the owners obtain their models, pre-trained or not."""

@@ -18,9 +18,8 @@ from fedgraph.runs import Callback, Run, RunFolder
 from fedgraph.runs.reports import as_text
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.runs.tracking import tracked
-from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.strategies.engine.phase_runs import execute_phases
-from fedgraph.strategies.engine.phases import PhasedStrategy
 from fedgraph.strategies.engine.round_runs import execute_rounds
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.plugins import add_plugin_paths
@@ -95,8 +94,7 @@ def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Seque
             method = ChosenMethod(experiment)
             folder.begin_or_go_on(experiment, method.may_change)
             log.info("run folder %s", folder.path)
-            has_phases = issubclass(method.strategy_class, PhasedStrategy)
-            run = execute_phases if has_phases else execute_rounds
+            run = execute_phases if has_phases(method.strategy_class) else execute_rounds
             with tracked(method.resolved(), folder) as trackers:
                 run(grid, experiment, method, data_dir, folder, (*listeners, *trackers))
     except Exception as error:

@@ -18,16 +18,17 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from fedgraph.algorithms import f3
+from fedgraph.algorithms.joining import join
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS, held_out
-from fedgraph.federation import JoinedSamples, join
-from fedgraph.fusion import FusionData, FusionSettings, scores
+from fedgraph.fusion import FusionData, FusionSettings, JoinedSamples, scores
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import to_record
 from fedgraph.messages.queries import UNDECIDED, OwnEmbeddings, WantedEmbeddings, common_classes, restored
 from fedgraph.strategies.engine.app_clients import ADVICE
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
-from fedgraph.strategies.engine.f3 import F3Phases
-from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
+from fedgraph.strategies.engine.phased_method import PhasedMethod
+from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import DataError, IdentityError, RunError, quoted, similar
 
 log = logging.getLogger("fedgraph")
@@ -38,7 +39,7 @@ _NAMED = 5
 """Clients in a message."""
 
 
-class F3(MethodStrategy[FusionSettings]):
+class F3(PhasedMethod[FusionSettings]):
     """Federated feature fusion of clients that hold different features of the same samples.
 
     Clients answer a query with :func:`fedgraph.clients.embeddings`; nothing is sent back to them, and their models stay
@@ -82,8 +83,8 @@ class F3(MethodStrategy[FusionSettings]):
             strategy.predict(grid)  # samples that nobody has a label of
     """
 
-    engine_class = F3Phases
-    mixes_models = False
+    algorithm_class = f3.F3
+    default_client = "fedgraph.clients.f3:F3Client"
 
     def __init__(
         self,
@@ -297,8 +298,8 @@ class F3(MethodStrategy[FusionSettings]):
     ) -> JoinedSamples:
         """Join samples by id; owners that contradict most others are left out."""
         replies = {node: answer.as_reply(name, classes) for node, (name, answer) in enumerate(answers.items())}
-        joined = join(replies, owners, tolerant=True)
-        for name, reason in joined.absent.items():
+        joined, absent = join(replies, owners, tolerant=True)
+        for name, reason in absent.items():
             if name in answers:
                 log.error("going on without client '%s': %s", name, reason)
         return joined

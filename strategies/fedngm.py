@@ -17,19 +17,21 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from fedgraph.algorithms import fedngm
+from fedgraph.algorithms.fedngm_app_words import errors_in_app_words, in_app_words
+from fedgraph.algorithms.fedngm_results import lacking_columns
+from fedgraph.algorithms.fedngm_settings import FedNGMSettings
+from fedgraph.algorithms.phases import PhaseRun
 from fedgraph.data.schema import Agreement
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.federation import RollCall
 from fedgraph.graph import FeatureGraph
 from fedgraph.messages.queries import ask_for_personal_models, personal_model
-from fedgraph.methods.app_words import errors_in_app_words, in_app_words
-from fedgraph.methods.fedngm import MESSAGE, FedNGMSettings
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes
-from fedgraph.strategies.engine.fedngm import FedNGMPhases
-from fedgraph.strategies.engine.graphical_results import lacking_columns
-from fedgraph.strategies.engine.phases import PhasesPlan
-from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
+from fedgraph.strategies.engine.phased_method import PhasedMethod
+from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
+from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.settings import of_keywords
@@ -43,17 +45,16 @@ _CLIENT = "fedgraph.clients.table_app"
 _MODEL = "graphical-model.safetensors"
 
 
-class _AppPhases(FedNGMPhases):
-    """The phases of an app, which warn of columns that not all clients have: no file of a run will tell it."""
+class _InAnApp(fedngm.FedNGM):
+    """The algorithm, with a warning of columns that not all clients have: no file of a run will tell it."""
 
-    def _agreement(self) -> Agreement:
-        found = super()._agreement()
-        if lacking := lacking_columns(found):
+    def agreed(self, agreement: Agreement) -> None:
+        super().agreed(agreement)
+        if lacking := lacking_columns(agreement):
             log.warning("%s", lacking)
-        return found
 
 
-class FedNGM(MethodStrategy[FedNGMSettings]):
+class FedNGM(PhasedMethod[FedNGMSettings]):
     """Federated neural graphical models of clients whose app is :func:`fedgraph.clients.table_client_app`.
 
     Parameters
@@ -98,9 +99,8 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
             strategy.model.sample(1000), strategy.model.graph_
     """
 
-    engine_class = FedNGMPhases
-    mixes_models = False
-    own_models = True
+    algorithm_class = fedngm.FedNGM
+    default_client = "fedgraph.clients.fedngm:FedNGMClient"
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
         self._temporary = TemporaryDirectory(prefix="fedgraph-") if folder is None else None
         self.folder = Path(folder or Path(self._temporary.name if self._temporary else "", name)).absolute()
         self.client_models: dict[str, NeuralGraphicalModel] = {}
-        self._phases: FedNGMPhases | None = None
+        self._phases: PhaseStrategy[FedNGMSettings] | None = None
         self._names: dict[int, str] = {}
 
     @property
@@ -171,12 +171,12 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
 
         connected_nodes(grid, self.min_available_nodes, timeout)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._phases = _AppPhases(self.settings, self._plan(timeout))
+        self._phases = PhaseStrategy(_InAnApp(self.settings), self._plan(timeout))
         with errors_in_app_words():
             result = self._phases.start(grid)
         outcome = self._phases.outcome
         assert outcome is not None
-        for name, reason in outcome.absent.items():
+        for name, reason in self._phases.absent.items():
             log.error("client '%s' was left out: %s", name, in_app_words(reason))
         for note in outcome.facts.get("notes", ()):
             log.warning("%s", in_app_words(note))
@@ -204,7 +204,7 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
         if self._phases is None or self._phases.outcome is None:
             raise RunError("there are no models yet: call start first")
         content = ask_for_personal_models(self.folder.name)
-        found = ask_clients(grid, sorted(grid.get_node_ids()), content, MESSAGE, personal_model, self._names, timeout)
+        found = ask_clients(grid, sorted(grid.get_node_ids()), content, "query", personal_model, self._names, timeout)
         self.client_models = {}
         for name, model in found.values():
             if name not in self._phases.outcome.names:
@@ -229,15 +229,8 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
         return PhasesPlan(
             client=_CLIENT,
             experiment=json.dumps(told),
-            data=self._table,
-            model={},
-            seed=self.seed,
-            splits=("test",),
             roll_call=RollCall(self.min_available_nodes, wait=min(timeout, 60.0)),
-            tolerant=True,
             timeout=timeout,
-            source=lambda: FrameTables(self._table, public=self._public),
-            graph_given=False,
-            graph_of=lambda federation: None,
             folder=RunFolder(self.folder),
+            run=PhaseRun(self.seed, self._table, lambda: FrameTables(self._table, public=self._public)),
         )

@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 import fedgraph
 from fedgraph.data import open_source, parse_data
 from fedgraph.methods.registry import built_ins
-from fedgraph.strategies.engine.phases import PhasedStrategy
+from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.errors import RunError
 
-METHODS = sorted(name for name, found in built_ins().items() if not issubclass(found, PhasedStrategy))
+METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))
 OF_SERIES = {"cnfgnn"}
 NO_GLOBAL_MODULE = {"fedper", "lg-fedavg", "sfl-per", "sfl-lg"}
 SETTINGS = {

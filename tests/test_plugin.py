@@ -115,13 +115,13 @@ A_METHOD_OF_PHASES = '''
 from dataclasses import dataclass
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
+from fedgraph.algorithms.phases import Opening, Outcome, PhasedAlgorithm
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data.tables import client_table_source
 from fedgraph.messages import Request
 from fedgraph.support.settings import Configured, Settings
-from fedgraph.strategies.engine.phases import Outcome, PhasedStrategy
 
 
 class CountingSettings(Settings):
@@ -133,6 +133,7 @@ class Counted:
     clients: tuple[str, ...]
     partition: tuple[int, int]
     rows: list[int]
+    data = "rows"
 
     def pack(self):
         return RecordDict({"config": ConfigRecord({key: list(value) for key, value in vars(self).items()})})
@@ -143,16 +144,15 @@ class Counted:
         return cls(tuple(config["clients"]), tuple(config["partition"]), list(config["rows"]))
 
 
-class Counting(PhasedStrategy[CountingSettings]):
+class Counting(PhasedAlgorithm[CountingSettings]):
     default_client = "counting:CountingClient"
     own_models = True
 
-    def execute(self, grid):
-        header = Request(self.plan.client, self.plan.experiment, self.plan.folder.name).header()
-        answers = self.ask(grid, RecordDict({"config": ConfigRecord(header)}), "query", Counted.unpack)
+    def phases(self, run):
+        answers = yield Opening(Request(), Counted.unpack)
         rows = {name: count for one in answers.values() for name, count in zip(one.clients, one.rows, strict=True)}
         counts = torch.tensor([rows[name] for name in sorted(rows)], dtype=torch.float64)
-        return Outcome(tuple(sorted(rows)), "rows", "counts", {"train/rows": counts}, counts.float()), ArrayRecord()
+        return Outcome(tuple(sorted(rows)), "counts", {"train/rows": counts}, counts.float())
 
 
 class CountingClient(Configured[CountingSettings]):

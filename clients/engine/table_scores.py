@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 
+from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.data.columns import Floats
 from fedgraph.data.schema import Schema
@@ -21,7 +22,6 @@ from fedgraph.graphical.scores import (
     score_targets,
     some_hidden,
 )
-from fedgraph.methods.fedngm import FedNGMSettings
 from fedgraph.support.files import json_digest
 
 

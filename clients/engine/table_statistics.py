@@ -17,13 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedgraph.algorithms.fedngm_messages import PhaseRequest
+from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.data.schema import Schema, schema_as_json
 from fedgraph.federation import listed
 from fedgraph.graphical import Consent, SharedStatistics, check_consent, shared_statistics
 from fedgraph.graphical.recovery import UnitSums, with_noise
-from fedgraph.methods.fedngm import FedNGMSettings, PhaseRequest
 from fedgraph.privacy.secret import KeyPair, masked
 from fedgraph.support.errors import DataError, IdentityError, ReplyError
 from fedgraph.support.files import json_digest, load_state, save_state, write_atomically

@@ -6,18 +6,18 @@
 """
 
 from fedgraph.federation.exchange import OrderedGrid, split_replies
-from fedgraph.federation.federation import Federation, data_of, hosts_of, nodes_of
+from fedgraph.federation.federation import Federation, Present, data_of, hosts_of, nodes_of
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
-from fedgraph.federation.joined_samples import JoinedSamples, join
 from fedgraph.federation.opening_query import SomeAnswer, ask_everybody, identify, nodes_may_come
-from fedgraph.federation.roll_call import ClientsTable, RollCall, by_reason
+from fedgraph.federation.roll_call import ClientsTable, RollCall
 from fedgraph.federation.traffic import Traffic
+from fedgraph.support.errors import by_reason
 
 __all__ = [
     "ClientsTable",
     "Federation",
-    "JoinedSamples",
     "OrderedGrid",
+    "Present",
     "RollCall",
     "SomeAnswer",
     "Traffic",
@@ -27,7 +27,6 @@ __all__ = [
     "hosted_clients",
     "hosts_of",
     "identify",
-    "join",
     "listed",
     "named_clients",
     "nodes_may_come",

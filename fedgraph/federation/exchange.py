@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedgraph.federation.federation import Federation
+from fedgraph.federation.federation import Present
 from fedgraph.federation.traffic import Traffic
 from fedgraph.messages import check_content, error_of, mark_empty
 from fedgraph.support.errors import IdentityError, ReplyError
@@ -34,7 +34,7 @@ class OrderedGrid(Grid):
     ----------
     grid : Grid
         Grid that delivers the messages.
-    federation : Federation
+    present : Present
         Clients of the run and the nodes that host them.
     traffic : Traffic, optional
         Counter to continue; a new one by default.
@@ -45,12 +45,12 @@ class OrderedGrid(Grid):
         What was sent so far.
     """
 
-    def __init__(self, grid: Grid, federation: Federation, traffic: Traffic | None = None) -> None:
+    def __init__(self, grid: Grid, present: Present, traffic: Traffic | None = None) -> None:
         self._grid = grid
         self.traffic = Traffic() if traffic is None else traffic
-        self._num_clients = {node: len(rows) for node, rows in federation.hosts.items()}
+        self._num_clients = {node: len(rows) for node, rows in present.hosts.items()}
         self._rank = {
-            node: rank for rank, node in enumerate(sorted(federation.hosts, key=lambda n: federation.clients_of(n)[0]))
+            node: rank for rank, node in enumerate(sorted(present.hosts, key=lambda n: present.clients_of(n)[0]))
         }
 
     def set_run(self, run: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,8 +20,8 @@ log = logging.getLogger("fedgraph")
 
 
 @dataclass(frozen=True)
-class Federation:
-    """Clients that take part in a run; everything indexed by client follows ``names``, which is sorted.
+class Present:
+    """Who takes part: clients in the order of their names, and the nodes that host them.
 
     Attributes
     ----------
@@ -29,6 +29,38 @@ class Federation:
         Names of the clients, sorted.
     hosts : mapping of int to Tensor
         By node id the positions of its clients in ``names``, int64.
+    positions : mapping of str to int
+        Position of each client in ``names``.
+    """
+
+    names: tuple[str, ...]
+    hosts: Mapping[int, Tensor]
+    positions: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", {name: index for index, name in enumerate(self.names)})
+
+    @classmethod
+    def on(cls, node_of: Mapping[str, int]) -> Present:
+        """Return the clients of ``node_of``, their nodes by name."""
+        names = tuple(sorted(node_of))
+        return cls(names, hosts_of(names, node_of))
+
+    def clients_of(self, node: int) -> tuple[str, ...]:
+        """Return the names of the clients of a node."""
+        return tuple(self.names[position] for position in self.hosts[node].tolist())
+
+    def without(self, lost: Container[str]) -> Present:
+        """Return those who are not lost."""
+        return Present.on({name: node for node in self.hosts for name in self.clients_of(node) if name not in lost})
+
+
+@dataclass(frozen=True)
+class Federation(Present):
+    """Clients that take part in a run, with what they have; everything indexed by client follows ``names``.
+
+    Attributes
+    ----------
     task : TaskSpec
         The task that all clients have in common.
     data : str
@@ -43,12 +75,8 @@ class Federation:
         The group of each client, where the data of all nodes defines groups.
     moments : Tensor or None
         float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
-    positions : mapping of str to int
-        Position of each client in ``names``.
     """
 
-    names: tuple[str, ...]
-    hosts: Mapping[int, Tensor]
     task: TaskSpec
     data: str
     num_examples: Mapping[str, Tensor]
@@ -56,10 +84,6 @@ class Federation:
     graph: ClientGraph | None = None
     groups: tuple[str, ...] | None = None
     moments: Tensor | None = None
-    positions: Mapping[str, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "positions", {name: index for index, name in enumerate(self.names)})
 
     @classmethod
     def of(cls, identities: Mapping[int, Identity]) -> Federation:
@@ -129,10 +153,6 @@ class Federation:
             raise DataError(f"{text}: leave it out, or give it less data")
         log.warning("%s: going on as if it had %d", text, bound)
         return bound
-
-    def clients_of(self, node: int) -> tuple[str, ...]:
-        """Return the names of the clients of a node."""
-        return tuple(self.names[position] for position in self.hosts[node].tolist())
 
 
 def nodes_of(hosted: Mapping[int, Sequence[str]], word: str = "client") -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -10,10 +10,8 @@ from typing import Protocol
 from pydantic import Field, field_validator
 
 from fedgraph.federation.identity import PublicKeys, read_public_keys
-from fedgraph.support.errors import ExperimentError, IdentityError
+from fedgraph.support.errors import ExperimentError, IdentityError, some
 from fedgraph.support.settings import Settings
-
-_SHOWN = 8
 
 
 class ClientsTable(Settings):
@@ -97,7 +95,7 @@ class RollCall:
         without = [name for name in table.expect or () if keys is not None and name not in keys]
         if without:
             raise ExperimentError(
-                f"[clients] public-keys: {table.public_keys} lacks the public key {_some(without)}.pub"
+                f"[clients] public-keys: {table.public_keys} lacks the public key {some(without)}.pub"
             )
         return cls(min_clients, wait, table.expect, keys)
 
@@ -105,7 +103,7 @@ class RollCall:
         """Raise IdentityError when a node hosts clients that are not expected."""
         strangers = sorted(set(clients) - set(self.expect)) if self.expect is not None else []
         if strangers:
-            raise IdentityError(f"it answers for {_some(strangers)}, whom [clients] expect does not name")
+            raise IdentityError(f"it answers for {some(strangers)}, whom [clients] expect does not name")
 
     def missing(self, answers: Iterable[Answer], silent: Iterable[int]) -> str | None:
         """Return in words which clients are still missing, or None when all are there.
@@ -130,13 +128,13 @@ class RollCall:
                 return None
             there = [name for name in self.expect if name in here]
             mute = sorted(silent)
-            unsaid = f"; node {_some(mute)} is connected but has not said whom it hosts" if mute else ""
+            unsaid = f"; node {some(mute)} is connected but has not said whom it hosts" if mute else ""
             return (
-                f"{len(there)} of {len(self.expect)} clients are here ({_some(there) or 'nobody'}); "
-                f"nobody hosts {_some(absent)}{unsaid}"
+                f"{len(there)} of {len(self.expect)} clients are here ({some(there) or 'nobody'}); "
+                f"nobody hosts {some(absent)}{unsaid}"
             )
         if silent:
-            return f"node {_some(sorted(silent))} is connected but has not said whom it hosts"
+            return f"node {some(sorted(silent))} is connected but has not said whom it hosts"
         if not known:
             return "no node is connected"
         dealt = [answer.partition for answer in known if answer.partition is not None]
@@ -148,33 +146,8 @@ class RollCall:
         expected = {part for count in counts for part in range(count)}
         idle = sorted(expected - {part for part, _ in dealt})
         if idle:
-            return f"'partition-id' {_some(idle)} of {len(expected)} is hosted by nobody"
+            return f"'partition-id' {some(idle)} of {len(expected)} is hosted by nobody"
         clients = sum(len(answer.clients) for answer in known)
         if clients < self.min_clients:
             return f"only {clients} of at least {self.min_clients} clients are hosted"
         return None
-
-
-def by_reason(absent: Mapping[str, str]) -> list[str]:
-    """Group clients by the reason why they are missing.
-
-    Parameters
-    ----------
-    absent : mapping of str to str
-        Reasons by client.
-
-    Returns
-    -------
-    list of str
-        A text for each reason, such as ``a, b: the disk is full``; of many clients the first few are named.
-    """
-    groups: dict[str, list[str]] = {}
-    for name, reason in absent.items():
-        groups.setdefault(reason, []).append(name)
-    return [f"{_some(names)}: {reason}" for reason, names in groups.items()]
-
-
-def _some(names: Sequence[object]) -> str:
-    """Join the first few names, and the number of those left out."""
-    more = len(names) - _SHOWN
-    return ", ".join(map(str, names[:_SHOWN])) + (f" and {more} more" if more > 0 else "")

@@ -17,16 +17,17 @@ Without a federation, and in scikit-learn's manner, :class:`FusionClassifier`::
 
 from typing import TYPE_CHECKING, Any
 
-from fedgraph.fusion.alignment import HardAlignment, Parameterisation, sinkhorn
 from fedgraph.fusion.build import build_network, check_fusion
+from fedgraph.fusion.joined_samples import JoinedSamples
 from fedgraph.fusion.learning import class_weights, learn, optimizer_of
-from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.model_file import FittedFusion, fit_joined
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import Prediction, predict
+from fedgraph.fusion.prediction_files import write_entropies, write_predictions
 from fedgraph.fusion.scores import decided, log_loss, owner_scores, scores
 from fedgraph.fusion.secret import SecretFusion, Stages
 from fedgraph.fusion.settings import FusionSettings, Rate, SingleFusion
-from fedgraph.fusion.training import FusionData, FusionEpoch, fit
+from fedgraph.fusion.training import FusionData, FusionEpoch
 
 if TYPE_CHECKING:
     from fedgraph.fusion.classifier import FusionClassifier
@@ -38,8 +39,7 @@ __all__ = [
     "FusionEpoch",
     "FusionNetwork",
     "FusionSettings",
-    "HardAlignment",
-    "Parameterisation",
+    "JoinedSamples",
     "Prediction",
     "Rate",
     "SecretFusion",
@@ -49,14 +49,15 @@ __all__ = [
     "check_fusion",
     "class_weights",
     "decided",
-    "fit",
+    "fit_joined",
     "learn",
     "log_loss",
     "optimizer_of",
     "owner_scores",
     "predict",
     "scores",
-    "sinkhorn",
+    "write_entropies",
+    "write_predictions",
 ]
 
 

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
-from fedgraph.fusion.model_file import FittedFusion, type_of_classes
+from fedgraph.fusion.model_file import FittedFusion, fit_joined, type_of_classes
 from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.fusion.scores import decided
 from fedgraph.fusion.settings import FusionSettings
-from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
+from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
 from fedgraph.support.settings import of_keywords
@@ -342,14 +342,12 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         settings, data = self.settings, replace(data, given=self._given(owners))
         try:
             build_network(settings, data.sizes, data.classes, data.given, seed)
-            found = fit(settings, data, seed, on_epoch)
+            fusion, found = fit_joined(
+                settings, data, owners, tuple(map(str, classes)), seed, on_epoch=on_epoch,
+                columns=columns or {}, class_type=type_of_classes(classes),
+            )  # fmt: skip
         except (DataError, ExperimentError) as error:
             raise ValueError(str(error)) from error
-        settings.warn_of_unaligned(owners, data.present, data.split == _TRAIN)
-        fusion = FittedFusion(
-            found.network, settings, tuple(owners), data.sizes, tuple(map(str, classes)), ("",) * len(owners),
-            data.given, seed, columns or {}, class_type=type_of_classes(classes),
-        )  # fmt: skip
         self._take(fusion, classes)
         self._take_history(found)
         return self

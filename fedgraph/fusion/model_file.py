@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.prediction import Prediction, predict
 from fedgraph.fusion.settings import FusionSettings
+from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
 from fedgraph.graph import ClientGraph
 from fedgraph.models import flattened
 from fedgraph.support.errors import RunError
@@ -163,6 +165,49 @@ class FittedFusion:
     def models(self) -> dict[str, str]:
         """The fingerprints by owner."""
         return dict(zip(self.owners, self.fingerprints, strict=True))
+
+
+def fit_joined(
+    settings: FusionSettings,
+    data: FusionData,
+    owners: Sequence[str],
+    classes: Sequence[str],
+    seed: int,
+    fingerprints: Sequence[str] = (),
+    on_epoch: Callable[[FusionEpoch], None] | None = None,
+    **further: Any,
+) -> tuple[FittedFusion, FusionFit]:
+    """Fit the fusion of ``settings`` to samples that were joined and split; the second half of a run of F3.
+
+    Parameters
+    ----------
+    settings : FusionSettings
+        Settings of the network and its training.
+    data : FusionData
+        The samples.
+    owners, classes : sequence of str
+        Their names.
+    seed : int
+        Seed of the training.
+    fingerprints : sequence of str
+        Fingerprints of the owners' frozen models, where these are known.
+    on_epoch : callable, optional
+        Called after every epoch.
+    **further
+        Further fields of :class:`FittedFusion`.
+
+    Raises
+    ------
+    DataError, RunError
+        As :func:`fedgraph.fusion.training.fit`.
+    """
+    settings.warn_of_unaligned(owners, data.present, data.split == SAMPLE_SPLITS.index("train"))
+    found = fit(settings, data, seed, on_epoch)
+    known = tuple(fingerprints) or ("",) * len(owners)
+    fusion = FittedFusion(
+        found.network, settings, tuple(owners), data.sizes, tuple(classes), known, data.given, seed, **further
+    )
+    return fusion, found
 
 
 def type_of_classes(classes: NDArray[Any]) -> str:

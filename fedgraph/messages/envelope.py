@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -83,7 +83,7 @@ def is_unreachable(message: Message) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """What every request to a node contains.
+    """What every request to a node contains: an address, which whoever sends it knows.
 
     Attributes
     ----------
@@ -95,9 +95,13 @@ class Request:
         Name of the run folder.
     """
 
-    client: str
-    experiment: str
-    run: str
+    client: str = field(default="", kw_only=True)
+    experiment: str = field(default="", kw_only=True)
+    run: str = field(default="", kw_only=True)
+
+    def pack(self) -> RecordDict:
+        """Convert to Flower records; a request of a method adds what it asks."""
+        return RecordDict({"config": ConfigRecord(self.header())})
 
     def header(self) -> dict[str, Any]:
         """Return these fields as entries of the record ``config``."""

@@ -1,7 +1,6 @@
-"""What both sides of a method agree on, settings and messages of its own; and how methods are found.
+"""How methods are found, and what both sides agree on of those that are no algorithms.
 
-Each method's contract is a module of its own, such as :mod:`fedgraph.methods.fedngm`. Title, requirements and
-publication of a method are attributes of its strategy.
+Title, requirements and publication of a method are attributes of its strategy.
 
     >>> from fedgraph.methods import built_in
     >>> built_in("sfl").needs

@@ -39,7 +39,7 @@ class Method:
     @property
     def strategy_class(self) -> Any:
         """The class of the strategy. Raises ExperimentError when it cannot be found."""
-        return of_engine(load_object(self.strategy, "[experiment] strategy"))
+        return load_object(self.strategy, "[experiment] strategy")
 
     @property
     def terms(self) -> str:
@@ -55,28 +55,6 @@ class Method:
     def title(self) -> str:
         """Title of the method; its name where the strategy has none."""
         return getattr(self.strategy_class, "title", "") or self.name
-
-
-def of_engine(strategy: Any) -> Any:
-    """Return the class that runs a strategy in experiments: of one for people's own Flower apps its ``engine_class``.
-
-    Returns
-    -------
-    Any
-        The strategy itself where it has none.
-
-    Raises
-    ------
-    ExperimentError
-        For a class that is derived from such a strategy, because an experiment would not run what it adds.
-    """
-    found = getattr(strategy, "engine_class", strategy)
-    if found is not strategy and "engine_class" not in vars(strategy):
-        raise ExperimentError(
-            f"{strategy.__name__} is a strategy for a Flower app of its own, and experiments run another class: derive "
-            f"it from {found.__module__}:{found.__name__}, or call its start in a ServerApp"
-        )
-    return found
 
 
 def built_in(name: str) -> type | None:
@@ -159,5 +137,4 @@ def _modules() -> list[str]:
 @cache
 def _named(module: str) -> dict[str, type]:
     there = [found for found in vars(importlib.import_module(module)).values() if isinstance(found, type)]
-    classes = [of_engine(found) for found in there if found.__module__ == module]
-    return {found.name: found for found in classes if vars(found).get("name")}
+    return {vars(found)["name"]: found for found in there if found.__module__ == module and vars(found).get("name")}

@@ -23,7 +23,7 @@ from fedgraph.runs.finished import Run, load_run
 from fedgraph.runs.folder import Recorder, RunFolder
 from fedgraph.runs.given_graph import client_coordinates, given_graph
 from fedgraph.runs.plan import RunPlan
-from fedgraph.runs.result_files import load_models, write_entropies, write_models, write_predictions
+from fedgraph.runs.result_files import load_models, write_models
 from fedgraph.runs.summary import environment, summary_of
 
 __all__ = [
@@ -49,7 +49,5 @@ __all__ = [
     "load_run",
     "stand_alone_values",
     "summary_of",
-    "write_entropies",
     "write_models",
-    "write_predictions",
 ]

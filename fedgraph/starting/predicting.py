@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 from rich.console import Console
 
+from fedgraph.algorithms.f3_forecast_settings import EncoderSettings
 from fedgraph.data.owners import SampleSplit
 from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
-from fedgraph.methods.f3_forecast import EncoderSettings
 from fedgraph.runs import Run, RunFolder
 from fedgraph.starting.running import check_grid, run_one
 from fedgraph.support.errors import ExperimentError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class FedgraphError(Exception):
@@ -63,6 +63,31 @@ def quoted(names: Sequence[str], limit: int = 5) -> str:
     """Quote the first ``limit`` names for a message: ``'a', 'b' and 3 more``."""
     text = ", ".join(f"'{name}'" for name in names[:limit])
     return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
+
+
+def some(names: Sequence[object]) -> str:
+    """Join the first few names, and the number of those left out."""
+    more = len(names) - 8
+    return ", ".join(map(str, names[:8])) + (f" and {more} more" if more > 0 else "")
+
+
+def by_reason(absent: Mapping[str, str]) -> list[str]:
+    """Group clients by the reason why they are missing.
+
+    Parameters
+    ----------
+    absent : mapping of str to str
+        Reasons by client.
+
+    Returns
+    -------
+    list of str
+        A text for each reason, such as ``a, b: the disk is full``; of many clients the first few are named.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, reason in absent.items():
+        groups.setdefault(reason, []).append(name)
+    return [f"{some(names)}: {reason}" for reason, names in groups.items()]
 
 
 def similar(wanted: Sequence[str], names: Sequence[str]) -> str:

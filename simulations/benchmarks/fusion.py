@@ -9,7 +9,7 @@ import torch
 import typer
 from rich.table import Table
 
-from fedgraph.fusion import FusionData, FusionSettings, fit
+from fedgraph.fusion import FusionData, FusionSettings, training
 from fedgraph.simulations.benchmarks.measure import (
     MIB,
     JsonFile,
@@ -107,9 +107,9 @@ def measure(
         {"graph": graph, "draw_per": per, "workers": workers, "device": device, "learning_rates": (0.01,)}
     )
     # What is loaded and started with the first step does not count.
-    fit(settings.model_copy(update={"epochs": 1}), random_data(owners, 20, size), 0)
+    training.fit(settings.model_copy(update={"epochs": 1}), random_data(owners, 20, size), 0)
     before = resident_bytes()
-    timing: Timing = timed(lambda: fit(settings.model_copy(update={"epochs": epochs}), data, 0))
+    timing: Timing = timed(lambda: training.fit(settings.model_copy(update={"epochs": epochs}), data, 0))
     on_gpu = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     # The kernel counts pages in batches, so that its peak may be a little below what is resident.
     peak = max(peak_bytes(), before)

@@ -1,6 +1,6 @@
-"""Base classes of all strategies: the loop of rounds, strategies of several phases, and stacking of replies.
+"""What runs methods: the loop of rounds, the phases of algorithms that have no rounds, and stacking of replies.
 
-Methods of rounds subclass the strategy of :mod:`fedgraph.strategies.engine.base`, methods that go through phases that
-of :mod:`fedgraph.strategies.engine.phases`; :mod:`fedgraph.strategies.engine.chosen` finds the method that an
-experiment names.
+:mod:`fedgraph.strategies.engine.algorithms` and :mod:`fedgraph.strategies.engine.phases` run algorithms; other methods
+of rounds subclass the strategy of :mod:`fedgraph.strategies.engine.base`. The method that an experiment names is found
+by :mod:`fedgraph.strategies.engine.chosen`.
 """

@@ -8,6 +8,7 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 
 from fedgraph.algorithms import Algorithm
+from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
@@ -15,7 +16,8 @@ from fedgraph.methods import built_ins
 from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.nodes import Nodes
-from fedgraph.strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
+from fedgraph.strategies.engine.phased_method import PhasedMethod, check_without_rounds
+from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
 from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockAlgorithm
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.strategies.engine.strategy import MethodStrategy
@@ -57,6 +59,7 @@ class ChosenMethod:
             raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class{advice}")
         self.strategy_class: type[Any] = strategy_class
         self.algorithm_class = algorithm_of(strategy_class)
+        _check_not_of_an_app(strategy_class)
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
             others = [name for name, known in built_ins().items() if not mixes_models(known)]
             raise ExperimentError(
@@ -75,7 +78,7 @@ class ChosenMethod:
                     'experiment client = "package.module:Class"'
                 )
             self.settings: Settings = parse(self.strategy_class.settings_type, self._table, self._where)
-            if issubclass(strategy_class, PhasedStrategy):
+            if has_phases(strategy_class):
                 check_without_rounds(experiment)
         else:
             self.client = experiment.experiment.client or STOCK_CLIENT
@@ -103,6 +106,7 @@ class ChosenMethod:
     def algorithm(self, federation: Federation, plan: RunPlan, nodes: Nodes) -> Algorithm[Any]:
         """Build the algorithm of a method of rounds for this federation."""
         if self.algorithm_class is not None:
+            assert issubclass(self.algorithm_class, Algorithm)
             return self.algorithm_class(self.settings)
         assert issubclass(self.strategy_class, Strategy)
         # Where clients may be absent, a stock strategy must not wait for them.
@@ -110,25 +114,42 @@ class ChosenMethod:
         stock = build_stock(self.strategy_class, self._table, self._where, clients)
         return StockAlgorithm(stock, federation, plan, nodes)
 
-    def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
+    def build_of_phases(self, plan: PhasesPlan) -> PhaseStrategy:
         """Build the strategy of a method that goes through phases."""
-        assert issubclass(self.strategy_class, PhasedStrategy)
-        return self.strategy_class(self.settings, plan)
+        assert self.algorithm_class is not None
+        assert issubclass(self.algorithm_class, PhasedAlgorithm)
+        return PhaseStrategy(self.algorithm_class(self.settings), plan)
 
 
 def _is_strategy(found: Any) -> bool:
-    return isinstance(found, type) and issubclass(found, (Strategy, Algorithm))
+    return isinstance(found, type) and issubclass(found, (Strategy, Algorithm, PhasedAlgorithm))
 
 
-def algorithm_of(found: Any) -> type[Algorithm] | None:
+def algorithm_of(found: Any) -> type[Algorithm] | type[PhasedAlgorithm] | None:
     """Return the algorithm that a class is, or that it runs in a Flower app; None for any other strategy."""
     chosen = getattr(found, "algorithm_class", found)
-    return chosen if isinstance(chosen, type) and issubclass(chosen, Algorithm) else None
+    return chosen if isinstance(chosen, type) and issubclass(chosen, (Algorithm, PhasedAlgorithm)) else None
+
+
+def has_phases(found: Any) -> bool:
+    """Check whether a method goes through phases, and has no rounds."""
+    algorithm = algorithm_of(found)
+    return algorithm is not None and issubclass(algorithm, PhasedAlgorithm)
 
 
 def is_ours(found: Any) -> bool:
     """Check whether a class has settings, and clients of its own: a stock strategy of Flower has neither."""
     return issubclass(found, MethodStrategy) or algorithm_of(found) is not None
+
+
+def _check_not_of_an_app(found: Any) -> None:
+    """Raise ExperimentError for a class derived from one for own apps: an experiment would not run what it adds."""
+    if issubclass(found, PhasedMethod) and "algorithm_class" not in vars(found):
+        algorithm = found.algorithm_class
+        raise ExperimentError(
+            f"{found.__name__} is a strategy for a Flower app of its own, and experiments run its algorithm: derive it "
+            f"from {algorithm.__module__}:{algorithm.__name__}, or call its start in a ServerApp"
+        )
 
 
 def _default_client(found: Any) -> str:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
+from torch import Tensor
 
+from fedgraph.algorithms.phases import PhaseRun
 from fedgraph.data import DataSource, open_source
-from fedgraph.experiment import Experiment
+from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.models import ModelChoice, weights_sha256
-from fedgraph.runs import Callback, Evaluation, Recorder, RunFolder, client_coordinates, given_graph, summary_of
+from fedgraph.runs import (
+    Callback,
+    Evaluation,
+    Recorder,
+    RunFolder,
+    client_coordinates,
+    given_graph,
+    load_models,
+    summary_of,
+)
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.strategies.engine.phases import PhasesPlan
 
@@ -70,23 +82,28 @@ def execute_phases(
             write_graph(graph, folder.path / "graph.npz")
         return graph
 
-    plan = PhasesPlan(
-        client=method.client,
-        experiment=experiment.client_part(method.settings.as_table(nulls=True)),
+    def on_epoch(phase: str, epoch: int, losses: Mapping[str, float]) -> None:
+        folder.append({"round": epoch, "phase": phase, **losses})
+        for listener in listeners:
+            listener.on_epoch(phase, epoch)
+
+    roll_call = experiment.roll_call()
+    run = PhaseRun(
+        seed=head.seed,
         data=experiment.data,
         model=experiment.model,
-        seed=head.seed,
-        splits=experiment.evaluation.splits,
-        roll_call=experiment.roll_call(),
-        tolerant=head.on_missing == "skip",
-        timeout=head.timeout,
         source=source,
+        splits=experiment.evaluation.splits,
+        expect=roll_call.expect,
+        tolerant=head.on_missing == "skip",
+        defence=experiment.defence,
         graph_given=experiment.graph.source != "none",
         graph_of=graph_of,
-        folder=folder,
-        listeners=listeners,
-        defence=experiment.defence,
+        other_run=lambda other: _OtherRun(RunFolder.open(other)),
+        on_epoch=on_epoch,
     )
+    part = experiment.client_part(method.settings.as_table(nulls=True))
+    plan = PhasesPlan(method.client, part, roll_call, head.timeout, folder, run)
     strategy = method.build_of_phases(plan)
     folder.metrics.unlink(missing_ok=True)
     strategy.summary()
@@ -94,7 +111,7 @@ def execute_phases(
     outcome = strategy.outcome
     assert outcome is not None
     names, traffic = outcome.names, strategy.traffic
-    evaluation = Evaluation(outcome.rounds, names, outcome.metrics, torch.zeros(len(names), 0), outcome.absent)
+    evaluation = Evaluation(outcome.rounds, names, outcome.metrics, torch.zeros(len(names), 0), strategy.absent)
     recorder = Recorder(folder, names, checkpoint_every=1)
     for listener in (recorder, *listeners):
         listener.on_evaluation(evaluation)
@@ -103,7 +120,7 @@ def execute_phases(
             **summary_of(
                 experiment,
                 names,
-                outcome.data,
+                strategy.data,
                 rounds=outcome.rounds,
                 traffic=traffic,
                 seconds=strategy.seconds,
@@ -121,3 +138,19 @@ def execute_phases(
         "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
         traffic.exchanges, traffic.bytes_down / 1e6, traffic.bytes_up / 1e6,
     )  # fmt: skip
+
+
+class _OtherRun:
+    """A finished run as algorithms see it."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self.path = folder.path
+        self.check_same_data = folder.check_same_data
+
+    @property
+    def method_table(self) -> Mapping[str, Any]:
+        return load_experiment(self.path / "experiment.toml").method_table
+
+    def models(self) -> tuple[Mapping[str, Mapping[str, Tensor]], Mapping[str, Tensor] | None] | None:
+        return load_models(self._folder.models) if self._folder.models.is_file() else None

@@ -1,38 +1,61 @@
-"""Base class of strategies that go through phases with different exchanges, instead of repeating one round."""
+"""The engine runs an algorithm of phases: it sends, waits, leaves out who fails, keeps states and writes results."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from torch import Tensor
 
-from fedgraph.data import DataSource, SplitName
-from fedgraph.defence import DefenceTable
-from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation, RollCall, SomeAnswer, Traffic, ask_everybody, by_reason
-from fedgraph.graph import ClientGraph
-from fedgraph.models import TaskSpec
-from fedgraph.runs import Callback, RunFolder
+from fedgraph.algorithms.phases import (
+    Consult,
+    Identify,
+    Keep,
+    Opening,
+    Outcome,
+    PhasedAlgorithm,
+    PhaseRun,
+    Query,
+    Recall,
+    Step,
+    Without,
+)
+from fedgraph.federation import (
+    Federation,
+    OrderedGrid,
+    Present,
+    RollCall,
+    Traffic,
+    ask_everybody,
+    by_reason,
+    data_of,
+    identify,
+    nodes_may_come,
+    nodes_of,
+    split_replies,
+)
+from fedgraph.messages import Request, to_record
+from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
-from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.files import State
-from fedgraph.support.settings import S, Settings
+from fedgraph.support.errors import RunError
+from fedgraph.support.files import State, json_digest, load_state, save_state
+from fedgraph.support.settings import S
 from fedgraph.support.telling import tell
 
 log = logging.getLogger("fedgraph")
 
+_POLL_SECONDS = 0.5
+
 
 @dataclass(frozen=True)
 class PhasesPlan:
-    """What a strategy of phases needs to know about its run, beside its own settings.
+    """How the nodes of a run are reached, and where its results go.
 
     Attributes
     ----------
@@ -40,248 +63,285 @@ class PhasesPlan:
         Dotted path of the client class that answers the requests.
     experiment : str
         Part of the experiment that nodes get, as JSON.
-    data : Settings
-        The table ``[data]``.
-    model : mapping
-        The table ``[model]``; empty for methods that have models of their own.
-    seed : int
-        Seed of the run.
-    splits : tuple of str
-        Splits that are evaluated at the end.
     roll_call : RollCall
         Clients that the run waits for.
-    tolerant : bool
-        Continue without clients that have no usable answer, as long as there are ``min_clients``.
     timeout : float
         Seconds to wait for the answers of nodes.
-    source : callable
-        Opens the experiment's data set in the server's data folder.
-    graph_given : bool
-        Whether the experiment gives a client graph.
-    graph_of : callable
-        Returns the given client graph over the clients of a federation; None when the experiment gives none.
     folder : RunFolder
         Folder for results.
-    listeners : sequence of Callback
-        Callbacks that follow the progress of the run.
-    defence : DefenceTable
-        The table ``[defence]``.
+    run : PhaseRun
+        What the algorithm may know.
     """
 
     client: str
     experiment: str
-    data: Settings
-    model: Mapping[str, Any]
-    seed: int
-    splits: tuple[SplitName, ...]
     roll_call: RollCall
-    tolerant: bool
     timeout: float
-    source: Callable[[], DataSource]
-    graph_given: bool
-    graph_of: Callable[[Federation], ClientGraph | None]
     folder: RunFolder
-    listeners: Sequence[Callback] = ()
-    defence: DefenceTable = field(default_factory=DefenceTable)
-
-    @property
-    def min_clients(self) -> int:
-        """Fewest clients that must take part."""
-        return self.roll_call.min_clients
+    run: PhaseRun
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Result of a run.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Clients that took part.
-    data : str
-        Description of the data.
-    measured : str
-        Description of what the metrics measure.
-    metrics : mapping of str to Tensor
-        By ``<split>/<metric>`` the values ``[clients]``; where all clients have the same prediction, they have the same
-        value.
-    parameters : Tensor
-        What the server has learned, ``[parameters]``; empty when it learned nothing.
-    rounds : int
-        Passes over the training samples in which something was learned.
-    absent : mapping of str to str
-        Reasons why other clients are missing, by name.
-    facts : mapping
-        Further entries of ``summary.json``.
-    task : TaskSpec or None
-        The learning task; None where there is no single one.
-    groups : tuple of str or None
-        The group of each of ``names``, where the data defines groups.
-    """
-
-    names: tuple[str, ...]
-    data: str
-    measured: str
-    metrics: Mapping[str, Tensor]
-    parameters: Tensor
-    rounds: int = 1
-    absent: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    task: TaskSpec | None = None
-    groups: tuple[str, ...] | None = None
-
-
-class PhasedStrategy(MethodStrategy[S]):
-    """Base class of strategies that go through phases.
-
-    A method overrides ``execute``, and ``check`` where its settings may not fit each other.
+class PhaseStrategy(MethodStrategy[S]):
+    """Runs an algorithm of phases over nodes.
 
     Parameters
     ----------
-    settings : Settings
-        The method's table of the experiment, an instance of ``settings_type``.
+    algorithm : PhasedAlgorithm
+        The algorithm, with its settings.
     plan : PhasesPlan
-        What is the same for every strategy.
+        How nodes are reached.
 
     Attributes
     ----------
+    present : Present
+        Who takes part.
+    absent : dict of str to str
+        Reasons why others do not, by name.
+    data : str
+        Description of the data.
     traffic : Traffic
         Traffic so far.
     nodes : int
         Number of nodes that host clients.
     outcome : Outcome or None
-        Result of the run, after its end.
+        What came out, after the end.
     """
 
-    mixes_models = False
-
-    def __init__(self, settings: S, plan: PhasesPlan) -> None:
-        self.settings = settings
-        self.plan = plan
+    def __init__(self, algorithm: PhasedAlgorithm[S], plan: PhasesPlan) -> None:
+        self.algorithm, self.settings, self.plan = algorithm, algorithm.settings, plan
+        self.present, self.data, self.nodes = Present((), {}), "", 0
+        self.absent: dict[str, str] = {}
         self.traffic = Traffic()
-        self.nodes = 0
         self.outcome: Outcome | None = None
         self._began = time.monotonic()
+        self._asked = ""
+
+    @property
+    def class_name(self) -> str:
+        """The algorithm's, for messages."""
+        return type(self.algorithm).__name__
 
     @property
     def seconds(self) -> float:
         """Seconds that the run has taken, including those before the checkpoint that it continues from."""
         return time.monotonic() - self._began
 
-    def counters(self) -> State:
-        """Return traffic and time so far, for a checkpoint."""
-        return {"traffic": dict(vars(self.traffic)), "seconds": self.seconds}
-
-    def count_on(self, saved: State) -> None:
-        """Continue counting from a checkpoint."""
-        self.traffic = Traffic(**saved["traffic"])
-        self._began -= saved.get("seconds", 0.0)
-
-    def check(self) -> None:
-        """Raise ExperimentError for settings that cannot work whatever clients answer, before they are asked."""
-
-    @abstractmethod
-    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """Run all phases; return the outcome, and what the server has learned as named arrays."""
-
     def run(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
     ) -> Result:
-        """Check the settings and :meth:`execute`; initial arrays, number of rounds and ``evaluate_fn`` are ignored."""
-        self.check()
-        self.outcome, arrays = self.execute(grid)
+        """Run the algorithm to its end, and write what comes out to the run folder; arguments but the grid are ignored.
+
+        Raises
+        ------
+        FedgraphError
+            When clients are missing or too few, and whatever the algorithm raises.
+        """
+        self.algorithm.check(self.plan.run)
+        self.outcome = self._ended(grid)
+        for name, write in self.outcome.files.items():
+            write(self.plan.folder.path / name)
         means = MetricRecord()
         for name, values in self.outcome.metrics.items():
             means[name] = float(values.nanmean())
-        return Result(arrays=arrays, evaluate_metrics_serverapp={1: means})
+        return Result(arrays=to_record(self.outcome.arrays), evaluate_metrics_serverapp={1: means})
 
-    def ask(
-        self, grid: Grid, content: RecordDict, message_type: str, read: Callable[[RecordDict], SomeAnswer]
-    ) -> dict[int, SomeAnswer]:
-        """Run one exchange with all nodes, and return what ``read`` makes of their answers, by node id.
+    def _ended(self, grid: Grid) -> Outcome:
+        phases, told = self.algorithm.phases(self.plan.run), None
+        while True:
+            try:
+                step = phases.send(told)
+            except StopIteration as end:
+                found: Outcome = end.value
+                return found
+            told = self._done(grid, step)
 
-        Raises
-        ------
-        IdentityError
-            As for :func:`fedgraph.federation.ask_everybody`.
-        """
-        plan = self.plan
-        answers = ask_everybody(
-            grid,
-            content,
-            message_type,
-            read,
-            plan.roll_call,
-            timeout=plan.timeout,
-            tolerate=plan.tolerant,
-            on_wait=lambda text: log.info("waiting for nodes: %s", text),
-            traffic=self.traffic,
-        )
-        hosts = sum(bool(answer.clients) for answer in answers.values())
-        self.nodes = max(self.nodes, hosts)
-        clients = sum(len(answer.clients) for answer in answers.values())
-        tell(f"exchange {self.traffic.exchanges}: answers for {clients} clients from {hosts} nodes")
+    def _done(self, grid: Grid, step: Step) -> Any:
+        """Do what the algorithm yields, and return what it gets."""
+        match step:
+            case Opening():
+                return self._opened(grid, step)
+            case Identify():
+                return self._identified(grid, step)
+            case Query():
+                return self._answers(grid, step)
+            case Consult():
+                return self._consulted(grid, step)
+            case Without():
+                return self._without(step.lost, step.error)
+            case Recall():
+                return self._recalled(step)
+            case Keep():
+                self._keep(step.state)
+
+    # ---- exchanges -------------------------------------------------------------------------------------------------
+
+    def _opened(self, grid: Grid, opening: Opening) -> Mapping[int, Any]:
+        """Ask all nodes, those too that connect in time, and return their answers by node id."""
+        answers = self._asked_until_enough(grid, opening)
+        word, known = self.algorithm.word, opening.known
+        node_of = nodes_of({node: answer.clients for node, answer in answers.items()}, word)
+        self.present = Present.on({name: node for name, node in node_of.items() if known is None or name in known})
+        self.data = data_of(answer.data for answer in answers.values() if answer.clients)
+        self.nodes = sum(bool(answer.clients) for answer in answers.values())
+        log.info("%d %ss on %d nodes; data: %s", len(self.present.names), word, self.nodes, self.data)
+        self._check_present({})
+        told = f"answers for {len(self.present.names)} clients from {self.nodes} nodes"
+        tell(f"exchange {self.traffic.exchanges}: {told}")
         return answers
 
-    def check_present(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
-        """Check that the run may continue with those that are ``present``, and log why the others are missing.
+    def _identified(self, grid: Grid, step: Identify) -> Federation:
+        """Ask all nodes for the clients that they host, and what these have."""
+        plan = self.plan
+        roll_call = plan.roll_call
+        if plan.run.tolerant and roll_call.expect is None:
+            roll_call = replace(roll_call, expect=step.expect)
+        federation = identify(
+            grid, plan.client, plan.experiment, roll_call, False,
+            on_wait=_waiting, traffic=self.traffic, tolerate=plan.run.tolerant,
+        )  # fmt: skip
+        self.present, self.data, self.nodes = federation, federation.data, len(federation.hosts)
+        log.info("%d clients on %d nodes; data: %s", len(federation.names), self.nodes, federation.data)
+        return federation
+
+    def _asked_until_enough(self, grid: Grid, opening: Opening) -> dict[int, Any]:
+        """Ask all nodes, again when another one connects, until nothing is lacking or no more may come."""
+        deadline = time.monotonic() + self.plan.roll_call.wait
+        while True:
+            # Of these exchanges only the last one counts, as for any opening query.
+            before, asked = replace(self.traffic), set(grid.get_node_ids())
+            content = self._addressed(opening.request).pack()
+            answers = ask_everybody(
+                grid,
+                content,
+                opening.message_type,
+                opening.read,
+                self.plan.roll_call,
+                timeout=self.plan.timeout,
+                tolerate=self.plan.run.tolerant,
+                on_wait=_waiting,
+                traffic=self.traffic,
+            )
+            lacking = opening.lacking(answers)
+            if not lacking:
+                return answers
+            _waiting(lacking)
+            asked |= set(answers)
+            while set(grid.get_node_ids()) <= asked:
+                if time.monotonic() > deadline or not nodes_may_come(grid):
+                    return answers
+                time.sleep(_POLL_SECONDS)
+            self.traffic = before
+
+    def _answers(self, grid: Grid, query: Query) -> dict[str, Any]:
+        """Run one exchange with all who take part, and return what is read of their answers."""
+        hosted = {node: self.present.clients_of(node) for node in self.present.hosts}
+        group, where = ("", "") if query.step is None else (str(query.step), f"step {query.step}: ")
+
+        def read(node: int, content: RecordDict) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+            return query.read(hosted[node], content)
+
+        messages = [
+            Message(self._addressed(query.request, names).pack(), node, query.message_type, group_id=group)
+            for node, names in hosted.items()
+        ]
+        received = OrderedGrid(grid, self.present, self.traffic).send_and_receive(messages, timeout=self.plan.timeout)
+        replies, problems = split_replies(received, hosted, read)
+        lost = {name: problem for node, problem in problems.items() for name in hosted[node]}
+        answers: dict[str, Any] = {}
+        for found, unusable in replies.values():
+            answers |= found
+            lost |= unusable
+        return {name: answers[name] for name in self._without(lost, where=where)}
+
+    def _consulted(self, grid: Grid, consult: Consult) -> tuple[dict[str, Any], dict[str, str]]:
+        """Run one exchange with nodes for what they are beside their clients; return answers and problems by name."""
+        names = {node: name for name, node in consult.nodes.items()}
+        requests = {node: self._addressed(consult.request(name)) for node, name in names.items()}
+        messages = [Message(request.pack(), node, "query") for node, request in requests.items()]
+        ordered = OrderedGrid(grid, Present.on(consult.nodes), self.traffic)
+        replies, problems = split_replies(
+            ordered.send_and_receive(messages, timeout=self.plan.timeout),
+            names,
+            lambda node, content: consult.read(names[node], content),
+        )
+        return (
+            {name: replies[node] for node, name in names.items() if node in replies},
+            {name: problems[node] for node, name in names.items() if node in problems},
+        )
+
+    def _addressed(self, asked: Request | Callable[[tuple[str, ...]], Request], names: tuple[str, ...] = ()) -> Request:
+        plan, request = self.plan, asked(names) if callable(asked) else asked
+        return replace(request, client=plan.client, experiment=plan.experiment, run=request.run or plan.folder.name)
+
+    # ---- who is there ----------------------------------------------------------------------------------------------
+
+    def _without(self, lost: Mapping[str, str], error: Exception | None = None, where: str = "") -> tuple[str, ...]:
+        """Go on without some clients, where that is tolerated; return the names of the others."""
+        if lost:
+            if error is not None and not self.plan.run.tolerant:
+                raise error
+            self.present = self.present.without(lost)
+            new = {name: reason for name, reason in lost.items() if name not in self.absent}
+            self.absent |= new
+            self._check_present(new, where)
+        return self.present.names
+
+    def _check_present(self, lost: Mapping[str, str], where: str = "") -> None:
+        """Check that the run may go on, before anything is sent next, and log why some have just been lost.
 
         An error has the reasons itself, and only recommends to go on without clients where others are left.
-
-        Parameters
-        ----------
-        absent : mapping of str to str
-            Reasons by client.
-        present : int
-            Number of other clients.
-        word : str, default "client"
-            Name for a client in messages, for example "owner".
-
-        Raises
-        ------
-        RunError
-            When clients are missing and the plan is not tolerant, or when fewer than ``min_clients`` are left.
         """
-        reasons = "; ".join(by_reason(absent))
-        enough = present >= max(1, self.plan.min_clients)
-        if absent and not self.plan.tolerant:
-            plural = "s" if len(absent) > 1 else ""
+        word, present, least = self.algorithm.word, len(self.present.names), self.plan.roll_call.min_clients
+        reasons, enough = "; ".join(by_reason(self.absent)), present >= max(1, least)
+        if self.absent and not self.plan.run.tolerant:
+            plural = "s" if len(self.absent) > 1 else ""
             advice = '. To go on without them, set [experiment] on-missing = "skip"' if present else ""
             advice += " and a lower min-clients" if present and not enough else ""
-            raise RunError(f"nothing usable from {len(absent)} {word}{plural} ({reasons}){advice}")
+            raise RunError(f"{where}nothing usable from {len(self.absent)} {word}{plural} ({reasons}){advice}")
         if not enough:
             raise RunError(
-                f"only {present} of at least {self.plan.min_clients} {word}s ([experiment] min-clients) sent anything "
-                f"usable ({reasons or 'no node hosts one'})"
+                f"{where}only {present} of at least {least} {word}s ([experiment] min-clients) sent anything usable "
+                f"({reasons or 'no node hosts one'})"
             )
-        for reason in by_reason(absent):
-            log.warning("nothing usable from %s %s", word, reason)
+        for reason in by_reason(lost):
+            log.warning("%snothing usable from %s %s", where, word, reason)
+        self.algorithm.check_enough(present, least)
 
-    @classmethod
-    def steps_of(cls, settings: S, rounds: int) -> int | None:
-        """Return None: the number of epochs is not known."""
-        return None
+    # ---- what is kept, and what comes out --------------------------------------------------------------------------
+
+    def _keep(self, state: Mapping[str, Any]) -> None:
+        there = {"names": list(self.present.names), "absent": self.absent, "data": self.data}
+        kept = {**state, "asked": self._asked, "there": there, **self._counters()}
+        save_state(self.plan.folder.checkpoint, kept)
+
+    def _recalled(self, recall: Recall) -> dict[str, Any]:
+        """Return what a run that was stopped has kept; nothing when clients or the experiment have changed."""
+        path, tables = self.plan.folder.checkpoint, json.loads(self.plan.experiment)
+        own = {key: value for key, value in tables["method"].items() if key not in self.algorithm.may_change}
+        self._asked = json_digest([self.plan.client, {**tables, "method": own}, *recall.of])
+        if not path.exists():
+            return {}
+        saved = load_state(path)
+        there = saved.pop("there", {})
+        self._count_on(saved.pop("traffic"), saved.pop("seconds"))
+        if saved.pop("asked", None) != self._asked:
+            log.info("clients or the experiment have changed since this run was stopped: it begins anew")
+            return {}
+        if not self.present.names:
+            # Nobody is asked again: where clients are now does not matter.
+            self.present = Present.on(dict.fromkeys(there["names"], 0))
+            self.absent, self.data = dict(there["absent"]), there["data"]
+        return saved
+
+    def _counters(self) -> State:
+        return {"traffic": dict(vars(self.traffic)), "seconds": self.seconds}
+
+    def _count_on(self, traffic: Mapping[str, int], seconds: float) -> None:
+        """Count what a stopped run has counted beside what was counted since it went on."""
+        counted = vars(self.traffic)
+        self.traffic = Traffic(**{name: number + counted[name] for name, number in traffic.items()})
+        self._began -= seconds
 
 
-def check_without_rounds(experiment: Experiment) -> None:
-    """Raise ExperimentError for settings of an experiment that only apply to methods of rounds."""
-    where = f"method '{experiment.method.name}'"
-    if experiment.experiment.on_missing == "keep-last":
-        raise ExperimentError(
-            f'[experiment] on-missing = "keep-last" is not for {where}: a client answers each question once, so that '
-            'nothing is there from before; use "fail" or "skip"'
-        )
-    if experiment.evaluation.targets:
-        raise ExperimentError(f"[evaluation] targets are reached in rounds, of which {where} has none: leave them out")
-    if experiment.evaluation.compare_peers:
-        raise ExperimentError(
-            f"[evaluation] compare-peers compares models of one architecture, and the owners of {where} bring their "
-            "own: leave it out"
-        )
-    if experiment.evaluation.monitor is not None:
-        raise ExperimentError(
-            f"[evaluation] monitor and patience stop rounds, of which {where} has none: leave them out, or set "
-            f"patience in [{experiment.method.name}] where that table has it"
-        )
-    if experiment.fairness is not None:
-        raise ExperimentError(f"[fairness] follows the models of clients, of which {where} has none: leave it out")
+def _waiting(text: str) -> None:
+    log.info("waiting for nodes: %s", text)

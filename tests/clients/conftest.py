@@ -58,7 +58,9 @@ class OneNode:
 
     def request(self, server_round=1, shared=None, stacked=None, clients=None, **fields):
         names = self.clients if clients is None else clients
-        return WorkRequest("c", self.part, "run", names, server_round, stacked or {}, shared or {}, **fields)
+        return WorkRequest(
+            names, server_round, stacked or {}, shared or {}, **fields, client="c", experiment=self.part, run="run"
+        )
 
     def served(self, *arguments, **fields):
         """The client class's answer in the making."""

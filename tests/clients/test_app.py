@@ -56,8 +56,9 @@ def work(part, client=COHORT_CLIENT, clients=("client-0",), kind="evaluate", **c
     grid = LocalGrid(app, [{"clients": "client-0", **config}])
     models = torch.zeros(1, 64 * 16 + 16 + 16 * 10 + 10)
     request = WorkRequest(
-        client, part, "run", clients, 1, {"parameters": models}, evaluate=("test",), train=kind == "train"
-    )
+        clients, 1, {"parameters": models}, evaluate=("test",), train=kind == "train",
+        client=client, experiment=part, run="run",
+    )  # fmt: skip
     (reply,) = grid.send_and_receive([Message(request.pack(), 1000, kind)])
     return reply
 

@@ -31,7 +31,7 @@ def ask(patches_tables, tmp_path, data_dir):
         config = {"clients": ",".join(NAMES), "state-dir": str(tmp_path / "state"), **(config or {})}
         config = {key: value for key, value in config.items() if value is not None}
         node = Node.of(Context(1, 1, {"data-dir": str(data_dir), **config}, RecordDict(), {}))
-        asked = EmbedRequest("fedgraph.clients.f3:F3Client", part, run, **request)
+        asked = EmbedRequest(**request, client="fedgraph.clients.f3:F3Client", experiment=part, run=run)
         message = Message(asked.pack(), 1, EmbedRequest.message_type)
         return EmbedReply.unpack(F3Client.handle(message, node))
 
@@ -241,6 +241,6 @@ def test_data_whose_clients_have_the_same_features_is_refused(ask, digits_tables
 def test_errors_of_a_node_go_back_in_its_own_words(patches_tables, data_dir, tmp_path):
     part = parse_experiment(patches_tables).client_part({})
     config = {"clients": "patch-9-9", "data-dir": str(data_dir), "state-dir": str(tmp_path)}
-    request = EmbedRequest("fedgraph.clients.f3:F3Client", part, "run")
+    request = EmbedRequest(client="fedgraph.clients.f3:F3Client", experiment=part, run="run")
     reply = client_app(Message(request.pack(), 1, EmbedRequest.message_type), Context(1, 1, config, RecordDict(), {}))
     assert "patch-9-9" in error_of(reply)

@@ -4,13 +4,13 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
+from fedgraph.algorithms.f3_secret_messages import ComputeRequest, Introduction, ShareRequest
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3_secret import SecretClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages import check_content, error_of
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
-from fedgraph.methods.f3_secret import STEP, ComputeRequest, Introduction, ShareRequest
 from fedgraph.privacy.secret.sealed import fingerprint
 from fedgraph.support.errors import ReplyError
 
@@ -45,16 +45,24 @@ def test_a_node_that_only_aggregates_needs_neither_owners_nor_data(part, tmp_pat
     config = {"aggregator": "north", "state-dir": str(tmp_path), "data-dir": str(tmp_path / "nowhere")}
     context = Context(1, 1, config, RecordDict(), {})
     problem, content = ask(
-        context, EmbedRequest(SECRET, part({}), "run", embeddings=False).pack(), EmbedRequest.message_type
+        context,
+        EmbedRequest(embeddings=False, client=SECRET, experiment=part({}), run="run").pack(),
+        EmbedRequest.message_type,
     )
     assert problem is None
     answer = Introduction.unpack(content)
     assert (answer.clients, answer.partition, answer.aggregator, len(answer.public)) == ((), None, "north", 32)
-    _, again = ask(context, EmbedRequest(SECRET, part({}), "run", embeddings=False).pack(), EmbedRequest.message_type)
+    _, again = ask(
+        context,
+        EmbedRequest(embeddings=False, client=SECRET, experiment=part({}), run="run").pack(),
+        EmbedRequest.message_type,
+    )
     assert Introduction.unpack(again).public == answer.public
     # Where owners train and the aggregator has nothing to do, it says so.
     problem, content = ask(
-        context, EmbedRequest("fedgraph.clients.f3:F3Client", part({}), "run").pack(), EmbedRequest.message_type
+        context,
+        EmbedRequest(client="fedgraph.clients.f3:F3Client", experiment=part({}), run="run").pack(),
+        EmbedRequest.message_type,
     )
     assert problem is None
     assert EmbedReply.unpack(content).clients == ()
@@ -62,7 +70,9 @@ def test_a_node_that_only_aggregates_needs_neither_owners_nor_data(part, tmp_pat
 
 def test_a_node_may_host_owners_and_aggregate(part, node):
     both = node(clients=NAMES[0], aggregator="north")
-    answer = SecretClient(both, part({})).introduce(EmbedRequest(SECRET, part({}), "run", embeddings=False))
+    answer = SecretClient(both, part({})).introduce(
+        EmbedRequest(embeddings=False, client=SECRET, experiment=part({}), run="run")
+    )
     assert (answer.clients, answer.aggregator) == (NAMES[:1], "north")
     dealt = node(partition_id=1, num_partitions=4)
     assert SecretClient(dealt, part({"simulated-aggregators": 2})).aggregator == "aggregator-001"
@@ -71,7 +81,9 @@ def test_a_node_may_host_owners_and_aggregate(part, node):
 
 
 def shares(part, aggregators, owners=NAMES[:1], **method):
-    return ShareRequest(SECRET, part(method), "run", "r", "test", dict.fromkeys(owners, "f"), aggregators)
+    return ShareRequest(
+        "r", "test", dict.fromkeys(owners, "f"), aggregators, client=SECRET, experiment=part(method), run="run"
+    )
 
 
 def test_owners_refuse_aggregators_that_are_too_few_or_one_under_two_names(part, node):
@@ -84,8 +96,9 @@ def test_owners_refuse_aggregators_that_are_too_few_or_one_under_two_names(part,
 def test_an_aggregator_answers_for_itself_only(part, node):
     nothing = torch.zeros(0, dtype=torch.int64)
     asked = ComputeRequest(
-        SECRET, part({}), "run", "r", "south", (), (), nothing, (), torch.zeros(0, 0, dtype=torch.bool), nothing,
+        "r", "south", (), (), nothing, (), torch.zeros(0, 0, dtype=torch.bool), nothing,
         torch.zeros(1, 1, 0, 0, dtype=torch.int64), torch.zeros(0, 1, 1, dtype=torch.int64), {},
+        client=SECRET, experiment=part({}), run="run",
     )  # fmt: skip
     with pytest.raises(ReplyError, match="aggregator 'south' is asked, but this one is 'north'"):
         SecretClient(node(aggregator="north"), part({})).compute(asked)
@@ -95,7 +108,7 @@ def test_unknown_steps_are_refused(part, node):
     content = shares(part, {}).pack()
     content["config"]["step"] = "steal"
     with pytest.raises(ReplyError, match="asks for 'steal'"):
-        SecretClient.handle(Message(content, 1, STEP), node(clients=NAMES[0]))
+        SecretClient.handle(Message(content, 1, "query"), node(clients=NAMES[0]))
 
 
 def test_an_aggregator_may_have_an_equals_sign_in_its_name(part, node):

@@ -8,13 +8,14 @@ import math
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest, scores_from_text
+from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.schema.json import schema_from_json
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest, scores_from_text
 from fedgraph.support.errors import DataError, IdentityError, ReplyError
 from fedgraph.support.settings import parse
 
@@ -33,7 +34,9 @@ def ask(table_tables, tmp_path, data_dir):
         part = experiment.client_part(settings.as_table())
         places = {"clients": NAMES, "state-dir": str(tmp_path / "state"), "data-dir": str(data_dir)}
         node = Node.of(Context(1, 1, {**places, **(config or {})}, RecordDict(), {}))
-        request = PhaseRequest("fedgraph.clients.fedngm:FedNGMClient", part, "run", phase, **known)
+        request = PhaseRequest(
+            phase, **known, client="fedgraph.clients.fedngm:FedNGMClient", experiment=part, run="run"
+        )
         content = FedNGMClient.handle(Message(request.pack(), 1, "query"), node)
         return PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1])
 

@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest
+from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients import table_client_app
 from fedgraph.data.schema import schema_from_json
 from fedgraph.messages import check_content, error_of
 from fedgraph.messages.queries import ask_for_personal_models
-from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest
 
 FRAME = pd.DataFrame({"age": [1.5, 2.5] * 20, "ward": ["a", "b"] * 20, "name": [f"Jones {row}" for row in range(40)]})
 
@@ -26,7 +27,7 @@ def ask(tmp_path):
 
 def request(phase="schema", **tables):
     told = {"seed": 0, "method": FedNGMSettings().as_table(nulls=True), "table": {}, **tables}
-    return PhaseRequest("", json.dumps(told), "run", phase).pack()
+    return PhaseRequest(phase, experiment=json.dumps(told), run="run").pack()
 
 
 def test_names_and_kinds_of_features_are_told_and_rare_words_are_not(ask):
@@ -40,7 +41,7 @@ def test_names_and_kinds_of_features_are_told_and_rare_words_are_not(ask):
 
 def test_errors_say_what_is_wrong_and_no_values(ask):
     assert "does not know which client it is" in error_of(ask(request()))
-    old = PhaseRequest("", '{"seed": 0, "method": {}}', "run", "schema").pack()
+    old = PhaseRequest("schema", experiment='{"seed": 0, "method": {}}', run="run").pack()
     assert "lacks 'table'" in error_of(ask(old, client="a"))
     assert "a phase '3'" in error_of(ask(RecordDict({"config": ConfigRecord({"phase": 3})}), client="a"))
 

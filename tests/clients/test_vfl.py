@@ -4,11 +4,11 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
+from fedgraph.algorithms.vfl_messages import StepReply, StepRequest
 from fedgraph.clients.engine.node import Node, forget_cohorts
 from fedgraph.clients.vfl import VerticalClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
-from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.training.client_state import ClientState
 
@@ -32,7 +32,7 @@ class VerticalNode:
         self.node = Node.of(Context(1, 1, config, RecordDict(), {}))
 
     def open(self, run="run"):
-        request = EmbedRequest("fedgraph.clients.vfl:VerticalClient", self.part, run)
+        request = EmbedRequest(client="fedgraph.clients.vfl:VerticalClient", experiment=self.part, run=run)
         self.data = VerticalClient(self.node, request).source.load_owners(NAMES)
         return EmbedReply.unpack(
             VerticalClient.handle(Message(request.pack(), 1, EmbedRequest.message_type), self.node)
@@ -41,8 +41,9 @@ class VerticalNode:
     def step(self, step, update, gradient, embed, training=True, run="run", keep_from=0):
         size = gradient.shape[2]
         request = StepRequest(
-            "c", self.part, run, NAMES, step, tuple(update), gradient, tuple(embed), training, keep_from
-        )
+            NAMES, step, tuple(update), gradient, tuple(embed), training, keep_from,
+            client="c", experiment=self.part, run=run,
+        )  # fmt: skip
         content = VerticalClient.handle(Message(request.pack(), 1, "train"), self.node)
         return StepReply.unpack(content, NAMES, (2, len(embed), size)).embeddings
 
@@ -145,10 +146,10 @@ def test_the_start_is_the_models_as_drawn_or_as_trained(make):
     drawn, trained = make(), make(method={"pre-trained": True})
     drawn.open("drawn")
     trained.open("trained")
-    stage = VerticalClient(drawn.node, EmbedRequest("c", drawn.part, "x")).stage(drawn.data)
+    stage = VerticalClient(drawn.node, EmbedRequest(client="c", experiment=drawn.part, run="x")).stage(drawn.data)
     assert torch.equal(drawn.models("drawn"), stage.stacked()[0].parameters)
     assert not torch.equal(drawn.models("drawn"), trained.models("trained"))
-    stage = VerticalClient(trained.node, EmbedRequest("c", trained.part, "x")).stage(drawn.data)
+    stage = VerticalClient(trained.node, EmbedRequest(client="c", experiment=trained.part, run="x")).stage(drawn.data)
     assert torch.equal(trained.models("trained"), stage.stacked()[0].parameters)
 
 
@@ -245,7 +246,8 @@ def test_a_step_for_owners_of_other_nodes_is_refused(make):
     node = make()
     node.open()
     request = StepRequest(
-        "c", node.part, "run", ("patch-0-1", "patch-1-1"), 1, (), torch.zeros(2, 0, HIDDEN), node.data.keys[:5], True, 0
-    )
+        ("patch-0-1", "patch-1-1"), 1, (), torch.zeros(2, 0, HIDDEN), node.data.keys[:5], True, 0,
+        client="c", experiment=node.part, run="run",
+    )  # fmt: skip
     with pytest.raises(IdentityError, match="does not host owner patch-1-1"):
         VerticalClient.handle(Message(request.pack(), 1, "train"), node.node)

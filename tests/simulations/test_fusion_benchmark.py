@@ -33,13 +33,13 @@ def test_a_row_for_each_graph_beside_the_numbers_of_the_paper(tmp_path, monkeypa
 
 def test_a_measurement_is_a_real_fit(monkeypatch):
     fits = []
-    kept = fusion.fit
+    kept = fusion.training.fit
 
     def spy(settings, data, seed):
         fits.append((settings.epochs, settings.graph, settings.draw_per, tuple(data.embeddings.shape)))
         return kept(settings, data, seed)
 
-    monkeypatch.setattr(fusion, "fit", spy)
+    monkeypatch.setattr(fusion.training, "fit", spy)
     found = fusion.measure(4, 100, 3, 2, "gumbel", "batch", 1, "cpu")
     assert fits == [(1, "gumbel", "batch", (20, 4, 3)), (2, "gumbel", "batch", (100, 4, 3))]
     assert found["wall"] > 0

@@ -11,9 +11,8 @@ from flwr.clientapp import ClientApp
 from sklearn.datasets import load_iris
 
 from fedgraph.clients import client_name, embeddings, penultimate
-from fedgraph.federation import JoinedSamples
 from fedgraph.federation.grids import LocalGrid
-from fedgraph.fusion import FusionClassifier
+from fedgraph.fusion import FusionClassifier, JoinedSamples
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import to_record
 from fedgraph.strategies import F3

@@ -2,16 +2,16 @@
 
 import csv
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from fedgraph.algorithms.f3_inference import unchanged
+from fedgraph.algorithms.phases import Without
 from fedgraph.clients.app import app as client_app
-from fedgraph.federation.joined_samples import JoinedSamples
+from fedgraph.fusion import JoinedSamples
 from fedgraph.fusion.model_file import FittedFusion
-from fedgraph.strategies.f3_inference import unchanged
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError, RunError
 from fedgraph.support.files import load_state
 
@@ -129,22 +129,37 @@ def test_who_must_have_sent_embeddings_and_who_need_not(patches_tables, run_expe
     run = run_experiment(patches_tables, node_configs=nodes)
     fusion = FittedFusion.read(run.path / "fusion.safetensors")
     joined = JoinedSamples.of_state(load_state(run.checkpoint)["samples"])
-    strict = SimpleNamespace(plan=SimpleNamespace(tolerant=False))
-    unchanged(strict, fusion, joined, sent=True)
+    assert left_out(fusion, joined, sent=True) is None
     nothing = torch.tensor([6, 0, 6, 6])
     lacking = replace(joined, sizes=nothing, fingerprints=(joined.fingerprints[0], "", *joined.fingerprints[2:]))
-    unchanged(strict, fusion, lacking)
-    with pytest.raises(DataError, match="embeddings of patch-0-1 have another length"):
-        unchanged(strict, fusion, lacking, sent=True)
+    assert left_out(fusion, lacking) is None
+    without = left_out(fusion, lacking, sent=True)
+    assert list(without.lost) == ["patch-0-1"]
+    assert str(without.error).startswith("embeddings of patch-0-1 have another length")
     absent = joined.present.clone()
     absent[:, 1] = False
-    unchanged(strict, fusion, replace(lacking, present=absent), sent=True)
+    assert left_out(fusion, replace(lacking, present=absent), sent=True) is None
     other = replace(joined, fingerprints=("x", joined.fingerprints[1], "y", joined.fingerprints[3]))
     for sent in (True, False):
-        with pytest.raises(DataError, match="embeddings of patch-0-0, patch-1-0 are by other models"):
-            unchanged(strict, fusion, other, sent)
-        with pytest.raises(DataError, match="embeddings of patch-1-1 have another length"):
-            unchanged(strict, fusion, replace(joined, sizes=torch.tensor([6, 6, 6, 5])), sent)
+        without = left_out(fusion, other, sent)
+        assert list(without.lost) == ["patch-0-0", "patch-1-0"]
+        assert str(without.error).startswith("embeddings of patch-0-0, patch-1-0 are by other models")
+        without = left_out(fusion, replace(joined, sizes=torch.tensor([6, 6, 6, 5])), sent)
+        assert str(without.error).startswith("embeddings of patch-1-1 have another length")
+
+
+def left_out(fusion, joined, sent=False):
+    """Who is left out, or nobody."""
+    phase = unchanged(fusion, joined, "test", sent)
+    try:
+        step = next(phase)
+    except StopIteration:
+        return None
+    assert isinstance(step, Without)
+    with pytest.raises(StopIteration) as end:
+        phase.send(None)
+    assert not end.value.value.present[:, [joined.owners.index(owner) for owner in step.lost]].any()
+    return step
 
 
 def test_what_it_cannot_work_with_is_told(patches_tables, run_experiment, nodes, later):

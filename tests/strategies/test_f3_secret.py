@@ -186,8 +186,8 @@ def test_nobody_sees_an_embedding(trained, tmp_path, in_bytes):
 
 def unsealed(wire, message):
     """What the aggregator that gets the message can open with its own key, int64 by owner."""
+    from fedgraph.algorithms.f3_secret_messages import ComputeRequest, binding
     from fedgraph.clients.engine.node import Node
-    from fedgraph.methods.f3_secret import ComputeRequest, binding
     from fedgraph.privacy.secret import field
     from fedgraph.privacy.secret.aggregator_files import own_keys
 
@@ -305,7 +305,7 @@ def test_owners_that_are_lost_on_the_way(trained):
             return Message(error_content("lost"), reply_to=message)
         return reply
 
-    with pytest.raises(RunError, match="nothing usable from 2 owners.*patch-1-0: lost.*on-missing"):
+    with pytest.raises(RunError, match="nothing usable from 2 owners .patch-1-0, patch-1-1: lost.*on-missing"):
         trained(client=Wire(spoil))
     skip = {"on-missing": "skip"}
     found = trained(client=Wire(spoil), experiment=skip)
@@ -351,7 +351,7 @@ def test_a_third_model_on_the_same_samples_is_refused_by_the_aggregators(trained
         fusion.network.weights[0].data = torch.randn(fusion.network.weights[0].shape, generator=random)
         return fusion
 
-    monkeypatch.setattr("fedgraph.strategies.f3_secret.FittedFusion.read", other)
+    monkeypatch.setattr("fedgraph.fusion.FittedFusion.read", other)
     other.seed = 1
     trained()  # 4 of 6 numbers are known now
     other.seed = 2
@@ -454,6 +454,6 @@ def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data
 
     part = parse_experiment(trained.tables).client_part({"run": "x"})
     node = Node.of(Context(1, 1, {"clients": OWNERS[0], "data-dir": str(data_dir)}, RecordDict(), {}))
-    asked = EmbedRequest("fedgraph.clients.f3_secret:SecretClient", part, "run")
+    asked = EmbedRequest(client="fedgraph.clients.f3_secret:SecretClient", experiment=part, run="run")
     with pytest.raises(ReplyError, match="asks for embeddings in the clear"):
         SecretClient.handle(Message(asked.pack(), 1, EmbedRequest.message_type), node)

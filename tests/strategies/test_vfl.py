@@ -9,12 +9,12 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from torch.nn import functional
 
+from fedgraph.algorithms.vfl import VerticalSettings
 from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.fusion import build_network
 from fedgraph.fusion.owner_models.pretraining import initial_models
 from fedgraph.messages import error_content
-from fedgraph.methods.vfl import VerticalSettings
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.runs.folder import RunFolder
@@ -255,13 +255,13 @@ def test_a_run_that_was_stopped_goes_on_after_its_last_epoch(
 def test_a_resumed_run_that_had_no_more_to_learn_does_not(tables, run_experiment, tmp_path, monkeypatch):
     tables["vfl"] |= {"epochs": 9, "patience": 1, "learning-rates": [0.3]}
 
-    def killed(*arguments):
+    def killed(*arguments, **named):
         raise KeyboardInterrupt
 
     whole = run_experiment(tables)
     assert 1 < whole.summary()["rounds"] < 9
     with monkeypatch.context() as patch:
-        patch.setattr("fedgraph.strategies.vfl.write_predictions", killed)
+        patch.setattr("fedgraph.algorithms.vfl.outcome_of", killed)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(tables)
     (path,) = (path for path in (tmp_path / "runs").iterdir() if path != whole.path)
@@ -355,7 +355,7 @@ def with_strangers(content):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_nan, "step 3: no usable embeddings from patch-0-0, patch-0-1: .*NaN, infinite"),
+        (with_nan, r"step 3: nothing usable from 2 owners \(patch-0-0, patch-0-1: .*NaN, infinite"),
         (with_strangers, "step 3: .*speaks for ..x., .y.."),
         (lambda content: error_content("the disk is full"), "step 3: .*patch-0-0, patch-0-1: the disk is full"),
     ],
@@ -404,7 +404,7 @@ def test_a_node_that_falls_silent_is_named(tables, run_experiment, monkeypatch):
         return [reply for reply, is_mine in zip(replies, mine, strict=True) if not is_mine]
 
     monkeypatch.setattr(LocalGrid, "send_and_receive", lossy)
-    with pytest.raises(RunError, match="step 1: no usable embeddings from patch-1-0, patch-1-1"):
+    with pytest.raises(RunError, match=r"step 1: nothing usable from 2 owners \(patch-1-0, patch-1-1: no reply"):
         run_experiment(tables)
 
 
@@ -417,7 +417,7 @@ def test_divergence_is_told(tables, run_experiment, where):
         tables["vfl"] |= {"pre-trained": False, "epochs": 3}
     with pytest.raises(RunError) as raised:
         run_experiment(tables)
-    text = "learning together diverged in epoch 1: .*lower learning-rates" if where == "fusion" else "no usable embedd"
+    text = "learning together diverged in epoch 1: .*lower learning-rates" if where == "fusion" else "nothing usable"
     assert re.search(text, str(raised.value))
 
 

@@ -22,12 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 from fedgraph.data.columns.columns import in_order, is_number
 from fedgraph.data.schema.json import check_limits
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError
+from fedgraph.support.untrusted import in_short
 
 
 @dataclass(frozen=True)
@@ -186,3 +188,26 @@ def _longest(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
         if not all(category in rest for category in one):
             return None
     return longest
+
+
+def disagreeing(schemas: Mapping[str, Schema], disputes: Literal["error", "private"]) -> dict[str, str]:
+    """Return the clients whose features fit fewer clients than those of others do, and why; {} if all fit equally.
+
+    For clients that cannot :func:`agree`.
+    """
+    problems: dict[str, list[str]] = {name: [] for name in schemas}
+    for pair in combinations(schemas, 2):
+        try:
+            agree({name: schemas[name] for name in pair}, disputes)
+        except DataError as error:
+            for name in pair:
+                problems[name].append(str(error))
+    counts = {name: len(found) for name, found in problems.items()}
+    most = max(counts.values())
+    if min(counts.values()) == most:
+        return {}
+    return {
+        name: f"its features do not go together with those of {most} others: {in_short(problems[name][0], 300)}"
+        for name, count in counts.items()
+        if count == most
+    }

@@ -21,7 +21,7 @@ from fedgraph.reproduce.execution import Execution, missing_data
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.sweeps.axes import Axis
 from fedgraph.runs import RunFolder
-from fedgraph.strategies.engine.phases import PhasedStrategy
+from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import locked, write_atomically
@@ -124,7 +124,7 @@ def check(base: Experiment, quantity: Quantity, prune: bool) -> None:
             "settings are chosen on validation data, which this experiment does not measure: set [evaluation] splits = "
             f"[{splits}]"
         )
-    if prune and issubclass(base.method.strategy_class, PhasedStrategy):
+    if prune and has_phases(base.method.strategy_class):
         raise ExperimentError(f"--prune ends runs between rounds, of which method '{base.method.name}' has none")
     if prune and (quantity.group or not quantity.has_course):
         raise ExperimentError(f"--prune needs a value after every evaluation, which {quantity} is not")

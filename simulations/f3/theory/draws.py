@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.fusion import HardAlignment, Parameterisation
+from fedgraph.fusion import alignment as alignments
 from fedgraph.fusion.graphs import BernoulliGraph, GumbelGraph, InverseCdfGraph
 from fedgraph.simulations.f3.theory.references import Reference
 from fedgraph.support.threads import available_cores
@@ -37,10 +37,12 @@ def _edges(graph: BernoulliGraph, theta: float, count: int, generator: torch.Gen
 
 
 @torch.no_grad()
-def start_of_alignment(noise: Tensor, parameterisation: Parameterisation, temperature: float = 1.0) -> Tensor:
+def start_of_alignment(
+    noise: Tensor, parameterisation: alignments.Parameterisation, temperature: float = 1.0
+) -> Tensor:
     """``log K0`` of M = ``noise`` ``[size, size]``, float64."""
     size = len(noise)
-    alignment = HardAlignment(
+    alignment = alignments.HardAlignment(
         torch.tensor([size]), size, size, torch.Generator(), parameterisation, temperature=temperature
     ).double()
     alignment.matrix.copy_(noise[None])

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.fusion import sinkhorn
+from fedgraph.fusion import alignment
 from fedgraph.reproduce import NumberTable, panels
 from fedgraph.simulations.f3.theory.draws import start_of_alignment
 from fedgraph.simulations.f3.theory.numerics import order
@@ -95,9 +95,9 @@ def follow(start: Start, iterations: int, settled: int) -> Path:
     """Errors of the first iterates, and what the limit says of them, which is the iterate ``settled``."""
     iterate, errors = start.logarithm, []
     for _ in range(iterations):
-        iterate = sinkhorn(iterate, 1)
+        iterate = alignment.sinkhorn(iterate, 1)
         errors.append(error(iterate.exp()))
-    limit = sinkhorn(start.logarithm, settled).exp()
+    limit = alignment.sinkhorn(start.logarithm, settled).exp()
     found = np.array(errors)
     # Below, rounding is all that is left.
     last = int(np.flatnonzero(found > _FLOOR)[-1])
@@ -140,7 +140,7 @@ def theorem_5(iterations: int, settled: int, seed: int) -> Section:
 
 
 def _as_line(path: Path) -> tuple[Any, ...]:
-    used = sinkhorn(path.start.logarithm, USED).exp()
+    used = alignment.sinkhorn(path.start.logarithm, USED).exp()
     return (
         path.start.title, path.sigma, path.sigma**2, path.rate, path.halving, path.errors[0], path.errors[USED - 1],
         float(used.max(dim=1).values.mean()),

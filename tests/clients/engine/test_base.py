@@ -34,8 +34,9 @@ def ask(digits_tables, tmp_path):
         size = node.cohort(part, CLIENTS).model.layout.num_parameters
         start = torch.zeros(len(clients), size).normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
         request = WorkRequest(
-            "c", part, "run", clients, server_round, {"parameters": start if models is None else models}, **fields
-        )
+            clients, server_round, {"parameters": start if models is None else models}, **fields,
+            client="c", experiment=part, run="run",
+        )  # fmt: skip
         content = kind.handle(Message(request.pack(), 1, "train"), node)
         return WorkReply.unpack(content, clients, {"parameters": (size,)} if fields.get("train", True) else {}), start
 

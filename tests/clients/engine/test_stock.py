@@ -39,7 +39,7 @@ def ask(node_and_part, start):
     def call(mean=True, **terms):
         node, part = node_and_part
         stacked = {name.replace("_", "-"): torch.tensor(values) for name, values in terms.items()}
-        request = WorkRequest("", part, "run", CLIENTS, 1, stacked, {"parameters": start}, mean=mean)
+        request = WorkRequest(CLIENTS, 1, stacked, {"parameters": start}, mean=mean, experiment=part, run="run")
         content = StockClient.handle(Message(request.pack(), 1, "train"), node)
         shapes = {"parameters": tuple(start.shape)}
         return WorkReply.unpack(content, CLIENTS, {} if mean else shapes, shared=shapes if mean else None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import fedgraph.clients.engine.table_scores as module
+from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.clients.engine.table_scores import TableScores
 from fedgraph.data import open_source
 from fedgraph.data.encoding.scaling import ScalingSettings
 from fedgraph.data.tables.client_tables import client_table_source
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.methods.fedngm import FedNGMSettings
 
 NAMES = ("east", "north", "west")
 YARDSTICKS = ("trees", "weighted-trees", "linear", "mean", "median")

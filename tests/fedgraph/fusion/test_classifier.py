@@ -18,8 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import fedgraph
-from fedgraph.federation import JoinedSamples
-from fedgraph.fusion import FusionClassifier, FusionSettings
+from fedgraph.fusion import FusionClassifier, FusionSettings, JoinedSamples
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state, save_state

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from fedgraph.fusion import FusionData, FusionSettings, fit, predict
+from fedgraph.fusion import FusionData, FusionSettings, predict
 from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.training import fit
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
@@ -63,7 +64,7 @@ def test_what_is_read_predicts_the_same(tmp_path, table):
 
 
 def test_keys_of_the_method_beside_the_fusion_are_not_kept(tmp_path):
-    from fedgraph.methods.f3 import F3Settings
+    from fedgraph.algorithms.f3_settings import F3Settings
 
     fusion = fitted()
     settings = parse(F3Settings, {**fusion.settings.as_table(), "local-patience": 3}, "[f3]")

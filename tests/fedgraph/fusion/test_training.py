@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fedgraph.data.owners.samples import SAMPLE_SPLITS
-from fedgraph.fusion import FusionData, FusionSettings, build_network, fit, predict, scores
+from fedgraph.fusion import FusionData, FusionSettings, build_network, predict, scores
 from fedgraph.fusion.ensemble import mixture_weights
-from fedgraph.fusion.training import _epoch
+from fedgraph.fusion.training import _epoch, fit
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.randomness import generator
 

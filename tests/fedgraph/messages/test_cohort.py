@@ -29,8 +29,8 @@ def test_a_reply_is_read_where_it_lies():
 
 def test_request_round_trip():
     request = WorkRequest(
-        "pkg:Client", "{}", "run-1", NAMES, 7, {"parameters": torch.rand(2, 3)}, {"global": torch.rand(3)}, ("test",),
-        train=False, keep_from=4, predict=True,
+        NAMES, 7, {"parameters": torch.rand(2, 3)}, {"global": torch.rand(3)}, ("test",),
+        train=False, keep_from=4, predict=True, client="pkg:Client", experiment="{}", run="run-1",
     )  # fmt: skip
     back = WorkRequest.unpack(request.pack())
     assert torch.equal(back.stacked["parameters"], request.stacked["parameters"])

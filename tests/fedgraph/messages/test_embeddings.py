@@ -6,9 +6,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.federation.joined_samples import join
+from fedgraph.algorithms.joining import join
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.support.errors import FedgraphError, ReplyError
+
+ADDRESS = {"client": "c:C", "experiment": "{}", "run": "run"}
 
 
 def reply(**changes):
@@ -44,14 +46,14 @@ def assert_equal(got, wanted):
 
 
 def test_a_request_arrives_as_it_was_sent():
-    sent = EmbedRequest("c:C", "{}", "run", ("new",), False, {"a": "f1", "b": "f2"})
+    sent = EmbedRequest(("new",), False, {"a": "f1", "b": "f2"}, **ADDRESS)
     assert EmbedRequest.unpack(sent.pack()) == sent
-    assert EmbedRequest.unpack(EmbedRequest("c", "{}", "r").pack()).splits == ("train", "validation", "test")
+    assert EmbedRequest.unpack(EmbedRequest(**ADDRESS).pack()).splits == ("train", "validation", "test")
 
 
 @pytest.mark.parametrize("part", ["splits", "embeddings", "owners", "fingerprints", "fedgraph-run"])
 def test_a_request_without_a_part_is_refused(part):
-    content = EmbedRequest("c", "{}", "r").pack()
+    content = EmbedRequest(**ADDRESS).pack()
     names = {name for name in content["config"] if part.removeprefix("fedgraph-") in name}
     assert names
     for name in names:
@@ -190,12 +192,11 @@ def test_whatever_a_node_answers_is_used_or_refused(config, split, labels, value
         )
     try:
         answer = EmbedReply.unpack(content)
-        joined = join({5: answer, 6: reply(clients=("y", "z"))})
-        joined.federation()
+        joined, absent = join({5: answer, 6: reply(clients=("y", "z"))})
     except FedgraphError:
         return
     assert bool(joined.embeddings.isfinite().all())
-    assert set(joined.owners) | set(joined.absent) == {*answer.clients, "y", "z"}
+    assert set(joined.owners) | set(absent) == {*answer.clients, "y", "z"}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 2e30])

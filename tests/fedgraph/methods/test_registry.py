@@ -4,8 +4,6 @@ from flwr.serverapp.strategy import Strategy
 from fedgraph.algorithms import Algorithm
 from fedgraph.methods import built_in, built_ins, resolve
 from fedgraph.strategies import F3, FedNGM
-from fedgraph.strategies.engine.f3 import F3Phases
-from fedgraph.strategies.engine.fedngm import FedNGMPhases
 from fedgraph.strategies.engine.stock import STOCK_CLIENT
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
@@ -75,18 +73,8 @@ def test_nothing_and_unknown():
             resolve(nearly, None, None)
 
 
-@pytest.mark.parametrize(("strategy", "engine"), [(F3, F3Phases), (FedNGM, FedNGMPhases)])
-def test_experiments_run_the_engine_class_of_strategies_for_own_apps(strategy, engine):
+@pytest.mark.parametrize("strategy", [F3, FedNGM])
+def test_experiments_find_strategies_for_own_apps_too(strategy):
     path = f"{strategy.__module__}:{strategy.__name__}"
-    assert resolve(None, path, None).strategy_class is engine
-    assert built_in(engine.name) is engine
-    assert engine.default_client == resolve(engine.name, None, None).strategy_class.default_client
-
-
-class Own(F3):
-    """A strategy derived from one for own apps."""
-
-
-def test_what_is_derived_from_a_strategy_for_own_apps_is_not_run_in_its_place():
-    with pytest.raises(ExperimentError, match="Own is a strategy for a Flower app of its own.*engine.f3:F3Phases"):
-        _ = resolve(None, f"{__name__}:Own", None).strategy_class
+    assert resolve(None, path, None).strategy_class is built_in(strategy.name) is strategy
+    assert strategy.title == strategy.algorithm_class.title

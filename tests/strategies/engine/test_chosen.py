@@ -2,7 +2,8 @@ import pytest
 
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod, mixes_models
-from fedgraph.strategies.engine.f3 import F3Phases
+from fedgraph.strategies.f3 import F3
+from fedgraph.strategies.fedngm import FedNGM
 from fedgraph.strategies.vfl import Vertical
 from fedgraph.support.errors import ExperimentError
 
@@ -36,7 +37,7 @@ def test_a_method_that_mixes_models_refuses_different_architectures(tables, head
 
 @pytest.mark.parametrize(
     ("name", "strategy", "client"),
-    [("f3", F3Phases, "fedgraph.clients.f3:F3Client"), ("vfl", Vertical, "fedgraph.clients.vfl:VerticalClient")],
+    [("f3", F3, "fedgraph.clients.f3:F3Client"), ("vfl", Vertical, "fedgraph.clients.vfl:VerticalClient")],
 )
 def test_methods_over_owners(patches_tables, name, strategy, client):
     tables = {key: value for key, value in patches_tables.items() if key != "f3"}
@@ -46,7 +47,7 @@ def test_methods_over_owners(patches_tables, name, strategy, client):
     assert (chosen.strategy_class, chosen.client) == (strategy, client)
     assert (chosen.settings.hidden, chosen.settings.tied_output, chosen.settings.local_patience) == (5, True, 3)
     served = chosen.build_of_phases(None)
-    assert isinstance(served, strategy)
+    assert isinstance(served.algorithm, strategy.algorithm_class)
     assert served.settings is chosen.settings
     assert not mixes_models(strategy)
     tables["experiment"]["client"] = "mine:Client"
@@ -100,3 +101,14 @@ def test_settings_of_rounds_are_refused_over_owners(patches_tables, method, tabl
     tables[table] = {**tables.get(table, {}), **keys}
     with pytest.raises(ExperimentError, match=f"{message} '{method}'"):
         ChosenMethod(parse_experiment(tables))
+
+
+class Own(FedNGM):
+    """A strategy derived from one for own apps."""
+
+
+def test_what_is_derived_from_a_strategy_for_own_apps_is_not_run_in_its_place(table_tables):
+    table_tables["experiment"] |= {"strategy": f"{__name__}:Own"}
+    del table_tables["experiment"]["method"], table_tables["fedngm"]
+    with pytest.raises(ExperimentError, match="Own is a strategy for a Flower app of its own.*fedngm:FedNGM, or call"):
+        ChosenMethod(parse_experiment(table_tables))

@@ -25,7 +25,7 @@ from fedgraph.messages import from_record, to_record
 from fedgraph.methods import built_ins
 from fedgraph.runs.reports.words import sentence
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.phases import PhasedStrategy
+from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.strategies.engine.stock_settings import build_stock, load_stock_state, stock_state
 from fedgraph.strategies.fedprox import FedProx
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
@@ -561,7 +561,7 @@ def test_no_built_in_method_is_another_one_by_default(digits_tables, run_experim
     digits_tables["graph"] = {"source": "complete"}
     measured = {}
     for name, strategy in built_ins().items():
-        phases = issubclass(strategy, PhasedStrategy)
+        phases = has_phases(strategy)
         if phases or getattr(strategy, "own_models", False) or name in ("cnfgnn", "sfl-cold-start"):
             continue
         digits_tables["experiment"] |= {"method": name, "rounds": 3}

@@ -62,15 +62,14 @@ def test_on_ray():
 HEAD = '''
 import numpy as np
 import torch
-from types import SimpleNamespace
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from fedgraph.algorithms import Algorithm, matrix
+from fedgraph.algorithms.phases import Opening, Outcome, PhasedAlgorithm
 from fedgraph.clients.engine.base import CohortClient
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.messages import Request, from_record, to_record
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.settings import Configured, Settings
-from fedgraph.strategies.engine.phases import Outcome, PhasedStrategy
 
 
 class Mean(Algorithm):
@@ -83,7 +82,7 @@ class Mean(Algorithm):
 # Sums of the clients' examples, in one exchange.
 ROWS = """
 class Told:
-    alike = ()
+    data = "rows"
 
     def __init__(self, content):
         config = content.config_records["config"]
@@ -93,18 +92,16 @@ class Told:
             raise ReplyError("rows of 64 numbers are expected")
 
 
-class Sums(PhasedStrategy):
+class Sums(PhasedAlgorithm):
     default_client = "broken:Rows"
 
-    def execute(self, grid):
-        header = Request(self.plan.client, self.plan.experiment, self.plan.folder.name).header()
-        told = list(self.ask(grid, RecordDict({"config": ConfigRecord(header)}), "query", Told).values())
+    def phases(self, run):
         total, names = torch.zeros(64), []
-        for one in self.ordered(told):
+        for one in self.ordered((yield Opening(Request(), Told)).values()):
             total = total + one.rows.sum(0)
             names += one.clients
         metrics = {"test/loss": torch.zeros(len(names), dtype=torch.float64)}
-        return Outcome(tuple(sorted(names)), "rows", "sums", metrics, total), ArrayRecord()
+        return Outcome(tuple(sorted(names)), "sums", metrics, total)
 
     def ordered(self, told):
         return sorted(told, key=lambda one: one.clients)
@@ -164,17 +161,6 @@ class Broken(Mean):
     def aggregate(self, clients, state, answers):
         weights = clients.num_examples.float()
         return (weights[:, None] * answers.parameters / weights.sum()).sum(0).expand_as(answers.parameters)
-'''),
-    "a strategy that makes up for the absent": ("all-absent", "nobody answered, and the run finished", ROWS + '''
-class Broken(Sums):
-    def ask(self, grid, content, kind, read):
-        found = grid.send_and_receive([Message(content, node, kind) for node in grid.get_node_ids()])
-        heard = [message for message in found if message.has_content() and "rows" in message.content]
-        return {message.metadata.src_node_id: read(message.content) for message in heard}
-
-    def ordered(self, told):
-        nobody = SimpleNamespace(clients=["nobody"], rows=torch.zeros(1, 64))
-        return super().ordered(told or [nobody])
 '''),
     "a strategy that lets NaN through": ("malformed-replies", "a NaN", ROWS + '''
 class Broken(Sums):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.federation.joined_samples import JoinedSamples
-from fedgraph.runs.result_files import entropies, write_entropies, write_predictions
+from fedgraph.fusion.joined_samples import JoinedSamples
+from fedgraph.fusion.prediction_files import entropies, write_entropies, write_predictions
 
 PREDICTIONS = torch.tensor(
     [
@@ -23,8 +23,6 @@ def joined():
         owners=("a", "b", "c"),
         keys=("k1", "k,2", "k3"),
         classes=("calm", "storm"),
-        data="made up",
-        hosts={},
         split=torch.tensor([0, 2, 3], dtype=torch.int8),
         labels=torch.tensor([1, 0, -1]),
         embeddings=torch.zeros(3, 3, 1),

@@ -1,4 +1,4 @@
-"""F3 for forecasts, what both sides agree on: how encoders are trained, embeddings sent and fused."""
+"""Settings of F3 for forecasts: how encoders are trained, embeddings sent and fused."""
 
 from __future__ import annotations
 

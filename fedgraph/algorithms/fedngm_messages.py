@@ -1,26 +1,20 @@
-"""FedNGM, what both sides agree on: its settings, and request and reply of each phase."""
+"""Request and reply of each phase of FedNGM."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from fedgraph.data.encoding import Scaling, ScalingSettings
+from fedgraph.data.encoding import Scaling
 from fedgraph.data.schema import Schema, WhyNone, check_length, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
-from fedgraph.graphical import StatisticsSettings
-from fedgraph.graphical.asking import SamplingSettings
-from fedgraph.graphical.learning import DistillationSettings, MergeSettings
-from fedgraph.graphical.network import NGMSettings, NGRSettings
-from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.messages import (
     Request,
     checked_arrays,
@@ -33,110 +27,7 @@ from fedgraph.messages import (
 from fedgraph.models import usable_rows
 from fedgraph.privacy.secret import is_public_key
 from fedgraph.support.errors import GraphError, ReplyError
-from fedgraph.support.settings import Settings
 from fedgraph.support.untrusted import LONGEST_DESCRIPTION, check_name, in_short, read_json
-
-
-class FedNGMScaling(ScalingSettings):
-    """How numbers are scaled to units in a federation; the other keys as for one table.
-
-    Attributes
-    ----------
-    source : beside ``given``, ``own`` and ``shared-ranges``, for which nodes have to consent, ``public``: quantiles of
-             the public rows.
-    """
-
-    source: Literal["given", "own", "shared-ranges", "public"] = "own"  # type: ignore[assignment]
-
-
-class FedNGMRecovery(RecoverySettings):
-    """How the graph of the common features is found; the other keys as for one table.
-
-    Attributes
-    ----------
-    source : ``own-rows``: every client recovers a graph, and the server merges them, as in the paper;
-             ``summed-statistics``: the server recovers one graph from sums over the rows of all clients
-             (:mod:`fedgraph.graphical.recovery.summed`), for which nodes have to consent, and which finds dependencies
-             that are rare at each of many small clients. It equals the graph of the pooled rows. ``[fedngm.statistics]
-             noise`` is added to each client's sums.
-    masks  : the server learns only the sum over all clients: their masks cancel in it
-             (:mod:`fedgraph.privacy.secret.masks`). Takes one more exchange.
-    target_neighbours : fewest neighbours of the targets that ``[fedngm]`` names; with 0, as in the paper, a target of
-             small tables may have none, and is then predicted by its mean.
-    """
-
-    source: Literal["own-rows", "summed-statistics"] = "own-rows"
-    target_neighbours: int = Field(default=4, ge=0)
-    masks: bool = False
-
-    @model_validator(mode="after")
-    def _sums_are_of_the_lasso(self) -> FedNGMRecovery:
-        if self.source == "summed-statistics" and self.method != "graphical-lasso":
-            raise ValueError('source = "summed-statistics" is for method = "graphical-lasso"')
-        if self.masks and self.source == "own-rows":
-            raise ValueError('masks are of sums: set source = "summed-statistics"')
-        return self
-
-
-class FedNGMSettings(Settings):
-    """``[fedngm]``: graphs, models, and how the clients' models become one.
-
-    Attributes
-    ----------
-    model        : ``ngm``: neural graphical models over a consensus graph; ``ngr``: neural graph revealers, which learn
-                   their graphs in training.
-    global_model : how the clients' models are combined: ``distilled``, a model of samples from all of them, as in the
-                   paper; ``average``, the mean of their parameters, trained further by the clients if ``rounds`` is
-                   above 1 (FedAvg); ``pooled``, no federation at all but one model of all rows, for comparison, with
-                   all clients on one node.
-    personal     : the model of each client: ``stitched``, the global model with its weights unchanged and new units for
-                   private features, as in the paper; ``fine-tuned``, the global model trained further on the client's
-                   rows; ``none``.
-    rounds       : rounds of ``average``.
-    targets      : features that are predicted from all others to evaluate models; by default every common one.
-    yardsticks   : also evaluate gradient-boosted trees, with and without class weights, and linear models, which each
-                   client trains on its own rows for every target, and what is the same for every row: ``mean`` (of
-                   categories how frequent each is) and ``median`` (the most frequent category); with ``global-model =
-                   "pooled"`` they are trained on all rows.
-    sample_quality : compare samples of the global model with each client's test rows, and with public rows.
-    hidden       : if above 0, also measure (as ``hidden-<target>``) how well targets are predicted where this share of
-                   the other values is hidden at random, the same for all models, in 1,000 rows at most. Graphical
-                   models then predict as :class:`fedgraph.graphical.model.GraphicalModel` does, over all unknown
-                   values.
-    disputes     : features that clients define differently are an ``error``, or ``private`` to each.
-    statistics   : statistics that nodes are asked for, a table ``[fedngm.statistics]``.
-    ngm, ngr, recovery, merge, scaling, distillation, sampling : tables of their own.
-    """
-
-    model: Literal["ngm", "ngr"] = "ngm"
-    global_model: Literal["distilled", "average", "pooled"] = "distilled"
-    personal: Literal["stitched", "fine-tuned", "none"] = "stitched"
-    rounds: PositiveInt = 1
-    targets: tuple[str, ...] = ()
-    yardsticks: bool = False
-    sample_quality: bool = False
-    hidden: float = Field(default=0.0, ge=0, lt=1)
-    disputes: Literal["error", "private"] = "error"
-    recovery: FedNGMRecovery = Field(default_factory=FedNGMRecovery)
-    merge: MergeSettings = Field(default_factory=MergeSettings)
-    scaling: FedNGMScaling = Field(default_factory=FedNGMScaling)
-    statistics: StatisticsSettings = Field(default_factory=StatisticsSettings)
-    ngm: NGMSettings = Field(default_factory=NGMSettings)
-    ngr: NGRSettings = Field(default_factory=NGRSettings)
-    distillation: DistillationSettings = Field(default_factory=DistillationSettings)
-    sampling: SamplingSettings = Field(default_factory=SamplingSettings)
-
-    @model_validator(mode="after")
-    def _rounds_are_of_an_average(self) -> FedNGMSettings:
-        if self.rounds > 1 and self.global_model != "average":
-            raise ValueError('rounds are of global-model = "average"')
-        return self
-
-    @property
-    def network(self) -> NGMSettings:
-        """The settings of the networks, ``ngm`` or ``ngr``."""
-        return self.ngr if self.model == "ngr" else self.ngm
-
 
 Phase = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
 """What a node is asked for, of each of its clients.
@@ -146,9 +37,6 @@ Phase = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"
 ``keys`` of masks that hide them. ``fit``: a model of its rows. ``finish``: its own model, made from the global one, and
 how well all of them predict.
 """
-
-MESSAGE = "query"
-"""The message type of all requests."""
 
 _PARAMETERS = "parameters"
 _SUMS = "sums"
@@ -320,6 +208,52 @@ class PhaseReply:
     def alike(self) -> Hashable:
         """What the answers of all nodes have in common: nothing before schemas are compared."""
         return None
+
+
+Answer = TypeVar("Answer")
+
+
+def answers_of(
+    names: tuple[str, ...],
+    content: RecordDict,
+    read: Callable[[str, str, Tensor], Answer],
+    width: int = 0,
+    sums: int = 0,
+) -> tuple[dict[str, Answer], dict[str, str]]:
+    """Read what a node says of each of its clients.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The clients that it was asked for.
+    content : RecordDict
+        Content of the reply.
+    read : callable
+        Checks and decodes a client's answer: its name, its text, and its ``width`` parameters or its ``sums``. Raises
+        ReplyError for one that cannot be used.
+    width, sums : int
+        Number of parameters, or of sums, in each client's answer.
+
+    Returns
+    -------
+    found : dict of str to Answer
+        Decoded answers by client.
+    lost : dict of str to str
+        Problems with other answers, by client.
+    """
+    reply = PhaseReply.unpack(content, width, sums)
+    if not set(names) <= set(reply.clients):
+        raise ReplyError("the answer lacks some of the node's clients")
+    rows = reply.parameters if reply.sums is None else reply.sums
+    place_of = {name: place for place, name in enumerate(reply.clients)}
+    found: dict[str, Answer] = {}
+    lost: dict[str, str] = {}
+    for name in names:
+        try:
+            found[name] = read(name, reply.texts[place_of[name]], rows[place_of[name]])
+        except ReplyError as error:
+            lost[name] = str(error)
+    return found, lost
 
 
 def _columns(text: Any) -> dict[str, WhyNone]:

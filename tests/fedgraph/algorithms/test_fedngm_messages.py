@@ -8,14 +8,21 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
+from fedgraph.algorithms.fedngm_messages import (
+    PhaseReply,
+    PhaseRequest,
+    graph_from_text,
+    scores_as_text,
+    scores_from_text,
+)
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.methods.fedngm import PhaseReply, PhaseRequest, graph_from_text, scores_as_text, scores_from_text
 from fedgraph.support.errors import ReplyError
 
 COMMON = Schema((Feature("age", "real"), Feature("ill", "binary", ("n", "y"))))
 GRAPH = FeatureGraph(("age", "ill"), (("age", "ill"),))
+ADDRESS = {"client": "c:C", "experiment": "{}", "run": "run"}
 
 
 def answer(**changes):
@@ -24,17 +31,17 @@ def answer(**changes):
 
 
 def test_requests_come_back():
-    request = PhaseRequest("c:C", "{}", "run", "fit", 3, COMMON, Scaling({"age": (0.0, 9.0)}), GRAPH, torch.ones(1, 4))
+    request = PhaseRequest("fit", 3, COMMON, Scaling({"age": (0.0, 9.0)}), GRAPH, torch.ones(1, 4), **ADDRESS)
     found = PhaseRequest.unpack(request.pack())
     assert torch.equal(found.parameters, request.parameters)
     for name in ("client", "experiment", "run", "phase", "round", "common", "scaling", "graph"):
         assert getattr(found, name) == getattr(request, name)
-    bare = PhaseRequest.unpack(PhaseRequest("c:C", "{}", "run", "schema").pack())
+    bare = PhaseRequest.unpack(PhaseRequest("schema", **ADDRESS).pack())
     assert (bare.common, bare.scaling, bare.graph, bare.parameters) == (None,) * 4
 
 
 def test_requests_of_another_version_are_refused():
-    content = PhaseRequest("c:C", "{}", "run", "schema").pack()
+    content = PhaseRequest("schema", **ADDRESS).pack()
     content.config_records["config"]["phase"] = "polish"
     with pytest.raises(ReplyError, match="phase 'polish', which this version"):
         PhaseRequest.unpack(content)

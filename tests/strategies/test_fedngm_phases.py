@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 import fedgraph.clients.engine.table_rows as table_rows
+from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest
 from fedgraph.clients import fedngm
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.node import forget_cohorts
@@ -34,7 +35,6 @@ from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
 from fedgraph.messages import check_content, error_content
-from fedgraph.methods.fedngm import PhaseReply, PhaseRequest
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import load_state
@@ -302,7 +302,7 @@ def test_a_run_says_where_its_model_lies(table_tables, tmp_path, monkeypatch):
 
 
 def test_categories_alone_need_no_ranges(run_experiment):
-    tables = tomllib.loads((Path(__file__).parents[3] / "simulations/fedngm/asia.toml").read_text())
+    tables = tomllib.loads((Path(__file__).parents[2] / "simulations/fedngm/asia.toml").read_text())
     tables["data"]["rows"] = 500
     tables["fedngm"] = {"ngm": {"epochs": 60}, "distillation": {"samples": 2000}, "sampling": {"sweeps": 5}}
     folder = run_experiment(tables)

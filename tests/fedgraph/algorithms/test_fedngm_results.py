@@ -2,9 +2,9 @@ import math
 
 import pytest
 
+from fedgraph.algorithms.fedngm_results import against_truth, metrics_of, without_neighbours
+from fedgraph.algorithms.fedngm_settings import FedNGMRecovery
 from fedgraph.graph import FeatureGraph
-from fedgraph.methods.fedngm import FedNGMRecovery
-from fedgraph.strategies.engine.graphical_results import against_truth, metrics_of, without_neighbours
 
 
 def test_means_over_targets_of_measures_without_a_unit():

@@ -2,23 +2,24 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedgraph.methods.vfl import StepReply, StepRequest
+from fedgraph.algorithms.vfl_messages import StepReply, StepRequest
 from fedgraph.support.errors import ReplyError
 
 OWNERS = ("a", "b")
 SHAPE = (2, 3, 4)
+ADDRESS = {"client": "c:C", "experiment": "{}", "run": "run"}
 
 
 def request():
     gradient = torch.randn(2, 1, 4, generator=torch.Generator().manual_seed(1))
-    return StepRequest("c:C", "{}", "run", OWNERS, 7, ("k1",), gradient, ("k2", "k3", "k4"), True, 5)
+    return StepRequest(OWNERS, 7, ("k1",), gradient, ("k2", "k3", "k4"), True, 5, **ADDRESS)
 
 
 def test_a_request_arrives_as_it_was_sent():
     got = StepRequest.unpack(request().pack())
     assert torch.equal(got.gradient, request().gradient)
     assert {**vars(got), "gradient": 0} == {**vars(request()), "gradient": 0}
-    first = StepRequest("c", "{}", "run", OWNERS, 1, (), torch.zeros(2, 0, 4), ("k1",), False, 0)
+    first = StepRequest(OWNERS, 1, (), torch.zeros(2, 0, 4), ("k1",), False, 0, **ADDRESS)
     assert StepRequest.unpack(first.pack()).gradient.shape == (2, 0, 4)
 
 

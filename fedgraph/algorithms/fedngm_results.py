@@ -1,21 +1,115 @@
-"""What a run of ``fedngm`` tells: metrics of its targets and their means, and notes about its graph."""
+"""What comes out of a run of FedNGM: graph, model and dependencies, metrics of its targets, notes about its graph."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedgraph.algorithms.fedngm_settings import FedNGMRecovery, FedNGMSettings
+from fedgraph.algorithms.phases import Outcome
+from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import Agreement, WhyNone
-from fedgraph.graph import FeatureGraph
-from fedgraph.methods.fedngm import FedNGMRecovery
+from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
+from fedgraph.graphical import GraphicalModel
+from fedgraph.graphical.asking import draw
+from fedgraph.graphical.learning import SERVER, dependencies, derivatives, write_dependencies
+from fedgraph.graphical.network import Network
 from fedgraph.support.errors import quoted, similar
+
+_MODEL = "graphical-model.safetensors"
+_LOOKED_AT = 256
+"""Number of samples at which derivatives are computed."""
 
 _WHY_NONE: dict[WhyNone, str] = {
     "empty": "without a value",
     "rare": "no value in as many rows as least-rows of [data.table-schema] says",
 }
+
+
+@dataclass(frozen=True)
+class Found:
+    """What all phases have found.
+
+    Attributes
+    ----------
+    agreement : Agreement
+        What clients have in common.
+    no_features : mapping of str to mapping of str to {"empty", "rare"}
+        By client its columns that are no features, and why; of some clients nothing is known.
+    graphs : mapping of str to FeatureGraph
+        Clients' graphs; empty where they sent none.
+    encoding : Encoding
+        How values become units of the network.
+    network, parameters : Network, Tensor
+        The global model, ``[1, parameters]``.
+    scores : mapping of str to mapping of str to float
+        By client, by ``<split>/<target>-<measure>``.
+    """
+
+    agreement: Agreement
+    no_features: Mapping[str, Mapping[str, WhyNone]]
+    graphs: Mapping[str, FeatureGraph]
+    encoding: Encoding
+    network: Network
+    parameters: Tensor
+    scores: Mapping[str, Mapping[str, float]]
+
+
+def outcome_of(
+    settings: FedNGMSettings, found: Found, seed: int, expected: Collection[str] = (), truth: FeatureGraph | None = None
+) -> Outcome:
+    """Return metrics, notes, and graph, model and dependencies as files.
+
+    Parameters
+    ----------
+    settings : FedNGMSettings
+        Settings of the run.
+    found : Found
+        What all phases have found.
+    seed : int
+        Seed of the run.
+    expected : collection of str
+        Columns that the experiment keeps private, of which nothing is said.
+    truth : FeatureGraph, optional
+        The graph of the network that rows were drawn from.
+    """
+    names, network, parameters = found.agreement.common.names, found.network, found.parameters
+    targets = settings.targets or names
+    graph = FeatureGraph.from_adjacency(names, network.adjacency)
+    private = {name: list(own) for name, own in found.agreement.private.items() if own}
+    facts: dict[str, Any] = {"features": len(names), "private_features": private, "graph_edges": len(graph.edges)}
+    if truth is not None:
+        facts["graph_score"] = asdict(graph.score(truth))
+    facts["model_file"] = _MODEL
+    facts["notes"] = [
+        *no_common_features(found.agreement, found.no_features, expected),
+        *without_neighbours(graph, targets, settings.recovery),
+        *([] if truth is None else [against_truth(graph, truth)]),
+        *without_ranges(found.encoding),
+    ]
+    samples = draw(network, parameters, _LOOKED_AT, [SERVER], seed, settings=settings.sampling)
+    strengths = dependencies(network, parameters, derivatives(network, parameters, samples))
+    files: dict[str, Callable[[Path], object]] = {
+        "feature-graph.json": partial(write_feature_graph, graph),
+        _MODEL: GraphicalModel(network, parameters[0], found.encoding).save,
+        "dependencies": partial(write_dependencies, names, strengths[0]),
+    }
+    if found.graphs:
+        files["learned-graph.npz"] = partial(write_graph, client_similarity(found.graphs))
+    measured = (
+        f"{len(found.scores)} clients, each target predicted from all other features by the global model; what ends "
+        "with -local and -personal is predicted by the client's own model, before and after it was given the global one"
+    )
+    return Outcome(
+        tuple(found.scores), measured, metrics_of(list(found.scores.values()), targets), parameters[0], settings.rounds,
+        facts, {name: values[0] for name, values in network.state(parameters).items()}, files,
+    )  # fmt: skip
 
 
 def consent_to(what: str) -> str:
@@ -77,6 +171,17 @@ def without_neighbours(graph: FeatureGraph, targets: Sequence[str], settings: Fe
     if len(alone) > 1:
         words = "have no neighbour in the consensus graph, and are predicted by their means"
     return [f"{', '.join(alone)} {words} alone: {advice}"]
+
+
+def without_ranges(encoding: Encoding) -> list[str]:
+    """Return a note where clients have their own ranges, so that the model file lacks the features that need these."""
+    if not encoding.without_range:
+        return []
+    return [
+        f"the model file has no range of {', '.join(encoding.without_range)}, each client having its own: it takes and "
+        "tells only the other features, unless GraphicalModel.load is given ranges; for common ones, set source of "
+        f'[fedngm.scaling], as to "shared-ranges", which {consent_to("ranges")}'
+    ]
 
 
 def no_common_features(

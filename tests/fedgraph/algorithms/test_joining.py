@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.federation.joined_samples import JoinedSamples, join
+from fedgraph.algorithms.joining import join
+from fedgraph.fusion import JoinedSamples
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.support.errors import DataError, IdentityError
 from fedgraph.support.files import load_state, save_state
@@ -79,12 +80,12 @@ def test_samples_are_joined_by_key_however_owners_are_dealt_out(has, seed, garba
     nodes = {}
     for owner in owners:
         nodes.setdefault(draw.randrange(3), {})[owner] = has[owner]
-    joined = join({node: answer(some, garbage) for node, some in nodes.items()})
+    joined, absent = join({node: answer(some, garbage) for node, some in nodes.items()})
     keys = sorted(set().union(*has.values()))
     assert joined.owners == tuple(sorted(has))
     assert joined.keys == tuple(keys)
     assert joined.classes == CLASSES
-    assert joined.absent == {}
+    assert absent == {}
     size = max(SIZES[owner] for owner in has)
     assert joined.embeddings.shape == (len(keys), len(has), size)
     for row, key in enumerate(keys):
@@ -98,20 +99,11 @@ def test_samples_are_joined_by_key_however_owners_are_dealt_out(has, seed, garba
             assert joined.predictions[row, column].tolist() == predicted
     assert joined.sizes.tolist() == [SIZES[owner] for owner in sorted(has)]
     assert joined.fingerprints == tuple(f"model of {owner}" for owner in sorted(has))
-    for node, some in nodes.items():
-        assert [joined.owners[place] for place in joined.hosts[node].tolist()] == sorted(some)
-    assert len(joined.hosts) == len(nodes)
 
 
 def test_a_node_without_owners_has_no_say():
-    joined = join({1: answer(HAS), 2: EmbedReply.of_nobody((0, 2))})
+    joined, _ = join({1: answer(HAS), 2: EmbedReply.of_nobody((0, 2))})
     assert joined.owners == ("a", "b", "c", "d")
-    assert list(joined.hosts) == [1]
-
-
-def test_an_owner_that_is_hosted_twice_is_named_with_both_nodes():
-    with pytest.raises(IdentityError, match="owner 'b' is hosted twice, by node 1 and by node 2.*'partition-id'"):
-        join({1: answer({"a": {"01"}, "b": {"01"}}), 2: answer({"b": {"01"}})})
 
 
 def test_nobody_is_refused():
@@ -136,7 +128,7 @@ def test_nodes_that_disagree_on_a_sample_are_refused_with_its_key(name, word):
     values[1] = (values[1] + 1) % 3
     with pytest.raises(DataError, match=f"disagree on the {word} of sample '03'.*split-seed"):
         join({1: answer({"a": {"01", "03"}}), 2: replace(other, **{name: values})})
-    assert join({1: answer({"a": {"01"}}), 2: replace(other, **{name: values})}).keys == ("01", "02", "03", "05")
+    assert join({1: answer({"a": {"01"}}), 2: replace(other, **{name: values})})[0].keys == ("01", "02", "03", "05")
 
 
 def saying(has, name, key, value):
@@ -156,15 +148,14 @@ def test_in_a_tolerant_run_who_contradicts_most_owners_is_left_out(name, word):
     }
     with pytest.raises(DataError, match=f"disagree on the {word} of sample '03'"):
         join(nodes)
-    joined = join(nodes, tolerant=True)
-    assert set(joined.absent) == {"b"}, "d has not the sample on which its node is wrong"
-    assert f"contradicts most owners on the {word} of 1 samples, such as '03'" in joined.absent["b"]
-    expected = join({1: nodes[1], 2: answer({"d": {"02", "05"}}), 3: nodes[3]})
+    joined, absent = join(nodes, tolerant=True)
+    assert set(absent) == {"b"}, "d has not the sample on which its node is wrong"
+    assert f"contradicts most owners on the {word} of 1 samples, such as '03'" in absent["b"]
+    expected, _ = join({1: nodes[1], 2: answer({"d": {"02", "05"}}), 3: nodes[3]})
     for key, value in expected.state().items():
-        if key not in ("absent", "data"):
-            found = joined.state()[key]
-            assert torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value, key
-    assert join({1: nodes[1], 3: nodes[3]}, tolerant=True).absent == {}
+        found = joined.state()[key]
+        assert torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value, key
+    assert join({1: nodes[1], 3: nodes[3]}, tolerant=True)[1] == {}
 
 
 def test_all_owners_of_a_node_that_have_the_sample_are_left_out():
@@ -174,19 +165,19 @@ def test_all_owners_of_a_node_that_have_the_sample_are_left_out():
     }
     with pytest.raises(DataError, match="disagree on the label of sample '03'"):
         join(nodes)
-    assert join(nodes, tolerant=True).keys == ("01",), "two against two: nobody knows the label of 03"
+    assert join(nodes, tolerant=True)[0].keys == ("01",), "two against two: nobody knows the label of 03"
     more = {**nodes, 3: answer({"e": {"03"}})}
-    assert set(join(more, tolerant=True).absent) == {"a", "b"}
-    columns = join(more, ("a", "b", "c", "d", "e"), tolerant=True)
+    assert set(join(more, tolerant=True)[1]) == {"a", "b"}
+    columns, _ = join(more, ("a", "b", "c", "d", "e"), tolerant=True)
     assert columns.present.any(0).tolist() == [False, False, True, True, True]
 
 
 def test_a_node_has_one_say_however_many_owners_it_speaks_for():
     nodes = {1: saying({name: {"01", "03"} for name in "abc"}, "labels", "03", 1)}
     nodes |= {2: answer({"d": {"01", "03"}}), 3: answer({"e": {"03"}})}
-    assert set(join(nodes, tolerant=True).absent) == {"a", "b", "c"}
+    assert set(join(nodes, tolerant=True)[1]) == {"a", "b", "c"}
     del nodes[3]
-    assert set(join(nodes, tolerant=True).absent) == {"d"}, "one node against one: three owners against one"
+    assert set(join(nodes, tolerant=True)[1]) == {"d"}, "one node against one: three owners against one"
 
 
 def test_who_is_wrong_most_often_has_no_say_any_more():
@@ -194,25 +185,25 @@ def test_who_is_wrong_most_often_has_no_say_any_more():
     wrong = answer({"a": {"01", "02", "05", "07"}, "e": {"07"}})
     wrong = replace(wrong, labels=(wrong.labels + 1) % 3)
     nodes = {1: wrong, 2: answer({"b": {"01", "02"}, "c": {"01", "02", "05"}}), 3: answer({"d": {"02", "07"}})}
-    joined = join({**nodes, 4: answer({"f": {"07"}})}, tolerant=True)
-    assert set(joined.absent) == {"a", "e"}
-    assert "label of 3 samples, such as '01'" in joined.absent["a"]
+    joined, absent = join({**nodes, 4: answer({"f": {"07"}})}, tolerant=True)
+    assert set(absent) == {"a", "e"}
+    assert "label of 3 samples, such as '01'" in absent["a"]
     assert joined.labels.tolist() == [label_of(key) for key in joined.keys]
 
 
 def test_new_samples_have_no_label_to_disagree_on():
     new = {"split": torch.tensor([3], dtype=torch.int8), "labels": torch.tensor([-1])}
     nodes = {1: answer({"a": {"03"}}, **new), 2: answer({"b": {"03"}}, **new)}
-    assert join(nodes, tolerant=True).absent == {}
+    assert join(nodes, tolerant=True)[1] == {}
     nodes[3] = answer({"c": {"03"}})
-    assert set(join(nodes, tolerant=True).absent) == {"c"}
+    assert set(join(nodes, tolerant=True)[1]) == {"c"}
 
 
 def test_a_sample_that_is_new_to_one_node_only_is_refused():
     new = {"split": torch.tensor([3], dtype=torch.int8), "labels": torch.tensor([-1])}
     with pytest.raises(DataError, match="disagree on the split of sample '03'"):
         join({1: answer({"a": {"03"}}), 2: answer({"b": {"03"}}, **new)})
-    both = join({1: answer({"a": {"03"}}, **new), 2: answer({"b": {"03"}}, **new)})
+    both, _ = join({1: answer({"a": {"03"}}, **new), 2: answer({"b": {"03"}}, **new)})
     assert (both.labels.tolist(), both.of_split("new").tolist()) == ([-1], [0])
 
 
@@ -225,54 +216,58 @@ def spoilt():
 
 
 def test_an_owner_with_nan_is_left_out_as_if_it_were_not_there():
-    joined = join(spoilt())
-    wanted = join({1: answer({"a": HAS["a"]}), 2: answer({"b": HAS["b"]})})
+    joined, absent = join(spoilt())
+    wanted, _ = join({1: answer({"a": HAS["a"]}), 2: answer({"b": HAS["b"]})})
     assert joined.owners == ("a", "b")
-    assert list(joined.absent) == ["c"]
-    assert "NaN" in joined.absent["c"]
+    assert list(absent) == ["c"]
+    assert "NaN" in absent["c"]
     assert joined.keys == wanted.keys == ("01", "02", "03", "05")
     for name in ("split", "labels", "embeddings", "present", "predictions", "sizes"):
         assert torch.equal(getattr(joined, name), getattr(wanted, name)), name
 
 
 def test_columns_for_owners_that_must_have_one():
-    joined = join(spoilt(), owners=("c", "a", "zoe"))
+    joined, absent = join(spoilt(), owners=("c", "a", "zoe"))
     assert joined.owners == ("c", "a", "zoe")
-    assert set(joined.absent) == {"c", "zoe"}
-    assert joined.absent["zoe"] == "no answer"
+    assert set(absent) == {"c", "zoe"}
+    assert absent["zoe"] == "no answer"
     assert joined.keys == ("01", "02", "05"), "what only b has is of no use"
     assert joined.present.tolist() == [[False, True, False]] * 3
     assert joined.fingerprints == ("", "model of a", "")
     assert joined.sizes.tolist() == [0, 3, 0]
     assert joined.embeddings[:, 1].tolist() == [embedding_of("a", key) for key in joined.keys]
     assert not joined.embeddings[:, [0, 2]].any()
-    assert {node: places.tolist() for node, places in joined.hosts.items()} == {1: [1]}
     with pytest.raises(IdentityError, match="no owner sent anything usable"):
         join(spoilt(), owners=("c", "zoe"))
 
 
-def test_as_a_federation():
-    federation = join({1: answer({"a": HAS["a"], "b": HAS["b"]}), 4: answer({"c": HAS["c"]})}).federation()
-    assert federation.names == ("a", "b", "c")
-    # Keys divisible by 3 are for training and are of class x; one more is validation, two more is test.
-    assert federation.num_examples["train"].tolist() == [0, 1, 1]
-    assert federation.num_examples["validation"].tolist() == [1, 0, 2]
-    assert federation.num_examples["test"].tolist() == [2, 1, 2]
-    assert federation.label_counts.tolist() == [[0, 0, 0], [1, 0, 0], [1, 0, 0]]
-    assert federation.task.classes == CLASSES
-    assert federation.clients_of(4) == ("c",)
+def test_what_a_graph_of_owners_may_be_built_from():
+    joined, _ = join({1: answer({"a": HAS["a"], "b": HAS["b"]}), 4: answer({"c": HAS["c"]})})
+    assert joined.names == ("a", "b", "c")
+    # Keys divisible by 3 are for training and are of class x.
+    assert joined.label_counts.tolist() == [[0, 0, 0], [1, 0, 0], [1, 0, 0]]
+    assert joined.task.classes == CLASSES
+
+
+def test_without_an_owner_its_column_is_empty_and_what_it_alone_has_is_gone():
+    joined, _ = join({1: answer({"a": {"01", "02"}, "b": {"02", "03"}})})
+    left = joined.without({"b": "lost"})
+    assert (left.owners, left.keys) == (("a", "b"), ("01", "02"))
+    assert left.present.tolist() == [[True, False], [True, False]]
+    assert not left.embeddings[:, 1].any()
+    assert not left.predictions[:, 1].any()
+    assert torch.equal(left.embeddings[:, 0], joined.embeddings[:2, 0])
 
 
 def test_what_is_saved_is_read_back(tmp_path):
-    joined = join(spoilt())
+    joined, _ = join(spoilt())
     save_state(tmp_path / "x", joined.state())
     again = JoinedSamples.of_state(load_state(tmp_path / "x"))
-    assert again.hosts == {}
     for name, value in vars(joined).items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(getattr(again, name), value), name
             assert getattr(again, name).dtype == value.dtype, name
-        elif name != "hosts":
+        else:
             assert getattr(again, name) == value, name
 
 
@@ -287,7 +282,7 @@ def unlabelled(owner, keys):
 
 def test_keys_that_differ_little_are_not_taken_for_one_another():
     keys = ("", "k", "k\0", "k\0\0", "k ", "ké", "ke\u0301", "k" * 9999)
-    joined = join({1: unlabelled("a", tuple(sorted(keys))), 2: unlabelled("b", ("k\0", "k" * 9999))})
+    joined, _ = join({1: unlabelled("a", tuple(sorted(keys))), 2: unlabelled("b", ("k\0", "k" * 9999))})
     assert set(joined.keys) == set(keys)
     assert [key for key, held in zip(joined.keys, joined.present[:, 1].tolist(), strict=True) if held] == [
         "k\0", "k" * 9999
@@ -305,12 +300,12 @@ def test_one_long_embedding_does_not_fill_the_memory():
 def test_without_the_predictions_of_a_node_there_are_none():
     silent = answer({"b": HAS["b"]})
     silent = replace(silent, predictions=silent.predictions[..., :0])
-    assert join({1: answer({"a": HAS["a"]}), 2: silent}).predictions.shape == (4, 2, 0)
-    assert join({1: answer({"a": HAS["a"]}), 2: EmbedReply.of_nobody(None)}).predictions.shape == (3, 1, 3)
+    assert join({1: answer({"a": HAS["a"]}), 2: silent})[0].predictions.shape == (4, 2, 0)
+    assert join({1: answer({"a": HAS["a"]}), 2: EmbedReply.of_nobody(None)})[0].predictions.shape == (3, 1, 3)
 
 
 def test_an_owner_without_embeddings_is_left_out_where_they_were_asked_for():
     silent = answer({"b": HAS["b"]}, sizes=torch.tensor([0]))
     nodes = {1: answer({"a": HAS["a"]}), 2: silent}
-    assert join(nodes).absent == {"b": "it sent no embeddings"}
-    assert join(nodes, embedded=False).owners == ("a", "b")
+    assert join(nodes)[1] == {"b": "it sent no embeddings"}
+    assert join(nodes, embedded=False)[0].owners == ("a", "b")

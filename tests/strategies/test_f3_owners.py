@@ -5,10 +5,12 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedgraph.algorithms.f3 import F3
+from fedgraph.algorithms.f3_settings import F3Settings
+from fedgraph.algorithms.phases import PhaseRun
 from fedgraph.clients.app import app as client_app
 from fedgraph.messages import error_content
-from fedgraph.methods.f3 import F3Settings
-from fedgraph.strategies.engine.f3 import F3Phases
+from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
 from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
@@ -151,7 +153,7 @@ def test_variants_for_nobody_are_told(patches_tables, run_experiment):
 
 
 def test_flowers_own_loop_has_nothing_to_call():
-    strategy = F3Phases(F3Settings(), None)
+    strategy = PhaseStrategy(F3(F3Settings()), None)
     record = RecordDict({"config": ConfigRecord()})
     for step in (
         lambda: strategy.configure_train(1, ArrayRecord(), record, None),
@@ -159,7 +161,7 @@ def test_flowers_own_loop_has_nothing_to_call():
         lambda: strategy.configure_evaluate(1, ArrayRecord(), record, None),
         lambda: strategy.aggregate_evaluate(1, []),
     ):
-        with pytest.raises(RunError, match="F3Phases has a loop of its own: call start"):
+        with pytest.raises(RunError, match="PhaseStrategy has a loop of its own: call start"):
             step()
 
 
@@ -170,28 +172,15 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
     from fedgraph.federation.roll_call import RollCall
     from fedgraph.fusion.model_file import FittedFusion
     from fedgraph.runs.folder import RunFolder
-    from fedgraph.strategies.engine.phases import PhasesPlan
 
     experiment = parse_experiment(patches_tables)
     settings = F3Settings.model_validate(patches_tables["f3"])
     folder = RunFolder.create(experiment, tmp_path / "runs")
-    plan = PhasesPlan(
-        client="fedgraph.clients.f3:F3Client",
-        experiment=experiment.client_part(settings.as_table()),
-        data=experiment.data,
-        model=experiment.model,
-        seed=0,
-        splits=("test",),
-        roll_call=RollCall(1, 1.0),
-        tolerant=False,
-        timeout=60.0,
-        source=lambda: open_source(experiment.data, data_dir),
-        graph_given=False,
-        graph_of=lambda federation: None,
-        folder=folder,
-    )
+    run = PhaseRun(0, experiment.data, lambda: open_source(experiment.data, data_dir), tolerant=False)
+    part = experiment.client_part(settings.as_table())
+    plan = PhasesPlan("fedgraph.clients.f3:F3Client", part, RollCall(1, 1.0), 60.0, folder, run)
     grid = LocalGrid.of_partitions(client_app, 2, state_dir=str(tmp_path / "state"), data_dir=str(data_dir))
-    result = F3Phases(settings, plan).start(grid, ArrayRecord(), num_rounds=7)
+    result = PhaseStrategy(F3(settings), plan).start(grid, ArrayRecord(), num_rounds=7)
     found = FittedFusion.read(folder.path / "fusion.safetensors")
     arrays = {name: torch.from_numpy(array.numpy()) for name, array in result.arrays.items()}
     for name, value in found.network.state_dict().items():

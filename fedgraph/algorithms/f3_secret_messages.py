@@ -1,4 +1,4 @@
-"""F3 on secret shares, what both sides agree on: settings, and the messages of three exchanges.
+"""F3 on secret shares: the messages of three exchanges.
 
 F3 (Ma, Hoang, Chen; UAI 2023), section 5 and line 9 of algorithm 1. The first request is the one for embeddings, but
 without any (``EmbedRequest``); owners are then asked for shares, and aggregators to compute on them.
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import Field
 from torch import Tensor
 
 from fedgraph.messages import (
@@ -24,27 +23,10 @@ from fedgraph.messages import (
     unpacking_reply,
     unpacking_request,
 )
-from fedgraph.methods.f3 import F3InferenceSettings
 from fedgraph.privacy.secret import OVERHEAD, PRIME, PUBLIC_BYTES, ShareSettings, is_public_key
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.files import json_digest
 from fedgraph.support.untrusted import check_name
-
-STEP = "query"
-"""The message type of both requests that follow the first."""
-
-
-class F3SecretSettings(F3InferenceSettings, ShareSettings):
-    """``[f3-secret]``: the keys of ``[f3-inference]``, with noise before embeddings are split, and those of the shares.
-
-    Attributes
-    ----------
-    simulated_aggregators : this many of the nodes that owners are divided among act as aggregators too. For trials
-              only: such a node sees the embeddings of its own owners. Otherwise nodes aggregate that have
-              ``aggregator`` in their node config.
-    """
-
-    simulated_aggregators: int = Field(default=0, ge=0)
 
 
 def sealed_bytes(samples: int, size: int) -> int:
@@ -88,6 +70,11 @@ class Introduction:
     def partition(self) -> tuple[int, int] | None:
         """``(partition-id, num-partitions)`` of a node that owners are assigned to by number, else None."""
         return self.owners.partition
+
+    @property
+    def data(self) -> str:
+        """Description of the data."""
+        return self.owners.data
 
     @property
     def alike(self) -> Hashable:

@@ -9,6 +9,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
+from fedgraph.algorithms import f3
+from fedgraph.algorithms.f3_settings import F3Settings
+from fedgraph.algorithms.owners import bytes_per_owner
 from fedgraph.clients.app import app as client_app
 from fedgraph.fusion.alignment import SoftAlignment
 from fedgraph.fusion.model_file import FittedFusion
@@ -16,8 +19,6 @@ from fedgraph.fusion.prediction import Prediction
 from fedgraph.messages import check_content
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.runs.folder import RunFolder
-from fedgraph.strategies.engine import f3
-from fedgraph.strategies.engine.f3 import bytes_per_owner
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.files import load_state, save_state
 
@@ -111,7 +112,7 @@ def test_a_run_that_is_stopped_after_the_exchange_sends_nothing_more(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f3, "fit", killed)
+        patch.setattr(f3, "fit_joined", killed)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(patches_tables)
     (path,) = (path for path in (tmp_path / "runs").iterdir() if path != whole.path)
@@ -351,14 +352,14 @@ class OnGpu(torch.Tensor):
 
 
 def test_an_alignment_that_was_learned_on_a_gpu_is_written(patches_tables, run_experiment, monkeypatch):
-    write, matrices = f3.F3Phases._write_learned, SoftAlignment.matrices
+    files, matrices = f3.F3._learned, SoftAlignment.matrices
 
-    def written(self, fusion):
+    def learned(self, fusion):
         with monkeypatch.context() as patch:
             patch.setattr(SoftAlignment, "matrices", lambda self: matrices(self).as_subclass(OnGpu))
-            write(self, fusion)
+            return files(self, fusion)
 
-    monkeypatch.setattr(f3.F3Phases, "_write_learned", written)
+    monkeypatch.setattr(f3.F3, "_learned", learned)
     folder = run_experiment(patches_tables)
     with np.load(folder.path / "alignment.npz") as file:
         assert np.isfinite(file["matrices"]).all()
@@ -366,7 +367,7 @@ def test_an_alignment_that_was_learned_on_a_gpu_is_written(patches_tables, run_e
 
 def stopped_in_fusion(run_experiment, tables, monkeypatch, out):
     with monkeypatch.context() as patch:
-        patch.setattr(f3, "fit", None)
+        patch.setattr(f3, "fit_joined", None)
         with pytest.raises(TypeError):
             run_experiment(tables)
     (path,) = (out / "runs").iterdir()
@@ -418,9 +419,7 @@ def test_a_threshold_that_is_far_off_is_said():
     chances = torch.linspace(0.0, 0.4, 20)
     split = torch.ones(20, dtype=torch.int64)
     joined = SimpleNamespace(classes=("no", "yes"), labels=labels, of_split=lambda name: (split == 1).nonzero()[:, 0])
-    strategy = SimpleNamespace(settings=SimpleNamespace(calibrated=False))
     prediction = Prediction(torch.stack([1 - chances, chances], 1), torch.zeros(20, 2))
-    (note,) = f3.F3Phases._threshold_notes(strategy, joined, prediction)
+    (note,) = f3.F3(F3Settings())._threshold_notes(joined, prediction)
     assert note.startswith("of the validation samples 50% are predicted rightly with the threshold 0.5, and 100% with")
-    strategy.settings.calibrated = True
-    assert f3.F3Phases._threshold_notes(strategy, joined, prediction) == []
+    assert f3.F3(F3Settings(calibrated=True))._threshold_notes(joined, prediction) == []

@@ -4,9 +4,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from fedgraph.messages.array_records import to_record
-from fedgraph.messages.embeddings import EmbedReply
-from fedgraph.methods.f3_secret import (
+from fedgraph.algorithms.f3_secret_messages import (
     ComputeReply,
     ComputeRequest,
     Introduction,
@@ -15,10 +13,13 @@ from fedgraph.methods.f3_secret import (
     binding,
     sealed_bytes,
 )
+from fedgraph.messages.array_records import to_record
+from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.privacy.secret.sealed import Context, KeyPair, seal
 from fedgraph.privacy.secret.shamir import ShareSettings
 from fedgraph.support.errors import ReplyError
 
+ADDRESS = {"client": "c:C", "experiment": "{}", "run": "run"}
 SEALED = {"a": torch.arange(120, dtype=torch.uint8).view(2, 60), "b": torch.ones(2, 48, dtype=torch.uint8)}
 
 
@@ -43,7 +44,7 @@ def compute_request(**changed):
 
 
 def test_requests_arrive_as_they_were_sent():
-    shared = ShareRequest("c", "{}", "run", "r", "new", {"a": "f", "b": "g"}, {"north": b"1" * 32, "east": b"2" * 32})
+    shared = ShareRequest("r", "new", {"a": "f", "b": "g"}, {"north": b"1" * 32, "east": b"2" * 32}, **ADDRESS)
     assert ShareRequest.unpack(shared.pack()) == shared
     assert list(ShareRequest.unpack(shared.pack()).aggregators) == ["north", "east"], "their order is their points"
     sent = compute_request()
@@ -87,7 +88,7 @@ def test_a_request_whose_parts_do_not_fit_is_refused(changed):
 
 
 def test_requests_of_another_version_are_refused():
-    for request in (ShareRequest("c", "{}", "run", "r", "new", {}, {}), compute_request()):
+    for request in (ShareRequest("r", "new", {}, {}, **ADDRESS), compute_request()):
         content = request.pack()
         del content["config"]["request"]
         with pytest.raises(ReplyError, match="lacks 'request'; server and node run different versions"):

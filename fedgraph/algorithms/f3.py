@@ -6,46 +6,50 @@ algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.federation import JoinedSamples
+from fedgraph.algorithms.f3_settings import F3Settings
+from fedgraph.algorithms.owners import (
+    OwnersAlgorithm,
+    bytes_per_owner,
+    measured,
+    num_learned_from,
+    outcome_of,
+    samples,
+    told,
+)
+from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
 from fedgraph.fusion import (
     FittedFusion,
     FusionData,
     FusionSettings,
+    JoinedSamples,
     Prediction,
     calibration,
     check_fusion,
-    fit,
-    owner_scores,
-    scores,
+    fit_joined,
     votes,
+    write_entropies,
+    write_predictions,
 )
 from fedgraph.graph import write_graph
-from fedgraph.messages import to_record
-from fedgraph.methods.f3 import F3Settings
 from fedgraph.privacy.noise import privacy_facts
-from fedgraph.runs import write_entropies, write_predictions
-from fedgraph.strategies.engine.owners import OwnersStrategy, outcome_of
-from fedgraph.strategies.engine.phases import Outcome
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.files import replacing
-
-log = logging.getLogger("fedgraph")
 
 _NOTED_GAIN = 0.02
 _ENSEMBLES = ("vote", "threshold", "best-owner")
 
 
-class F3Phases(OwnersStrategy[F3Settings]):
-    """Collects embeddings once and trains the fusion model on them; nothing is sent back to the owners."""
+class F3(OwnersAlgorithm[F3Settings]):
+    """A round of embeddings, and a fit without an exchange; nothing is sent back to the owners."""
 
     name = "f3"
     title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
@@ -53,41 +57,37 @@ class F3Phases(OwnersStrategy[F3Settings]):
     # The fusion is trained from the start again, from what the owners have sent.
     may_change = (*FusionSettings.keys(), "vote")
 
-    def check(self) -> None:
+    def check(self, run: PhaseRun) -> None:
         """Raise ExperimentError for a fusion model that cannot be built, or votes that would need noisy predictions."""
         if self.settings.fusion not in _ENSEMBLES:
-            check_fusion(self.settings, self.plan.graph_given)
+            check_fusion(self.settings, run.graph_given)
         elif self.settings.noise is not None:
             raise self._without_predictions()
 
-    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """Train the fusion model, or fuse the owners' predictions, and predict all samples.
+    def phases(self, run: PhaseRun) -> Phase[Outcome]:
+        """Ask for embeddings, fit the fusion model, or fuse the owners' own predictions, and predict all samples.
 
         Raises
         ------
-        FedgraphError
-            As ``samples``, and where the fusion cannot be trained on the answers.
+        DataError, RunError
+            When the fusion cannot be trained on the answers.
         """
-        joined = self.samples(grid)
-        graph = self.plan.graph_of(joined.federation())
+        joined = yield from samples(run)
+        graph = run.graph_of(joined)
         if self.settings.fusion in _ENSEMBLES:
-            return self._vote(joined)
+            return self._vote(run, joined)
         given = None if graph is None else graph.dense().float()
         data = FusionData(
             joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), given
         )
-        self.settings.warn_of_unaligned(joined.owners, joined.present, joined.of_split("train"))
-        found = fit(self.settings, data, self.plan.seed, self.record_epoch)
-        fusion = FittedFusion(
-            found.network, self.settings, joined.owners, joined.sizes, joined.classes, joined.fingerprints, given,
-            self.plan.seed,
-        )  # fmt: skip
-        fusion.write(self.plan.folder.fusion)
-        self._write_learned(fusion)
+        fusion, found = fit_joined(
+            self.settings, data, joined.owners, joined.classes, run.seed, joined.fingerprints, partial(told, run)
+        )
         prediction = fusion.predict(joined.embeddings, joined.present)
-        arrays = to_record(found.network.state_dict())
         facts = {"fusion": found.facts(), "notes": self._threshold_notes(joined, prediction)}
-        return self._outcome(joined, prediction, fusion.parameters, found.epoch, facts), arrays
+        files = {"fusion.safetensors": fusion.write, **self._learned(fusion)}
+        learned = {"parameters": fusion.parameters, "rounds": found.epoch, "arrays": found.network.state_dict()}
+        return self._outcome(run, joined, prediction, facts, files, **learned)
 
     def _threshold_notes(self, joined: JoinedSamples, prediction: Prediction) -> list[str]:
         """Return a note where, of two classes, another threshold than 0.5 would clearly be right more often."""
@@ -102,7 +102,7 @@ class F3Phases(OwnersStrategy[F3Settings]):
             "another one: set [f3] calibrated = true for probabilities that are frequencies"
         ]
 
-    def _vote(self, joined: JoinedSamples) -> tuple[Outcome, ArrayRecord]:
+    def _vote(self, run: PhaseRun, joined: JoinedSamples) -> Outcome:
         """Fuse the owners' own predictions: rows B to D of table 2."""
         if not joined.predictions.shape[2]:
             raise self._without_predictions()
@@ -125,7 +125,7 @@ class F3Phases(OwnersStrategy[F3Settings]):
             facts["owner"] = joined.owners[int(ranking[0])]
             probabilities = votes.best_owner(said, present, ranking)
         prediction = Prediction(probabilities, torch.zeros_like(probabilities))
-        return self._outcome(joined, prediction, torch.zeros(0), 1, {"fusion": facts}), ArrayRecord()
+        return self._outcome(run, joined, prediction, {"fusion": facts}, {})
 
     def _without_predictions(self) -> ExperimentError:
         return ExperimentError(
@@ -134,54 +134,36 @@ class F3Phases(OwnersStrategy[F3Settings]):
         )
 
     def _outcome(
-        self, joined: JoinedSamples, prediction: Prediction, parameters: Tensor, rounds: int, facts: dict[str, Any]
+        self,
+        run: PhaseRun,
+        joined: JoinedSamples,
+        prediction: Prediction,
+        facts: dict[str, Any],
+        files: dict[str, Callable[[Path], object]],
+        **learned: Any,
     ) -> Outcome:
-        folder = self.plan.folder.path
-        write_predictions(folder / "predictions.csv", joined, prediction.probabilities, prediction.deviation)
+        predicted = prediction.probabilities, prediction.deviation
+        files["predictions.csv"] = lambda path: write_predictions(path, joined, *predicted)
         if joined.predictions.shape[2]:
-            write_entropies(folder / "entropies.csv", joined)
-        facts = facts | privacy_facts(self.settings.noise)
-        metrics = measured(joined, prediction, self.plan.splits)
-        facts = facts | {
+            files["entropies.csv"] = lambda path: write_entropies(path, joined)
+        facts |= privacy_facts(self.settings.noise)
+        facts |= {
             "bytes_per_owner": bytes_per_owner(joined, len(joined.keys)),
             "training_bytes_per_owner": bytes_per_owner(joined, num_learned_from(joined)),
         }
-        return outcome_of(joined, metrics, parameters, rounds, facts)
+        return outcome_of(joined, measured(joined, prediction, run.splits), facts=facts, files=files, **learned)
 
-    def _write_learned(self, fusion: FittedFusion) -> None:
-        """Write the learned graph and the alignment to the run folder."""
-        folder, matrices = self.plan.folder.path, fusion.alignment
+    def _learned(self, fusion: FittedFusion) -> dict[str, Callable[[Path], object]]:
+        """Return the learned graph and the alignment as files."""
+        files: dict[str, Callable[[Path], object]] = {}
         if fusion.graph is not None and self.settings.graph != "given":
-            write_graph(fusion.graph, folder / "learned-graph.npz")
-        if matrices is not None:
-            with replacing(folder / "alignment.npz") as path, path.open("wb") as stream:
-                np.savez(stream, owners=np.array(fusion.owners), matrices=matrices.numpy())
+            files["learned-graph.npz"] = partial(write_graph, fusion.graph)
+        if fusion.alignment is not None:
+            files["alignment.npz"] = partial(write_alignment, fusion.owners, fusion.alignment)
+        return files
 
 
-def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return metrics as ``<split>/<metric>`` -> float64 ``[owners]``.
-
-    They are those of the joint prediction, the same for all owners, and with ``-local`` those of each owner's own.
-    """
-    metrics: dict[str, Tensor] = {}
-    for split in splits:
-        rows = joined.of_split(split)
-        whole = scores(prediction.probabilities[rows], joined.labels[rows])
-        metrics |= {
-            f"{split}/{name}": torch.full((len(joined.owners),), value, dtype=torch.float64)
-            for name, value in whole.items()
-        }
-        if joined.predictions.shape[2]:
-            own = owner_scores(joined.predictions[rows], joined.present[rows], joined.labels[rows])
-            metrics |= {f"{split}/{name}-local": values for name, values in own.items()}
-    return metrics
-
-
-def bytes_per_owner(joined: JoinedSamples, samples: int) -> int:
-    """Return the bytes of ``samples`` from the owner with the longest embedding: embeddings, predictions and mask."""
-    return samples * (4 * (int(joined.sizes.max()) + joined.predictions.shape[2]) + 1)
-
-
-def num_learned_from(joined: JoinedSamples) -> int:
-    """Return the number of training and validation samples."""
-    return len(joined.of_split("train")) + len(joined.of_split("validation"))
+def write_alignment(owners: tuple[str, ...], matrices: Tensor, file: Path) -> None:
+    """Write the matrices P_i of all owners, ``[owners, aligned, size]``, as NumPy's ``.npz``."""
+    with replacing(file) as path, path.open("wb") as stream:
+        np.savez(stream, owners=np.array(owners), matrices=matrices.numpy())

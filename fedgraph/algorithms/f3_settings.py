@@ -1,4 +1,4 @@
-"""F3, what both sides agree on: fusion of owners' embeddings, and requests for predictions (Ma, Hoang, Chen 2023)."""
+"""Settings of F3: owners' models, fusion of their embeddings, predictions of new samples (Ma, Hoang, Chen 2023)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fedgraph.data.owners import SampleSplit
 from fedgraph.fusion import FusionSettings
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.privacy.noise import NoiseSettings
+from fedgraph.privacy.secret import ShareSettings
 
 Fusion = Literal["graph", "mean-pooling", "transformer", "concatenation", "ensemble", "vote", "threshold", "best-owner"]
 
@@ -58,3 +59,16 @@ class F3InferenceSettings(EmbeddingSettings):
     run: str
     samples: SampleSplit = "new"
     draws: int = Field(default=10, ge=1)
+
+
+class F3SecretSettings(F3InferenceSettings, ShareSettings):
+    """``[f3-secret]``: the keys of ``[f3-inference]``, with noise before embeddings are split, and those of the shares.
+
+    Attributes
+    ----------
+    simulated_aggregators : this many of the nodes that owners are divided among act as aggregators too. For trials
+              only: such a node sees the embeddings of its own owners. Otherwise nodes aggregate that have
+              ``aggregator`` in their node config.
+    """
+
+    simulated_aggregators: int = Field(default=0, ge=0)

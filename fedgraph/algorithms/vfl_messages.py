@@ -1,20 +1,16 @@
-"""Vertical federated learning, what both sides agree on: its settings, and the messages of a step.
+"""Messages of a step of vertical federated learning: gradients of embeddings go down, embeddings of others come up.
 
-Gradients of embeddings go down, embeddings of other samples come up. Rows L and M of table 2 of Ma, Hoang, Chen (UAI
-2023). One exchange carries the gradient of the last minibatch and the request for the next one.
+One exchange carries the gradient of the last minibatch and the request for the next one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import Field
 from torch import Tensor
 
-from fedgraph.fusion import FusionSettings, Rate, SingleFusion
-from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.messages import (
     KEEP_KEY,
     ROUND_KEY,
@@ -28,27 +24,6 @@ from fedgraph.messages import (
 from fedgraph.models import usable_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import in_short
-
-
-class VerticalSettings(FusionSettings, LocalModelSettings):
-    """``[vfl]``: the fusion model at the server as in ``[f3]``, one of them and with one learning rate, and the owners'
-    own models.
-
-    Embeddings change during training, and are therefore not scaled.
-
-    Attributes
-    ----------
-    pre_trained : whether the owners' models start as they trained them alone (row L), or as they are drawn (row M).
-    epochs, patience : of joint training; a run takes an exchange per minibatch and one more per epoch.
-    """
-
-    fusion: SingleFusion = "graph"
-    scaling: Literal["none"] = "none"
-    monitor: Literal["loss"] = "loss"
-    pre_trained: bool = True
-    learning_rates: tuple[Rate, ...] = Field(default=(0.01,), min_length=1, max_length=1)
-    epochs: int = Field(default=100, ge=1)
-    patience: int = Field(default=20, ge=1)
 
 
 @dataclass(frozen=True)

@@ -1,118 +1,19 @@
-"""Answers of all owners, joined by sample key into tensors ``[samples, owners, ...]``; missing parts are masked."""
+"""Answers of all owners, joined by sample key; missing parts are masked."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedgraph.data import SPLITS
-from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
-from fedgraph.federation.federation import Federation, data_of, hosts_of, nodes_of
-from fedgraph.federation.roll_call import by_reason
+from fedgraph.data.owners import NO_LABEL
+from fedgraph.fusion import JoinedSamples
 from fedgraph.messages import EmbedReply
-from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError, IdentityError
-from fedgraph.support.files import State
+from fedgraph.support.errors import DataError, IdentityError, by_reason
 
 log = logging.getLogger("fedgraph")
-
-
-@dataclass(frozen=True)
-class JoinedSamples:
-    """Samples of a federation of owners, owners in the order of their names, samples in the order of their keys.
-
-    Attributes
-    ----------
-    owners : tuple of str
-        Names of the owners.
-    keys : tuple of str
-        Keys of the samples.
-    classes : tuple of str
-        Names of the classes.
-    data : str
-        Description of the data.
-    hosts : mapping of int to Tensor
-        By node id the positions of its owners, int64.
-    split : Tensor
-        int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
-    labels : Tensor
-        int64 ``[samples]``, -1 where unknown.
-    embeddings : Tensor
-        float32 ``[samples, owners, size]``; 0 where an owner lacks the sample, and beyond the owner's own size.
-    present : Tensor
-        bool ``[samples, owners]``, whether an owner has the sample.
-    predictions : Tensor
-        float32 ``[samples, owners, classes]``, probabilities by the owners' own models; 0 where an owner lacks the
-        sample; ``[samples, owners, 0]`` unless all nodes sent some.
-    sizes : Tensor
-        int64 ``[owners]``, length of each owner's embedding.
-    fingerprints : tuple of str
-        Fingerprint of each owner's frozen model.
-    absent : mapping of str to str
-        Expected owners that did not answer or sent nothing usable, and why. They have no column unless ``owners`` names
-        them.
-    """
-
-    owners: tuple[str, ...]
-    keys: tuple[str, ...]
-    classes: tuple[str, ...]
-    data: str
-    hosts: Mapping[int, Tensor]
-    split: Tensor
-    labels: Tensor
-    embeddings: Tensor
-    present: Tensor
-    predictions: Tensor
-    sizes: Tensor
-    fingerprints: tuple[str, ...]
-    absent: Mapping[str, str] = field(default_factory=dict)
-
-    def of_split(self, name: str) -> Tensor:
-        """Return the positions of the samples of a split, int64."""
-        return (self.split == SAMPLE_SPLITS.index(name)).nonzero().flatten()
-
-    def only(self, rows: Tensor) -> JoinedSamples:
-        """Return some of the samples, selected by position or by a bool mask ``[samples]``."""
-        places = torch.arange(len(self.keys))[rows].tolist()
-        kept: dict[str, Any] = {name: getattr(self, name)[rows] for name in _OF_SAMPLES}
-        return replace(self, keys=tuple(self.keys[place] for place in places), **kept)
-
-    def federation(self) -> Federation:
-        """Return the owners as a federation: names, nodes, and the number of labelled samples of each owner."""
-        counts: dict[str, Tensor] = {name: self.present[self.of_split(name)].sum(0) for name in SPLITS}
-        training = self.of_split("train")
-        one_hot = torch.nn.functional.one_hot(self.labels[training], len(self.classes))
-        return Federation(
-            names=self.owners,
-            hosts=self.hosts,
-            task=TaskSpec("classification", (), (len(self.classes),), classes=self.classes),
-            data=self.data,
-            num_examples=counts,
-            label_counts=self.present[training].long().T @ one_hot,
-        )
-
-    def state(self) -> State:
-        """Return everything except ``hosts``, to be saved."""
-        named = {name: getattr(self, name) for name in _TENSORS}
-        texts = {name: list(getattr(self, name)) for name in _TEXTS}
-        return {**named, **texts, "data": self.data, "absent": dict(self.absent)}
-
-    @classmethod
-    def of_state(cls, state: State) -> JoinedSamples:
-        """Restore samples from :meth:`state`; ``hosts`` is empty."""
-        texts: dict[str, Any] = {name: tuple(state[name]) for name in _TEXTS}
-        tensors: dict[str, Any] = {name: state[name] for name in _TENSORS}
-        return cls(hosts={}, data=state["data"], absent=state["absent"], **texts, **tensors)
-
-
-_OF_SAMPLES = ("split", "labels", "embeddings", "present", "predictions")
-_TENSORS = (*_OF_SAMPLES, "sizes")
-_TEXTS = ("owners", "keys", "classes", "fingerprints")
 
 _SAID: dict[str, Callable[[EmbedReply], Tensor]] = {
     "split": lambda answer: answer.split.long(),
@@ -134,11 +35,10 @@ def join(
     owners: Sequence[str] | None = None,
     tolerant: bool = False,
     embedded: bool = True,
-) -> JoinedSamples:
+) -> tuple[JoinedSamples, dict[str, str]]:
     """Join the answers of all nodes by sample key.
 
-    Owners whose numbers cannot be used are left out and named in ``absent``. Samples that no other owner has are left
-    out too.
+    Owners whose numbers cannot be used are left out, and samples that no other owner has too.
 
     Parameters
     ----------
@@ -155,25 +55,27 @@ def join(
 
     Returns
     -------
-    JoinedSamples
+    joined : JoinedSamples
         All samples that an owner with a column has.
+    absent : dict of str to str
+        Owners that did not answer or sent nothing usable, and why. They have no column unless ``owners`` names them.
 
     Raises
     ------
     IdentityError
-        When an owner is hosted twice, or no owner sent anything usable.
+        When no owner sent anything usable.
     DataError
         When owners disagree on the classes or, unless ``tolerant``, on the split or label of a sample. When the
         embeddings would take more than 16 GiB.
     """
     answers = {node: answer for node, answer in answers.items() if answer.clients}
-    node_of = nodes_of({node: answer.clients for node, answer in answers.items()}, "owner")
+    here = [name for answer in answers.values() for name in answer.clients]
     absent: dict[str, str] = {}
     for answer in answers.values():
         absent |= answer.unusable(embedded)
-    usable = sorted(name for name in node_of if name not in absent)
+    usable = sorted(name for name in here if name not in absent)
     names = tuple(usable if owners is None else owners)
-    absent |= {name: "no answer" for name in names if name not in node_of}
+    absent |= {name: "no answer" for name in names if name not in here}
     if not set(usable) & set(names):
         reasons = "; ".join(by_reason(absent))
         raise IdentityError("no owner sent anything usable" + (f" ({reasons})" if reasons else ""))
@@ -232,8 +134,6 @@ def join(
         owners=names,
         keys=keys,
         classes=classes,
-        data=data_of(answer.data for answer in answers.values()),
-        hosts=hosts_of(names, {name: node for name, node in node_of.items() if name not in absent}),
         split=split.to(torch.int8),
         labels=labels,
         embeddings=embeddings,
@@ -241,11 +141,10 @@ def join(
         predictions=predictions,
         sizes=sizes,
         fingerprints=tuple(fingerprints[name] for name in names),
-        absent=absent,
     )
     # Samples that only owners without a column have are of no use.
     held = present.any(1) & clear_split & clear_labels
-    return joined if bool(held.all()) else joined.only(held)
+    return joined if bool(held.all()) else joined.only(held), absent
 
 
 def _rows_of(answers: Mapping[int, EmbedReply], names: Collection[str]) -> dict[int, list[int]]:

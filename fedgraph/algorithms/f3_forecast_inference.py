@@ -1,0 +1,139 @@
+"""Forecasts of later windows by the encoders and the network that a run of F3 for forecasts has left.
+
+Ma, Hoang, Chen (UAI 2023), lines 8 to 11 of algorithm 1, for time series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.algorithms.f3_forecast_settings import LATEST_READINGS, EncoderSettings, F3ForecastInferenceSettings
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, Told, exchanged, outcome_of
+from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun, Without
+from fedgraph.fusion.forecasting import FittedForecasts, OwnerWindows, forecasts
+from fedgraph.models import flattened
+from fedgraph.support.errors import DataError, ExperimentError, quoted
+from fedgraph.support.settings import part_of
+
+_NETWORK = "fusion.safetensors"
+
+
+class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
+    """Embeddings of the latest windows come up, and what the network makes of them goes back: an exchange each.
+
+    Clients that are absent, and windows that a client lacks, are masked; with ``[experiment] on-missing = "skip"`` a
+    run continues without them.
+    """
+
+    name = "f3-forecast-inference"
+    title = "Forecasts of later windows by what a run of f3-forecast has left"
+    needs = "[f3-forecast-inference] run, the folder of that run; `fedgraph predict` sees to it"
+
+    def check(self, run: PhaseRun) -> None:
+        """See :class:`PhasedAlgorithm`."""
+        trained = run.other_run(self.settings.run)
+        if not (trained.path / _NETWORK).is_file():
+            raise ExperimentError(
+                f"{self.settings.run} has no network for forecasts: it is no finished run of f3-forecast"
+            )
+        # Another file may have the readings of training and later ones behind them, which its nodes check.
+        trained.check_same_data(run.data, f"[{self.name}] run", but=("path",))
+        before = part_of(EncoderSettings, trained.method_table, "[f3-forecast]").as_table()
+        for key, value in part_of(EncoderSettings, self.settings.as_table(), f"[{self.name}]").as_table().items():
+            if value != before[key]:
+                raise ExperimentError(f"[{self.name}] {key} = {value!r}, but that run had {before[key]!r}: leave it so")
+
+    def phases(self, run: PhaseRun) -> Phase[Outcome]:
+        """Ask for embeddings of the latest windows, and send back what the network makes of them.
+
+        Raises
+        ------
+        DataError
+            When clients were not there in training.
+        """
+        trained = run.other_run(self.settings.run).path
+        fitted = FittedForecasts.read(trained / _NETWORK)
+        clients = yield from self.identified(tuple(fitted.owners))
+        strangers = [name for name in clients.names if name not in fitted.owners]
+        if strangers:
+            raise DataError(
+                f"{', '.join(strangers[:8])} took no part in that run, so that there is no forecaster for them: name "
+                "the others in [clients] expect, or train with all"
+            )
+        notes = yield from self._left_out(run, clients.names, fitted.owners)
+        sent = yield from self._embeddings(run, trained.name, fitted.sizes[0])
+        notes += _empty(sent)
+        rows = torch.tensor([fitted.owners.index(name) for name in sent.names])
+
+        def of_owners(values: Tensor, nothing: float) -> Tensor:
+            """Rows of clients as rows of the network's owners."""
+            whole = torch.full((len(fitted.owners), *values.shape[1:]), nothing, dtype=values.dtype)
+            whole[rows] = values
+            return whole
+
+        starts, embeddings = of_owners(sent.tensors["starts"], -1), of_owners(sent.tensors["embeddings"], 0)
+        empty = torch.zeros(*starts.shape, 0)
+        windows = OwnerWindows.of(starts, embeddings, empty, empty > 0)
+        found = windows.of_owners(forecasts(fitted.network, windows), starts)[rows]
+        measured = yield from self._measured(run, trained.name, sent, found)
+        state = fitted.network.state_dict()
+        told = f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.name}"
+        facts: dict[str, Any] = {"windows": len(windows), **({"notes": notes} if notes else {})}
+        return outcome_of(
+            clients, measured, told, measured.metrics, parameters=flattened(state), rounds=0, facts=facts, arrays=state
+        )
+
+    def _left_out(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Phase[list[str]]:
+        """Go on without clients of the run that are not there now; for those that are expected, that may be an error.
+
+        Others listen to them, so that forecasts without them are worse: whoever reads the results is told.
+        """
+        missing = [name for name in owners if name not in there]
+        yield Without(
+            dict.fromkeys(
+                (name for name in missing if run.expect is None or name in run.expect),
+                "it took part in the run, and no node has data of it now, as when its column is gone from the file",
+            )
+        )
+        if not missing:
+            return []
+        return [
+            f"forecast without {quoted(missing, 8)}, of the {len(owners)} clients of the run: there are no forecasts "
+            "of theirs, and those of others, who listened to them, may be worse"
+        ]
+
+    def _embeddings(self, run: PhaseRun, trained: str, size: int) -> Phase[Told]:
+        """The embeddings of the clients' latest windows, and when these start."""
+        room = self.settings.windows
+        shapes = {"starts": (room,), "embeddings": (room, size)}
+        types = {"starts": "int64", "embeddings": self.settings.precision}
+        return (yield from exchanged(run, shapes=shapes, types=types, train=True, name=trained))
+
+    def _measured(self, run: PhaseRun, trained: str, sent: Told, found: Tensor) -> Phase[Told]:
+        """Send each client what the network makes of its windows; what it measures of its forecasts."""
+        kind, dtype = self.settings.returned
+        counts = (sent.tensors["starts"] >= 0).sum(1)
+
+        def own(names: tuple[str, ...]) -> dict[str, Tensor]:
+            rows = [sent.names.index(name) for name in names]
+            return {f"{kind}/test": found[rows, : int(counts[rows].max())].to(dtype)}
+
+        return (yield from exchanged(run, own, name=trained))
+
+
+def _empty(sent: Told) -> list[str]:
+    """Return a note about clients whose latest window has no reading: its forecasts look like any other."""
+    seen = sent.metrics.get(LATEST_READINGS)
+    if seen is None:  # nodes may not say so
+        return []
+    empty = [name for name, number in zip(sent.names, seen.tolist(), strict=True) if number == 0]
+    if not empty:
+        return []
+    return [
+        f"the latest window of {quoted(empty, 8)} has no reading: what is forecast from it rests on the embeddings of "
+        "others and on what was usual in training (column readings_in_window of the files)"
+    ]

@@ -1,0 +1,319 @@
+"""FedNGM: clients with tables of different features learn one probabilistic model of their common features.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, sections 2.1 to 2.6.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.algorithms.fedngm_messages import (
+    PhaseReply,
+    PhaseRequest,
+    answers_of,
+    graph_from_text,
+    key_from_text,
+    scores_from_text,
+)
+from fedgraph.algorithms.fedngm_results import Found, outcome_of
+from fedgraph.algorithms.fedngm_settings import FedNGMSettings
+from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhasedAlgorithm, PhaseRun, Query, Recall, Without
+from fedgraph.data.columns import Floats
+from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_values
+from fedgraph.data.schema import Agreement, Schema, agree, check_used, disagreeing, schema_as_json, schema_from_json
+from fedgraph.data.tables import BayesianNetwork, ClientTableSource, client_table_source, schema_settings
+from fedgraph.graph import FeatureGraph
+from fedgraph.graphical import SharedStatistics
+from fedgraph.graphical.asking import draw
+from fedgraph.graphical.learning import (
+    average,
+    distil,
+    merge,
+)
+from fedgraph.graphical.network import Network
+from fedgraph.graphical.recovery import UnitSums, recover_from_sums
+from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError, RunError
+from fedgraph.support.files import State
+
+log = logging.getLogger("fedgraph")
+
+
+@dataclass(frozen=True)
+class Here:
+    """What phases share.
+
+    Attributes
+    ----------
+    run : PhaseRun
+        The run.
+    source : ClientTableSource
+        The data of the server.
+    common : Schema
+        The common features.
+    num_rows : mapping of str to int
+        Training rows by client.
+    kept : dict
+        What is kept so far.
+    """
+
+    run: PhaseRun
+    source: ClientTableSource
+    common: Schema
+    num_rows: Mapping[str, int]
+    kept: State
+
+    def rows_of(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the training rows of some clients."""
+        return {name: self.num_rows[name] for name in names}
+
+    def keep(self, **found: Any) -> Phase[None]:
+        """Keep what a phase has found."""
+        self.kept.update(found)
+        yield Keep(self.kept)
+
+    def public_values(self, what: str) -> Floats:
+        """Return the public rows. Raises ExperimentError, naming ``what`` needs them, where there are none."""
+        table = self.source.public_table()
+        if table is None:
+            raise ExperimentError(f"[fedngm] {what} needs public rows, which this data set has not")
+        return read_values(table, self.common, schema_settings(self.source))
+
+
+class FedNGM(PhasedAlgorithm[FedNGMSettings]):
+    """Phases: features of clients, their graphs or sums over their rows, their models, and one global model for all.
+
+    After the first request, nothing is sent to anybody unless at least as many clients take part as ``min-clients`` of
+    ``[fedngm.merge]``, or of ``[experiment]`` if that is larger: common features with their categories, ranges, the
+    consensus graph and the global model all reveal something about other clients. A run that was stopped continues
+    after its last whole phase.
+    """
+
+    name = "fedngm"
+    title = "Federated neural graphical models: one probabilistic model of all common features, made personal"
+    needs = "clients with tables of their own (mixed-table, linked-deaths, bayesian-network); no [model]"
+    paper = "https://arxiv.org/abs/2309.11680"
+    own_models = True
+
+    def phases(self, run: PhaseRun) -> Phase[Outcome]:
+        """Agree on features, then find ranges, a graph and a model; have clients make it personal and score it.
+
+        Raises
+        ------
+        DataError, ExperimentError
+            When clients do not agree on features, or settings do not fit them.
+        RunError, IdentityError
+            When a graph or a model cannot be computed from what clients sent.
+        """
+        replies: Mapping[int, PhaseReply] = yield Opening(PhaseRequest("schema"), PhaseReply.unpack)
+        schemas = yield from self._schemas(replies)
+        agreement = yield from self._agreement(schemas)
+        source = client_table_source(run.source(), "fedngm")
+        check_used(schema_settings(source), agreement.schemas.values())
+        self.agreed(agreement)
+        told = {name: rows for one in replies.values() for name, rows in zip(one.clients, one.num_rows, strict=True)}
+        num_rows = {name: told[name] for name in agreement.schemas}
+        texts = {name: schema_as_json(schema) for name, schema in agreement.schemas.items()}
+        kept = yield Recall((texts, num_rows))
+        here = Here(run, source, agreement.common, num_rows, kept)
+        scaling = yield from self._scaling(here)
+        consensus = yield from self._graph(here, scaling)
+        network, parameters = yield from self._global_model(here, scaling, consensus)
+        graph = FeatureGraph.from_adjacency(here.common.names, network.adjacency)
+        request = PhaseRequest("finish", common=here.common, scaling=scaling, graph=graph, parameters=parameters)
+        scores = yield Query(request, partial(answers_of, read=lambda _, text, row: scores_from_text(text)))
+        no_features = {
+            name: columns
+            for reply in replies.values()
+            for name, columns in zip(reply.clients, reply.no_features, strict=False)
+        }
+        settings = self.settings.scaling
+        encoding = Encoding(here.common, scaling, settings.outside, settings.source == "own")
+        graphs = {name: FeatureGraph.from_json(told) for name, told in kept.get("graphs", {}).items()}
+        found = Found(agreement, no_features, graphs, encoding, network, parameters, scores)
+        drawn_from = getattr(source, "network", None)
+        truth = drawn_from.moral_graph.subgraph(graph.names) if isinstance(drawn_from, BayesianNetwork) else None
+        private = {name for names in (getattr(run.data, "private", None) or {}).values() for name in names}
+        return outcome_of(self.settings, found, run.seed, private, truth)
+
+    # ---- features --------------------------------------------------------------------------------------------------
+
+    def _schemas(self, replies: Mapping[int, PhaseReply]) -> Phase[dict[str, Schema]]:
+        """Return the features of all clients whose schema can be used, in the order of their names."""
+        found: dict[str, Schema] = {}
+        lost: dict[str, str] = {}
+        hosts = 0
+        for reply in replies.values():
+            before = len(found)
+            for name, text in zip(reply.clients, reply.texts, strict=True):
+                try:
+                    found[name] = schema_from_json(text, f"the schema of client '{name}'")
+                except ReplyError as error:
+                    lost[name] = str(error)
+            hosts += len(found) > before
+        names = yield Without(lost)
+        if self.settings.global_model == "pooled" and hosts > 1:
+            raise IdentityError(
+                f"global-model = 'pooled' is one model of everybody's rows, and these are on {hosts} nodes: put all "
+                "clients on one node (--nodes 1)"
+            )
+        return {name: found[name] for name in names}
+
+    def _agreement(self, schemas: dict[str, Schema]) -> Phase[Agreement]:
+        """Return the common features, without clients that keep most others from having any."""
+        while True:
+            try:
+                return agree(schemas, self.settings.disputes)
+            except DataError as error:
+                lost = disagreeing(schemas, self.settings.disputes)
+                if not lost:
+                    raise
+                names = yield Without(lost, error)
+                schemas = {name: schemas[name] for name in names}
+
+    def agreed(self, agreement: Agreement) -> None:
+        """Log what clients have in common. Raises ExperimentError for targets that none of them has."""
+        known = {name for schema in agreement.schemas.values() for name in schema.names}
+        unknown = [name for name in self.settings.targets if name not in known]
+        if unknown:
+            raise ExperimentError(
+                f"[fedngm] targets names {', '.join(unknown)}, which no client has; the common features are "
+                f"{', '.join(agreement.common.names)}"
+            )
+        for line in agreement.describe().splitlines():
+            log.info("%s", line)
+
+    def check_enough(self, present: int, least: int) -> None:
+        """Raise RunError with fewer clients than one of them could hide among."""
+        wanted = max(least, self.settings.merge.min_clients)
+        if present < wanted:
+            raise RunError(
+                f"{present} of at least {wanted} clients take part: with fewer, none of them is sent common features, "
+                "ranges, a graph or a model, which might tell what one of the others has. Wait for more clients, or "
+                "set min-clients of [fedngm.merge] and [experiment] lower"
+            )
+
+    # ---- ranges and graph ------------------------------------------------------------------------------------------
+
+    def _scaling(self, here: Here) -> Phase[Scaling]:
+        """Return the ranges that all clients share, if any."""
+        if "scaling" in here.kept:
+            return Scaling.from_json(here.kept["scaling"])
+        settings, common = self.settings.scaling, here.common
+        if settings.source == "public":
+            values = here.public_values("scaling source = 'public'")
+            measured = Scaling.measured(values, common, settings.quantile, settings.skewed)
+            scaling = Scaling(dict(settings.ranges)).completed(measured)
+        else:
+            told: Mapping[str, SharedStatistics] = {}
+            if settings.source == "shared-ranges":
+                read = partial(answers_of, read=lambda _, text, row: SharedStatistics.from_json(text, common))
+                told = yield Query(PhaseRequest("statistics", common=common), read)
+            scaling = agreed_scaling(common, settings, [one.ranges for one in told.values()])
+        yield from here.keep(scaling=scaling.as_json())
+        return scaling
+
+    def _graph(self, here: Here, scaling: Scaling) -> Phase[FeatureGraph]:
+        """Return the consensus graph, or a complete one where models learn their own."""
+        names = here.common.names
+        if self.settings.model == "ngr":
+            every = torch.ones(len(names), len(names), dtype=torch.bool).fill_diagonal_(False)
+            return FeatureGraph.from_adjacency(names, every)
+        if "graph" in here.kept:
+            return FeatureGraph.from_json(here.kept["graph"])
+        found: dict[str, Any] = {}
+        if self.settings.recovery.source == "summed-statistics":
+            graph = yield from self._joint_graph(here, scaling)
+        else:
+            request = PhaseRequest("graph", common=here.common, scaling=scaling)
+            read = partial(answers_of, read=lambda _, text, row: graph_from_text(text, here.common))
+            graphs: Mapping[str, FeatureGraph] = yield Query(request, read)
+            graph = merge(self.settings.merge, graphs, here.rows_of(graphs)).subgraph(names)
+            for name, own in graphs.items():
+                log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
+            found["graphs"] = {name: own.as_json() for name, own in graphs.items()}
+        yield from here.keep(graph=graph.as_json(), **found)
+        return graph
+
+    def _joint_graph(self, here: Here, scaling: Scaling) -> Phase[FeatureGraph]:
+        """Recover one graph of all clients' rows, from their sums.
+
+        Masks of clients that are lost do not cancel: the others then start again.
+        """
+        settings, common = self.settings.recovery, here.common
+        exact = self.settings.statistics.noise is None
+
+        def own(name: str, text: str, row: Tensor) -> Tensor:
+            """Refuse sums that cannot be of as many rows as the client has, where they can be looked at."""
+            if exact and not settings.masks:
+                UnitSums.from_flat(row, common).check(common, here.num_rows[name])
+            return row
+
+        keys: Mapping[str, str] | None = None
+        while True:
+            if settings.masks:
+                read = partial(answers_of, read=lambda _, text, row: key_from_text(text))
+                keys = yield Query(PhaseRequest("keys", common=common), read)
+            request = PhaseRequest("sums", common=common, scaling=scaling, keys=keys)
+            found: Mapping[str, Tensor] = yield Query(
+                request, partial(answers_of, read=own, sums=UnitSums.width(common))
+            )
+            if keys is None or found.keys() == keys.keys():
+                break
+        # Masks add up to zero modulo 2^64, in the arithmetic of int64.
+        sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
+        if exact and settings.masks:
+            try:
+                sums.check(common, sum(here.rows_of(found).values()))
+            except ReplyError as error:
+                raise RunError(
+                    f"the sum over all clients is none of rows ({error}). Masks hide whose part is wrong: run without "
+                    "masks to find out, or without the clients that are in doubt"
+                ) from None
+        return recover_from_sums(settings, common, sums, self.settings.targets).graph
+
+    # ---- the model -------------------------------------------------------------------------------------------------
+
+    def _global_model(self, here: Here, scaling: Scaling, graph: FeatureGraph) -> Phase[tuple[Network, Tensor]]:
+        """Return the network, and its parameters ``[1, parameters]``."""
+        settings, common = self.settings, here.common
+        network = Network(common, graph.adjacency, settings.network)
+        parameters: Tensor | None = here.kept.get("global")
+        for number in range(1 + here.kept.get("rounds", 0), 1 + settings.rounds):
+            request = PhaseRequest("fit", number, common, scaling, graph, parameters)
+            width = network.layout.num_parameters
+            found: Mapping[str, Tensor] = yield Query(
+                request, partial(answers_of, read=lambda _, text, row: row, width=width)
+            )
+            rows, models = here.rows_of(found), torch.stack(list(found.values()))
+            if settings.global_model == "distilled":
+                network, parameters = self._distilled(here, network, models, rows, scaling)
+            elif settings.global_model == "average":
+                parameters = average(network, models, tuple(rows.values()))
+            else:
+                parameters = models[:1]
+            own = FeatureGraph.from_adjacency(common.names, network.adjacency)
+            yield from here.keep(**{"global": parameters, "rounds": number, "global-graph": own.as_json()})
+            log.info("round %d of %d: a global model from %d clients", number, settings.rounds, len(models))
+        assert parameters is not None
+        own = FeatureGraph.from_json(here.kept["global-graph"])
+        return Network(common, own.adjacency, settings.network), parameters
+
+    def _distilled(
+        self, here: Here, network: Network, models: Tensor, rows: Mapping[str, int], scaling: Scaling
+    ) -> tuple[Network, Tensor]:
+        """Fit the global model to samples of the clients' models, and to public rows where they count."""
+        settings, seed, counts = self.settings, here.run.seed, tuple(rows.values())
+        num_samples = max(settings.distillation.counts(counts))
+        samples = draw(network, models, num_samples, tuple(rows), seed, settings=settings.sampling)
+        public = None
+        if settings.distillation.public_weight:
+            encoding = Encoding(here.common, scaling, settings.scaling.outside)
+            public = encoding.encode(here.public_values("distillation public-weight"))
+        return distil(network, models, samples, counts, settings.distillation, settings.network, seed, public)

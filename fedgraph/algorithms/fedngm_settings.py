@@ -1,0 +1,116 @@
+"""Settings of FedNGM, ``[fedngm]`` and its tables."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from fedgraph.data.encoding import ScalingSettings
+from fedgraph.graphical import StatisticsSettings
+from fedgraph.graphical.asking import SamplingSettings
+from fedgraph.graphical.learning import DistillationSettings, MergeSettings
+from fedgraph.graphical.network import NGMSettings, NGRSettings
+from fedgraph.graphical.recovery import RecoverySettings
+from fedgraph.support.settings import Settings
+
+
+class FedNGMScaling(ScalingSettings):
+    """How numbers are scaled to units in a federation; the other keys as for one table.
+
+    Attributes
+    ----------
+    source : beside ``given``, ``own`` and ``shared-ranges``, for which nodes have to consent, ``public``: quantiles of
+             the public rows.
+    """
+
+    source: Literal["given", "own", "shared-ranges", "public"] = "own"  # type: ignore[assignment]
+
+
+class FedNGMRecovery(RecoverySettings):
+    """How the graph of the common features is found; the other keys as for one table.
+
+    Attributes
+    ----------
+    source : ``own-rows``: every client recovers a graph, and the server merges them, as in the paper;
+             ``summed-statistics``: the server recovers one graph from sums over the rows of all clients
+             (:mod:`fedgraph.graphical.recovery.summed`), for which nodes have to consent, and which finds dependencies
+             that are rare at each of many small clients. It equals the graph of the pooled rows. ``[fedngm.statistics]
+             noise`` is added to each client's sums.
+    masks  : the server learns only the sum over all clients: their masks cancel in it
+             (:mod:`fedgraph.privacy.secret.masks`). Takes one more exchange.
+    target_neighbours : fewest neighbours of the targets that ``[fedngm]`` names; with 0, as in the paper, a target of
+             small tables may have none, and is then predicted by its mean.
+    """
+
+    source: Literal["own-rows", "summed-statistics"] = "own-rows"
+    target_neighbours: int = Field(default=4, ge=0)
+    masks: bool = False
+
+    @model_validator(mode="after")
+    def _sums_are_of_the_lasso(self) -> FedNGMRecovery:
+        if self.source == "summed-statistics" and self.method != "graphical-lasso":
+            raise ValueError('source = "summed-statistics" is for method = "graphical-lasso"')
+        if self.masks and self.source == "own-rows":
+            raise ValueError('masks are of sums: set source = "summed-statistics"')
+        return self
+
+
+class FedNGMSettings(Settings):
+    """``[fedngm]``: graphs, models, and how the clients' models become one.
+
+    Attributes
+    ----------
+    model        : ``ngm``: neural graphical models over a consensus graph; ``ngr``: neural graph revealers, which learn
+                   their graphs in training.
+    global_model : how the clients' models are combined: ``distilled``, a model of samples from all of them, as in the
+                   paper; ``average``, the mean of their parameters, trained further by the clients if ``rounds`` is
+                   above 1 (FedAvg); ``pooled``, no federation at all but one model of all rows, for comparison, with
+                   all clients on one node.
+    personal     : the model of each client: ``stitched``, the global model with its weights unchanged and new units for
+                   private features, as in the paper; ``fine-tuned``, the global model trained further on the client's
+                   rows; ``none``.
+    rounds       : rounds of ``average``.
+    targets      : features that are predicted from all others to evaluate models; by default every common one.
+    yardsticks   : also evaluate gradient-boosted trees, with and without class weights, and linear models, which each
+                   client trains on its own rows for every target, and what is the same for every row: ``mean`` (of
+                   categories how frequent each is) and ``median`` (the most frequent category); with ``global-model =
+                   "pooled"`` they are trained on all rows.
+    sample_quality : compare samples of the global model with each client's test rows, and with public rows.
+    hidden       : if above 0, also measure (as ``hidden-<target>``) how well targets are predicted where this share of
+                   the other values is hidden at random, the same for all models, in 1,000 rows at most. Graphical
+                   models then predict as :class:`fedgraph.graphical.model.GraphicalModel` does, over all unknown
+                   values.
+    disputes     : features that clients define differently are an ``error``, or ``private`` to each.
+    statistics   : statistics that nodes are asked for, a table ``[fedngm.statistics]``.
+    ngm, ngr, recovery, merge, scaling, distillation, sampling : tables of their own.
+    """
+
+    model: Literal["ngm", "ngr"] = "ngm"
+    global_model: Literal["distilled", "average", "pooled"] = "distilled"
+    personal: Literal["stitched", "fine-tuned", "none"] = "stitched"
+    rounds: PositiveInt = 1
+    targets: tuple[str, ...] = ()
+    yardsticks: bool = False
+    sample_quality: bool = False
+    hidden: float = Field(default=0.0, ge=0, lt=1)
+    disputes: Literal["error", "private"] = "error"
+    recovery: FedNGMRecovery = Field(default_factory=FedNGMRecovery)
+    merge: MergeSettings = Field(default_factory=MergeSettings)
+    scaling: FedNGMScaling = Field(default_factory=FedNGMScaling)
+    statistics: StatisticsSettings = Field(default_factory=StatisticsSettings)
+    ngm: NGMSettings = Field(default_factory=NGMSettings)
+    ngr: NGRSettings = Field(default_factory=NGRSettings)
+    distillation: DistillationSettings = Field(default_factory=DistillationSettings)
+    sampling: SamplingSettings = Field(default_factory=SamplingSettings)
+
+    @model_validator(mode="after")
+    def _rounds_are_of_an_average(self) -> FedNGMSettings:
+        if self.rounds > 1 and self.global_model != "average":
+            raise ValueError('rounds are of global-model = "average"')
+        return self
+
+    @property
+    def network(self) -> NGMSettings:
+        """The settings of the networks, ``ngm`` or ``ngr``."""
+        return self.ngr if self.model == "ngr" else self.ngm

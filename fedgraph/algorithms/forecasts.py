@@ -1,0 +1,126 @@
+"""What methods of phases for time series share: who takes part, and an exchange with tensors of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.algorithms.phases import Identified, Identify, Outcome, Phase, PhasedAlgorithm, PhaseRun, Query
+from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import S
+
+
+@dataclass(frozen=True)
+class Told:
+    """What clients have sent.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Their names.
+    tensors : mapping of str to Tensor
+        Each ``[clients, ...]``.
+    metrics : mapping of str to Tensor
+        Each float64 ``[clients]``, NaN for clients that do not tell it.
+    """
+
+    names: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
+    metrics: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, answers: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]) -> Told:
+        """Stack the answers of all clients."""
+        rows = list(answers.values())
+        tensors = {name: torch.stack([sent[name] for sent, _ in rows]) for name in rows[0][0]}
+        nothing = torch.tensor(torch.nan, dtype=torch.float64)
+        known = dict.fromkeys(name for _, metrics in rows for name in metrics)
+        return cls(
+            tuple(answers),
+            tensors,
+            {name: torch.stack([each.get(name, nothing) for _, each in rows]) for name in known},
+        )
+
+
+class ForecastAlgorithm(PhasedAlgorithm[S]):
+    """Base class of algorithms of phases for time series."""
+
+    needs = "clients that are time series, such as metr-la"
+    # Not their parameters, but tensors of one shape come from models of one architecture.
+    mixes_models = True
+
+    def identified(self, expect: tuple[str, ...] | None = None) -> Phase[Identified]:
+        """Return who takes part; ``expect`` as in :class:`Identify`. Raises ExperimentError unless they forecast."""
+        clients: Identified = yield Identify(expect)
+        if clients.task.kind != "forecast":
+            raise ExperimentError(f"{self.name} forecasts time series, and this data is for {clients.task.kind}")
+        return clients
+
+
+def exchanged(
+    run: PhaseRun,
+    stacked: Callable[[tuple[str, ...]], Mapping[str, Tensor]] = lambda names: {},
+    shared: Mapping[str, Tensor] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    types: Mapping[str, str] | None = None,
+    *,
+    train: bool = False,
+    name: str = "",
+) -> Phase[Told]:
+    """Run one exchange.
+
+    Parameters
+    ----------
+    run : PhaseRun
+        The run.
+    stacked : callable
+        Returns tensors ``[clients, ...]`` for the node of some clients, given their names.
+    shared : mapping of str to Tensor, optional
+        Tensors that all nodes get.
+    shapes : mapping of str to tuple of int, optional
+        Shapes of the tensors that come back, by name, without the client axis; by default there are none.
+    types : mapping of str to str, optional
+        NumPy types of those that are not float32, by name.
+    train : bool
+        Whether clients train; else they evaluate.
+    name : str
+        Name of the run that clients have kept something of; by default of this one.
+    """
+
+    def request(names: tuple[str, ...]) -> WorkRequest:
+        return WorkRequest(names, 1, stacked(names), shared or {}, run.splits, train, run=name)
+
+    read = partial(_answers, shapes=shapes or {}, types=types)
+    return Told.of((yield Query(request, read, "train" if train else "evaluate")))
+
+
+def _answers(
+    names: tuple[str, ...], content: Any, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str] | None
+) -> tuple[dict[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor]]], dict[str, str]]:
+    """Return tensors and metrics of each client of a node, and why those of others are unusable."""
+    reply = WorkReply.unpack(content, names, shapes, types)
+    unusable = reply.unusable()
+    return {
+        name: (
+            {key: rows[place] for key, rows in reply.stacked.items()},
+            {key: values[place] for key, values in reply.metrics.items()},
+        )
+        for place, name in enumerate(names)
+        if name not in unusable
+    }, unusable
+
+
+def outcome_of(
+    clients: Identified, told: Told, measured: str, metrics: Mapping[str, Tensor], **further: Any
+) -> Outcome:
+    """Return the outcome for those who told what they measured; ``further`` are fields of :class:`Outcome`."""
+    groups = None
+    if clients.groups is not None:
+        groups = tuple(clients.groups[clients.positions[name]] for name in told.names)
+    return Outcome(told.names, measured, metrics, task=clients.task, groups=groups, **further)

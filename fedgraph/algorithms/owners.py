@@ -1,0 +1,132 @@
+"""What methods over owners of different features share: one exchange for their samples, and what is told of these."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.algorithms.joining import join
+from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhasedAlgorithm, PhaseRun, Recall, Without
+from fedgraph.defence import bounded_embeddings
+from fedgraph.fusion import FusionEpoch, JoinedSamples, Prediction, owner_scores, scores
+from fedgraph.messages import EmbedReply, EmbedRequest
+from fedgraph.support.settings import S
+
+log = logging.getLogger("fedgraph")
+
+_LOGGED_EPOCHS = 50
+
+
+class OwnersAlgorithm(PhasedAlgorithm[S]):
+    """Base class of algorithms that ask all owners once for their part of the shared samples."""
+
+    needs = "clients that hold different features of the same samples, such as metr-la-rush-hour"
+    paper = "https://proceedings.mlr.press/v216/ma23b.html"
+    word = "owner"
+
+
+def samples(
+    run: PhaseRun, request: EmbedRequest | None = None, owners: Collection[str] | None = None
+) -> Phase[JoinedSamples]:
+    """Return what all owners have of the shared samples, in one exchange, or in none where a stopped run had it.
+
+    Parameters
+    ----------
+    run : PhaseRun
+        The run.
+    request : EmbedRequest, optional
+        What is asked for; by default embeddings of the samples of training, validation and test.
+    owners : collection of str, optional
+        Owners that get a column, whether they answer or not; by default those that answer.
+
+    Raises
+    ------
+    DataError, IdentityError
+        As :func:`fedgraph.algorithms.joining.join`.
+    """
+    request = request or EmbedRequest()
+    if request.embeddings:
+        kept = yield Recall((request.splits, dict(request.fingerprints)))
+        if kept:
+            return _bounded(run, JoinedSamples.of_state(kept["samples"]))
+    answers = yield Opening(request, EmbedReply.unpack, EmbedRequest.message_type, owners)
+    joined, _ = yield from joined_of(run, answers, owners, request.embeddings)
+    if request.embeddings:
+        yield Keep({"samples": joined.state()})
+    return _bounded(run, joined)
+
+
+def joined_of(
+    run: PhaseRun, answers: Mapping[int, EmbedReply], owners: Collection[str] | None, embedded: bool
+) -> Phase[tuple[JoinedSamples, dict[str, str]]]:
+    """Join the answers of all nodes, without owners whose part cannot be used; return why these are absent, too."""
+    joined, absent = join(answers, None if owners is None else tuple(owners), run.tolerant, embedded)
+    yield Without(absent)
+    log.info("%d samples of %d owners", len(joined.keys), len(joined.owners))
+    return joined, absent
+
+
+def _bounded(run: PhaseRun, joined: JoinedSamples) -> JoinedSamples:
+    """Bound what single owners can do, as [defence] says."""
+    times = run.defence.clip
+    if not times or not joined.embeddings.shape[2]:
+        return joined
+    return replace(joined, embeddings=bounded_embeddings(joined.embeddings, joined.present, times))
+
+
+def told(run: PhaseRun, epoch: FusionEpoch) -> None:
+    """Tell of an epoch of the fusion, and log every 50th."""
+    losses = {
+        "learning_rate": epoch.learning_rate,
+        "training_loss": epoch.training_loss,
+        "validation_loss": epoch.validation_loss,
+    }
+    run.on_epoch("fusion", epoch.epoch, losses)
+    if epoch.epoch % _LOGGED_EPOCHS == 0:
+        log.info(
+            "fusion at the learning rate %g, epoch %d: training loss %.4f, validation loss %.4f",
+            epoch.learning_rate, epoch.epoch, epoch.training_loss, epoch.validation_loss,
+        )  # fmt: skip
+
+
+def outcome_of(joined: JoinedSamples, metrics: Mapping[str, Tensor], **further: Any) -> Outcome:
+    """Return the outcome of a run over owners; ``further`` are fields of :class:`Outcome`."""
+    measured = (
+        f"{len(joined.owners)} owners, one prediction per sample from all of them together; what ends with -local is "
+        "measured of the owners' own models"
+    )
+    return Outcome(joined.owners, measured, metrics, task=joined.task, **further)
+
+
+def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return metrics as ``<split>/<metric>`` -> float64 ``[owners]``.
+
+    They are those of the joint prediction, the same for all owners, and with ``-local`` those of each owner's own.
+    """
+    metrics: dict[str, Tensor] = {}
+    for split in splits:
+        rows = joined.of_split(split)
+        whole = scores(prediction.probabilities[rows], joined.labels[rows])
+        metrics |= {
+            f"{split}/{name}": torch.full((len(joined.owners),), value, dtype=torch.float64)
+            for name, value in whole.items()
+        }
+        if joined.predictions.shape[2]:
+            own = owner_scores(joined.predictions[rows], joined.present[rows], joined.labels[rows])
+            metrics |= {f"{split}/{name}-local": values for name, values in own.items()}
+    return metrics
+
+
+def bytes_per_owner(joined: JoinedSamples, samples: int) -> int:
+    """Return the bytes of ``samples`` from the owner with the longest embedding: embeddings, predictions and mask."""
+    return samples * (4 * (int(joined.sizes.max()) + joined.predictions.shape[2]) + 1)
+
+
+def num_learned_from(joined: JoinedSamples) -> int:
+    """Return the number of training and validation samples."""
+    return len(joined.of_split("train")) + len(joined.of_split("validation"))

@@ -1,0 +1,34 @@
+"""Simple forecasters, each client by itself: what a method has to beat."""
+
+from __future__ import annotations
+
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, exchanged, outcome_of
+from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
+from fedgraph.support.settings import Settings
+from fedgraph.training.forecasting import SimpleForecaster
+
+
+class SimpleForecastSettings(Settings):
+    """``[simple-forecast]``.
+
+    Attributes
+    ----------
+    forecaster : ``last-reading``; ``weekly-profile``: the mean reading at that time of the week; ``ridge``: linear
+                 regression; ``trees``: gradient-boosted trees. Ridge and trees also use the [data] covariates.
+    """
+
+    forecaster: SimpleForecaster = "ridge"
+
+
+class SimpleForecast(ForecastAlgorithm[SimpleForecastSettings]):
+    """Asks the clients to fit and measure their forecasters; nothing but errors comes back."""
+
+    name = "simple-forecast"
+    title = "Last reading, weekly profile, ridge regression or boosted trees, each client by itself"
+
+    def phases(self, run: PhaseRun) -> Phase[Outcome]:
+        """See :class:`PhasedAlgorithm`."""
+        clients = yield from self.identified()
+        told = yield from exchanged(run)
+        measured = f"{len(told.names)} clients, each forecast by itself: {self.settings.forecaster}"
+        return outcome_of(clients, told, measured, told.metrics, rounds=0)
