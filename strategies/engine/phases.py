@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -146,13 +146,16 @@ class PhaseStrategy(MethodStrategy[S]):
         return Result(arrays=to_record(self.outcome.arrays), evaluate_metrics_serverapp={1: means})
 
     def _ended(self, grid: Grid) -> Outcome:
-        phases, told = self.algorithm.phases(self.plan.run), None
+        phases, told, where = self.algorithm.phases(self.plan.run), None, f"{self.class_name}.phases"
+        if not isinstance(phases, Generator):
+            raise RunError(f"{where} is no generator: have it yield what is asked, `answers = yield Opening(...)`")
         while True:
             try:
                 step = phases.send(told)
             except StopIteration as end:
-                found: Outcome = end.value
-                return found
+                if not isinstance(end.value, Outcome):
+                    raise RunError(f"{where} returned {type(end.value).__name__} in place of an Outcome") from None
+                return end.value
             told = self._done(grid, step)
 
     def _done(self, grid: Grid, step: Step) -> Any:
@@ -171,7 +174,10 @@ class PhaseStrategy(MethodStrategy[S]):
             case Recall():
                 return self._recalled(step)
             case Keep():
-                self._keep(step.state)
+                return self._keep(step.state)
+            case _:
+                steps = ", ".join(kind.__name__ for kind in get_args(Step))
+                raise RunError(f"{self.class_name}.phases yielded {type(step).__name__} in place of one of {steps}")
 
     # ---- exchanges -------------------------------------------------------------------------------------------------
 
@@ -185,8 +191,8 @@ class PhaseStrategy(MethodStrategy[S]):
         self.nodes = sum(bool(answer.clients) for answer in answers.values())
         log.info("%d %ss on %d nodes; data: %s", len(self.present.names), word, self.nodes, self.data)
         self._check_present({})
-        told = f"answers for {len(self.present.names)} clients from {self.nodes} nodes"
-        tell(f"exchange {self.traffic.exchanges}: {told}")
+        here = len(self.present.names)
+        tell(f"exchange {self.traffic.exchanges}: answers for {here} clients from {self.nodes} nodes")
         return answers
 
     def _identified(self, grid: Grid, step: Identify) -> Federation:
