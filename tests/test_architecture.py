@@ -187,6 +187,20 @@ def names_its_clients(module, text):
     return room_of(module) == "algorithms" and room_of(text) == "clients"
 
 
+def test_no_two_modules_import_each_other():
+    """Not for types, nor where a function is called; the front door of a package imports what it offers."""
+    files = {name: path for package in ("fedgraph", *INSIDE) for name, path in modules(package)}
+    edges = {name: set() for name, path in files.items() if path.name != "__init__.py"}
+    for name in edges:
+        for module, taken in imports(files[name]):
+            inner = f"{module}.{taken}"
+            edges[name] |= {found for found in (inner, module) if found in edges and found != name}
+    # Without those that import no other, or that no other imports, circles are left, and what lies between them.
+    while ends := edges.keys() - ({name for name in edges if edges[name]} & set().union(*edges.values())):
+        edges = {name: others - ends for name, others in edges.items() if name not in ends}
+    assert edges == {}
+
+
 def is_dotted_path(text):
     module, colon, attribute = text.partition(":")
     return bool(colon) and attribute.isidentifier() and module.startswith("fedgraph.") and is_module(module)

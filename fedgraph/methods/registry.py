@@ -38,8 +38,11 @@ class Method:
 
     @property
     def strategy_class(self) -> Any:
-        """The class of the strategy. Raises ExperimentError when it cannot be found."""
-        return load_object(self.strategy, "[experiment] strategy")
+        """The class of the strategy: its algorithm, where it runs one in a Flower app of its own.
+
+        Raises ExperimentError when it cannot be found, or an experiment would not run what it adds to an algorithm.
+        """
+        return run_by_experiments(load_object(self.strategy, "[experiment] strategy"))
 
     @property
     def terms(self) -> str:
@@ -55,6 +58,25 @@ class Method:
     def title(self) -> str:
         """Title of the method; its name where the strategy has none."""
         return getattr(self.strategy_class, "title", "") or self.name
+
+
+def run_by_experiments(found: Any) -> Any:
+    """Return what experiments run of what is named: of a strategy for people's own Flower apps its ``algorithm_class``.
+
+    Raises
+    ------
+    ExperimentError
+        For a class that is derived from such a strategy, because an experiment would not run what it adds.
+    """
+    algorithm = getattr(found, "algorithm_class", None)
+    if algorithm is None:
+        return found
+    if "algorithm_class" not in vars(found):
+        raise ExperimentError(
+            f"{found.__name__} is a strategy for a Flower app of its own, and experiments run its algorithm: derive it "
+            f"from {algorithm.__module__}:{algorithm.__name__}, or call its start in a ServerApp"
+        )
+    return algorithm
 
 
 def built_in(name: str) -> type | None:

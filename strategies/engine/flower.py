@@ -24,6 +24,7 @@ from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
 from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, averaged, last_words, request
 from fedgraph.strategies.engine.app_state import AppState, graph_of, graph_state
+from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import ReplyError, RunError, quoted, similar
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedgraph")
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _SAID_BY_THE_ALGORITHM = (

@@ -82,7 +82,7 @@ class Mean(Algorithm):
 # Sums of the clients' examples, in one exchange.
 ROWS = """
 class Told:
-    data = "rows"
+    data, alike = "rows", ()
 
     def __init__(self, content):
         config = content.config_records["config"]
