@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedgraph.algorithms.cnfgnn import CNFGNNSettings
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_splits
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import starts_of
 from fedgraph.messages import WorkReply
-from fedgraph.methods.cnfgnn import CNFGNNSettings
 from fedgraph.models import ContextForecaster, parse_model
 from fedgraph.support.errors import ReplyError
 from fedgraph.training import Cohort
@@ -37,7 +37,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     )
 
     def reply(self) -> WorkReply:
-        """Answer by what came; see :mod:`fedgraph.methods.cnfgnn`.
+        """Answer by what came; see :mod:`fedgraph.algorithms.cnfgnn`.
 
         Raises
         ------

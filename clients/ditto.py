@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedgraph.algorithms.global_model import DittoSettings
 from fedgraph.clients.engine.base import CohortClient, cohort_with
-from fedgraph.methods.baselines import DittoSettings
 from fedgraph.models import finite_rows
 from fedgraph.training import GradientTerm, TrainResult
 

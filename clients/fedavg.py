@@ -7,8 +7,8 @@ from typing import ClassVar
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from fedgraph.algorithms.global_model import FineTuningSettings
 from fedgraph.clients.engine.base import CohortClient, cohort_with
-from fedgraph.methods.baselines import FineTuningSettings
 from fedgraph.support.randomness import derive_seed
 
 SomeFineTuning = TypeVar("SomeFineTuning", bound=FineTuningSettings, default=FineTuningSettings)

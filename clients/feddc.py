@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedgraph.algorithms.drift import FedDCSettings
 from fedgraph.clients.feddyn import DriftClient
 from fedgraph.clients.scaffold import ScaffoldClient
-from fedgraph.methods.baselines import FedDCSettings
 from fedgraph.training import GradientTerm
 
 

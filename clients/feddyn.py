@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from fedgraph.algorithms.drift import FedDynSettings
 from fedgraph.clients.engine.base import CohortClient
-from fedgraph.methods.baselines import DriftSettings
 from fedgraph.models import finite_rows
 from fedgraph.training import GradientTerm, TrainResult
 
 _PURPOSE = "drift"
 
 
-SomeDriftSettings = TypeVar("SomeDriftSettings", bound=DriftSettings, default=DriftSettings)
+SomeDriftSettings = TypeVar("SomeDriftSettings", bound=FedDynSettings, default=FedDynSettings)
 
 
 class DriftClient(CohortClient[SomeDriftSettings]):

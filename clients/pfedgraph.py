@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedgraph.algorithms.pfedgraph import PFedGraphSettings
 from fedgraph.clients.engine.base import CohortClient
-from fedgraph.methods.baselines import PFedGraphSettings
 from fedgraph.training import GradientTerm
 
 

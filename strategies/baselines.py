@@ -10,32 +10,27 @@ class PFedGraph(FlowerStrategy):
     """Mixtures over an inferred graph; see :class:`fedgraph.algorithms.pfedgraph.PFedGraph`."""
 
     algorithm_class = pfedgraph.PFedGraph
-    default_client = "fedgraph.clients.pfedgraph:PFedGraphClient"
 
 
 class CGSV(FlowerStrategy):
     """Gradient rewards by contribution; see :class:`fedgraph.algorithms.cgsv.CGSV`."""
 
     algorithm_class = cgsv.CGSV
-    default_client = "fedgraph.clients.engine.base:CohortClient"
 
 
 class FedAtt(FlowerStrategy):
     """Attentive aggregation; see :class:`fedgraph.algorithms.global_model.FedAtt`."""
 
     algorithm_class = global_model.FedAtt
-    default_client = "fedgraph.clients.engine.base:CohortClient"
 
 
 class FedPer(FlowerStrategy):
     """FedAvg with a personal last layer; see :class:`fedgraph.algorithms.global_model.FedPer`."""
 
     algorithm_class = global_model.FedPer
-    default_client = "fedgraph.clients.fedper:PersonalLayersClient"
 
 
 class LGFedAvg(FlowerStrategy):
     """FedAvg of the last layer; see :class:`fedgraph.algorithms.global_model.LGFedAvg`."""
 
     algorithm_class = global_model.LGFedAvg
-    default_client = "fedgraph.clients.fedper:PersonalLayersClient"

@@ -27,8 +27,7 @@ from fedgraph.messages import to_record
 from fedgraph.messages.queries import UNDECIDED, OwnEmbeddings, WantedEmbeddings, common_classes, restored
 from fedgraph.strategies.engine.app_clients import ADVICE
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
-from fedgraph.strategies.engine.phased_method import PhasedMethod
-from fedgraph.strategies.engine.strategy import EvaluateFn
+from fedgraph.strategies.engine.strategy import EvaluateFn, PhasedStrategy
 from fedgraph.support.errors import DataError, IdentityError, RunError, quoted, similar
 
 log = logging.getLogger("fedgraph")
@@ -39,7 +38,7 @@ _NAMED = 5
 """Clients in a message."""
 
 
-class F3(PhasedMethod[FusionSettings]):
+class F3(PhasedStrategy):
     """Federated feature fusion of clients that hold different features of the same samples.
 
     Clients answer a query with :func:`fedgraph.clients.embeddings`; nothing is sent back to them, and their models stay
@@ -84,7 +83,6 @@ class F3(PhasedMethod[FusionSettings]):
     """
 
     algorithm_class = f3.F3
-    default_client = "fedgraph.clients.f3:F3Client"
 
     def __init__(
         self,
@@ -256,10 +254,6 @@ class F3(PhasedMethod[FusionSettings]):
         index = restored(joined.keys, kinds.pop() if len(kinds) == 1 else "text")
         told = pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
         return told if wanted.ids is None else told.iloc[_places(joined.keys, wanted.ids)]
-
-    def run(self, *arguments: Any, **named: Any) -> Result:
-        """See :meth:`start`."""
-        return self.start(*arguments, **named)
 
     # ---- answers of clients ----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
@@ -26,12 +26,12 @@ from fedgraph.data.schema import Agreement
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.federation import RollCall
 from fedgraph.graph import FeatureGraph
+from fedgraph.messages import to_record
 from fedgraph.messages.queries import ask_for_personal_models, personal_model
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes
-from fedgraph.strategies.engine.phased_method import PhasedMethod
-from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
-from fedgraph.strategies.engine.strategy import EvaluateFn
+from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
+from fedgraph.strategies.engine.strategy import EvaluateFn, PhasedStrategy
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.settings import of_keywords
@@ -54,7 +54,7 @@ class _InAnApp(fedngm.FedNGM):
             log.warning("%s", lacking)
 
 
-class FedNGM(PhasedMethod[FedNGMSettings]):
+class FedNGM(PhasedStrategy):
     """Federated neural graphical models of clients whose app is :func:`fedgraph.clients.table_client_app`.
 
     Parameters
@@ -100,7 +100,6 @@ class FedNGM(PhasedMethod[FedNGMSettings]):
     """
 
     algorithm_class = fedngm.FedNGM
-    default_client = "fedgraph.clients.fedngm:FedNGMClient"
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class FedNGM(PhasedMethod[FedNGMSettings]):
         self._temporary = TemporaryDirectory(prefix="fedgraph-") if folder is None else None
         self.folder = Path(folder or Path(self._temporary.name if self._temporary else "", name)).absolute()
         self.client_models: dict[str, NeuralGraphicalModel] = {}
-        self._phases: PhaseStrategy[FedNGMSettings] | None = None
+        self._names_present: tuple[str, ...] = ()
         self._names: dict[int, str] = {}
 
     @property
@@ -171,12 +170,11 @@ class FedNGM(PhasedMethod[FedNGMSettings]):
 
         connected_nodes(grid, self.min_available_nodes, timeout)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._phases = PhaseStrategy(_InAnApp(self.settings), self._plan(timeout))
+        running = PhasesRun(_InAnApp(self.settings), self._plan(timeout))
         with errors_in_app_words():
-            result = self._phases.start(grid)
-        outcome = self._phases.outcome
-        assert outcome is not None
-        for name, reason in self._phases.absent.items():
+            outcome = running.run(grid)
+        self._names_present = outcome.names
+        for name, reason in running.absent.items():
             log.error("client '%s' was left out: %s", name, in_app_words(reason))
         for note in outcome.facts.get("notes", ()):
             log.warning("%s", in_app_words(note))
@@ -184,7 +182,8 @@ class FedNGM(PhasedMethod[FedNGMSettings]):
 
         self.metrics = pd.DataFrame({name: values.numpy() for name, values in outcome.metrics.items()}, outcome.names)
         self.model = NeuralGraphicalModel.load(self.folder / _MODEL)
-        return result
+        means = MetricRecord({name: float(values.nanmean()) for name, values in outcome.metrics.items()})
+        return Result(arrays=to_record(outcome.arrays), evaluate_metrics_serverapp={1: means})
 
     def fetch_models(self, grid: Grid, timeout: float = 3600) -> dict[str, NeuralGraphicalModel]:
         """Ask clients for their personal models, which those give whose app says ``share_models=True``.
@@ -201,13 +200,13 @@ class FedNGM(PhasedMethod[FedNGMSettings]):
         """
         from fedgraph.graphical import NeuralGraphicalModel
 
-        if self._phases is None or self._phases.outcome is None:
+        if not self._names_present:
             raise RunError("there are no models yet: call start first")
         content = ask_for_personal_models(self.folder.name)
         found = ask_clients(grid, sorted(grid.get_node_ids()), content, "query", personal_model, self._names, timeout)
         self.client_models = {}
         for name, model in found.values():
-            if name not in self._phases.outcome.names:
+            if name not in self._names_present:
                 log.error("going on without the model of client '%s', which did not take part", name)
                 continue
             path = self.folder / "personal.safetensors"
@@ -218,10 +217,6 @@ class FedNGM(PhasedMethod[FedNGMSettings]):
                 log.error("going on without the model of client '%s': %s", name, error)
             path.unlink()
         return self.client_models
-
-    def run(self, *arguments: Any, **named: Any) -> Result:
-        """See :meth:`start`."""
-        return self.start(*arguments, **named)
 
     def _plan(self, timeout: float) -> PhasesPlan:
         """Return what the phases have to know, as of an experiment."""

@@ -31,7 +31,6 @@ class IPA(FlowerStrategy):
     """
 
     algorithm_class = ipa.IPA
-    default_client = "fedgraph.clients.ipa:IPAClient"
     needs_names = True
     term_to_add = "alignment(model, msg)"
 

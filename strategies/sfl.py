@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedgraph.algorithms import sfl, sfl_cold_start, sfl_star
+from fedgraph.algorithms import sfl, sfl_star
 from fedgraph.strategies.engine.flower import FlowerStrategy
 
 
@@ -34,7 +34,6 @@ class SFL(FlowerStrategy):
     """
 
     algorithm_class = sfl.SFL
-    default_client = "fedgraph.clients.sfl:SFLClient"
     term_to_add = "proximity(model, msg)"
 
     def terms(self, number: int) -> dict[str, Any]:
@@ -46,36 +45,7 @@ class SFL(FlowerStrategy):
         return {**weights, "distance": settings.distance}
 
 
-class SFLPer(SFL):
-    """SFL of the representation, with a personal last layer."""
-
-    algorithm_class = sfl.SFLPer
-    default_client = "fedgraph.clients.sfl:SFLClient"
-
-
-class SFLLG(SFL):
-    """SFL of the last layer, with personal representations."""
-
-    algorithm_class = sfl.SFLLG
-    default_client = "fedgraph.clients.sfl:SFLClient"
-
-
-class SFLFineTuning(SFL):
-    """SFL, whose clients of the engine are measured after fine-tuning."""
-
-    algorithm_class = sfl.SFLFineTuning
-    default_client = "fedgraph.clients.sfl:SFLFineTuningClient"
-
-
 class SFLStar(SFL):
     """SFL over a learned graph; see :class:`fedgraph.algorithms.sfl_star.SFLStar`."""
 
     algorithm_class = sfl_star.SFLStar
-    default_client = "fedgraph.clients.sfl:SFLClient"
-
-
-class SFLColdStart(SFL):
-    """SFL for clients with hardly any data; see :class:`fedgraph.algorithms.sfl_cold_start.SFLColdStart`."""
-
-    algorithm_class = sfl_cold_start.SFLColdStart
-    default_client = "fedgraph.clients.sfl_cold_start:SFLColdStartClient"

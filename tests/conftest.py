@@ -224,3 +224,45 @@ def run_experiment(tmp_path, data_dir):
         return folder
 
     return run
+
+
+ROAD = ("upstream", "middle", "downstream", "far")
+LAG = 3
+
+
+def write_road(path, steps=900):
+    """A road: what one sensor reads, the next reads three steps later. Nobody can tell what the first will read."""
+    random = np.random.default_rng(0)
+    source = random.standard_normal(steps + LAG * len(ROAD)).astype(np.float32)
+    series = np.stack([source[LAG * (4 - place) : LAG * (4 - place) + steps] for place in range(4)], axis=1)
+    series = 50 + np.array([10, 5, 8, 4], dtype=np.float32) * series
+    series[100:110, 1] = np.nan
+    np.savez(path, data=series, names=np.array(ROAD))
+
+
+@pytest.fixture
+def rewrite_road(tmp_path):
+    """Writes the file of ``road_tables`` anew, with as many steps as asked for."""
+    return lambda steps: write_road(tmp_path / "road.npz", steps)
+
+
+@pytest.fixture
+def road_tables(tmp_path):
+    """Experiment tables of F3 for forecasts on a road of four sensors and 900 steps, each a client."""
+    path = tmp_path / "road.npz"
+    write_road(path)
+    (tmp_path / "edges.csv").write_text("from,to,weight\nupstream,middle,1\nmiddle,downstream,1\ndownstream,far,1\n")
+    return {
+        "experiment": {"name": "road", "method": "f3-forecast", "rounds": 1},
+        "data": {
+            "set": "series", "path": str(path), "names": list(ROAD), "input-steps": 6, "output-steps": LAG,
+            "start": "2024-05-06T00:00", "step-minutes": 5,
+        },
+        "model": {"name": "rnn", "hidden": 12},
+        "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 32, "local-steps": 30},
+        "f3-forecast": {
+            "local-rounds": 2, "aligned-size": 8, "hidden": 16, "steps": 400, "evaluate-every": 100,
+            "learning-rate": 0.01,
+        },
+        "evaluation": {"splits": ["validation", "test"]},
+    }  # fmt: skip

@@ -74,8 +74,8 @@ def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
     import numpy as np
     import torch
 
+    from fedgraph.algorithms import Answers
     from fedgraph.graph import ClientGraph
-    from fedgraph.strategies.engine.base import Replies
 
     monkeypatch.syspath_prepend(plugin_folder)
     module = __import__("trimmed")
@@ -84,10 +84,10 @@ def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
     weights[0, 4] = weights[4, 0] = 0
     graph = ClientGraph.from_dense(names, weights, directed=False)
     theta = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    served = module.TrimmedNeighbourMean.__new__(module.TrimmedNeighbourMean)
-    served.settings = module.TrimSettings(trim=0.2)
-    replies = Replies(torch.arange(5), names, {"parameters": theta}, {}, graph, torch.ones(5))
-    got = served.aggregate(1, replies).numpy()
+    algorithm = module.TrimmedNeighbourMean(module.TrimSettings(trim=0.2))
+    everybody = torch.ones(5, dtype=torch.bool)
+    answers = Answers(torch.arange(5), names, {"parameters": theta}, torch.ones(5), graph, everybody)
+    got = algorithm.aggregate(None, {}, answers).numpy()
     for client in range(5):
         rows = np.sort(theta.numpy()[weights[client].numpy() > 0], axis=0)
         cut = int(0.2 * len(rows))

@@ -16,7 +16,7 @@ from fedgraph.clients.engine.frozen_layers import frozen_layers
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
-from fedgraph.methods.baselines import STOCK_TERMS
+from fedgraph.messages.apps import STOCK_TERMS
 from fedgraph.methods.frozen_layers import lacking, named
 from fedgraph.models import PersonalLayers, finite_rows
 from fedgraph.support.errors import ReplyError, quoted
@@ -136,7 +136,7 @@ class CohortClient(Configured[S]):
     takes_function : bool
         Whether clients may be trained by ``[train] function``: not where a class has to know of their steps.
     terms : frozenset of str
-        Numbers of stock strategies (:data:`fedgraph.methods.baselines.STOCK_TERMS`) that change how the class trains.
+        Numbers of stock strategies (:data:`fedgraph.messages.apps.STOCK_TERMS`) that change how the class trains.
     """
 
     divides: ClassVar[bool] = True

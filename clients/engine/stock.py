@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.clients.engine.base import CohortClient
-from fedgraph.methods.baselines import STOCK_TERMS
+from fedgraph.messages.apps import STOCK_TERMS
 from fedgraph.training import GradientTerm
 
 

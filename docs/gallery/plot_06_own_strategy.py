@@ -2,7 +2,7 @@
 A strategy of your own
 ======================
 
-A strategy is a class: ``aggregate`` makes the next models of the replies. It may be defined where it is used, in a
+A strategy is a class: ``aggregate`` makes the next models of the answers. It may be defined where it is used, in a
 script or a notebook.
 """
 
@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 import fedgraph
-from fedgraph.strategies.engine.base import CohortStrategy
+from fedgraph.algorithms import Algorithm
 from fedgraph.support.settings import Settings
 
 
@@ -21,17 +21,17 @@ class TrimSettings(Settings):
     trim: float = Field(default=0.2, ge=0, lt=0.5)
 
 
-class TrimmedNeighbourMean(CohortStrategy[TrimSettings]):
+class TrimmedNeighbourMean(Algorithm[TrimSettings]):
     """Every client gets the trimmed mean of its own and its neighbours' models."""
 
     needs_graph = True
 
-    def aggregate(self, server_round, replies):
-        """``replies.parameters`` is [clients, parameters]; what is returned goes out next, row by row."""
-        listens_to = replies.graph.with_self_loops().dense() > 0
+    def aggregate(self, clients, state, answers):
+        """``answers.parameters`` is [clients, parameters]; what is returned goes out next, row by row."""
+        listens_to = answers.graph.with_self_loops().dense() > 0
         means = []
         for row in listens_to:
-            models = replies.parameters[row].sort(dim=0).values
+            models = answers.parameters[row].sort(dim=0).values
             cut = int(self.settings.trim * len(models))
             means.append(models[cut : len(models) - cut].mean(dim=0))
         return torch.stack(means)

@@ -23,9 +23,10 @@ A Flower strategy or the engine runs them; by hand, one exchange looks so:
     [2.0, 2.0]
 """
 
-from fedgraph.algorithms.algorithm import Algorithm, Answers, Ask, Clients, Round, RunFacts, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
-from fedgraph.algorithms.model_rows import ModelRows, Models, combined, filled, matrix, mixed, written
+from fedgraph.algorithms.model_rows import ModelRows, Models, check_rows, combined, filled, matrix, mixed, written
 
 __all__ = [
     "Algorithm",
@@ -33,11 +34,13 @@ __all__ = [
     "Ask",
     "Clients",
     "GlobalModel",
+    "Measuring",
     "ModelRows",
     "Models",
     "Round",
     "RunFacts",
     "State",
+    "check_rows",
     "combined",
     "filled",
     "matrix",

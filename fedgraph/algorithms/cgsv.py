@@ -7,16 +7,40 @@ Xu, Lyu, Ma, Miao, Foo, Low: Gradient Driven Rewards to Guarantee Fairness in Co
 from __future__ import annotations
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedgraph.algorithms.algorithm import Algorithm, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, matrix, written
 from fedgraph.graph import weighted_mean
-from fedgraph.methods.baselines import CGSVSettings
+from fedgraph.support.settings import Settings
 
 _LEAST_IMPORTANCE = 1e-3
 """Lower bound of the released program, before importances are scaled to add up to 1."""
+
+
+class CGSVSettings(Settings):
+    """``[cgsv]``.
+
+    Attributes
+    ----------
+    alpha       : weight of a client's earlier importance beside 1 - alpha for this round's contribution.
+    beta        : degree of altruism: the larger it is, the less the shares that clients receive differ, noticeably so
+                  near the number of clients. The authors' program has 0.5 to 2, and 1e7, with which all clients receive
+                  everything.
+    update_norm : Gamma, the norm that every client's update is scaled to; the authors' program has 0.5 for MNIST and
+                  0.15 for CIFAR-10.
+    released    : as in the authors' program. In the first round clients are weighted by their training examples, and
+                  their importance is their contribution in it; it stays above zero; and a client receives its share of
+                  the largest numbers of every layer, not of the whole model.
+    """
+
+    alpha: float = Field(default=0.95, ge=0, lt=1)
+    beta: float = Field(default=1.0, gt=0)
+    update_norm: float = Field(default=0.5, gt=0)
+    released: bool = False
 
 
 class CGSV(Algorithm[CGSVSettings]):

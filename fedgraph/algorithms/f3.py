@@ -56,6 +56,7 @@ class F3(OwnersAlgorithm[F3Settings]):
     defences = ("clip",)
     # The fusion is trained from the start again, from what the owners have sent.
     may_change = (*FusionSettings.keys(), "vote")
+    default_client = "fedgraph.clients.f3:F3Client"
 
     def check(self, run: PhaseRun) -> None:
         """Raise ExperimentError for a fusion model that cannot be built, or votes that would need noisy predictions."""

@@ -35,6 +35,7 @@ class F3Inference(OwnersAlgorithm[F3InferenceSettings]):
     title = "Predictions of new samples by a fusion model that a run of f3 has trained"
     needs = "[f3-inference] run, the folder of that run; `fedgraph predict` sees to it"
     defences = ("clip",)
+    default_client = "fedgraph.clients.f3:F3Client"
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings, and predict their samples with the trained fusion model.

@@ -48,6 +48,7 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
     name = "f3-secret"
     title = "Such predictions on secret shares: neither the server nor any aggregator sees an embedding"
     needs = "[f3-secret] run, and nodes with node config 'aggregator'; `fedgraph predict --secret` plays them"
+    default_client = "fedgraph.clients.f3_secret:SecretClient"
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Predict the samples on secret shares. A run that was stopped starts again.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.algorithms.algorithm import Algorithm, Answers, Ask, Clients, Round, State
-from fedgraph.algorithms.model_rows import combined, filled
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Round, State
+from fedgraph.algorithms.model_rows import Models, check_rows, combined, filled, matrix, written
 from fedgraph.graph import attention_from_distances
-from fedgraph.methods.baselines import FedAttSettings, FedPerSettings, LGFedAvgSettings
-from fedgraph.support.settings import S
+from fedgraph.models import PersonalLayersSettings
+from fedgraph.support.settings import S, Settings
+from fedgraph.training import TrainSettings
 
 
 class GlobalModel(Algorithm[S]):
@@ -29,7 +32,10 @@ class GlobalModel(Algorithm[S]):
     def round(self, clients: Clients, state: State, number: int) -> Round:
         """Have all train the global model, and go on with what comes of the answers, also for absent clients."""
         answers = yield self.ask(clients, state)
-        return {**state, "models": filled(state["models"], self.update(clients, self.readout(clients, state), answers))}
+        model, meaning = self.update(clients, self.readout(clients, state), answers), "a number for each parameter"
+        where = f"{self.class_name}.update, in round {number}, returned"
+        check_rows(where, model, state["models"].shape[1:], meaning, state["models"])
+        return {**state, "models": filled(state["models"], model)}
 
     def ask(self, clients: Clients, state: State) -> Ask:
         """Send the global model to all."""
@@ -52,6 +58,12 @@ class GlobalModel(Algorithm[S]):
         return {**state, "models": state["models"][:1].expand(len(clients), -1)}
 
 
+class FedPerSettings(PersonalLayersSettings):
+    """``[fedper]``: by default the last layer stays with the client."""
+
+    personal_layers: tuple[str, ...] = ("head.*",)
+
+
 class FedPer(GlobalModel[FedPerSettings]):
     """FedAvg of the representation; every client has its own last layer.
 
@@ -61,6 +73,13 @@ class FedPer(GlobalModel[FedPerSettings]):
     name = "fedper"
     title = "FedAvg with a personal last layer (FedPer)"
     paper = "https://arxiv.org/abs/1912.00818"
+    default_client = "fedgraph.clients.fedper:PersonalLayersClient"
+
+
+class LGFedAvgSettings(PersonalLayersSettings):
+    """``[lg-fedavg]``: by default all layers but the last stay with the client."""
+
+    personal_layers: tuple[str, ...] = ("!head.*",)
 
 
 class LGFedAvg(GlobalModel[LGFedAvgSettings]):
@@ -72,6 +91,18 @@ class LGFedAvg(GlobalModel[LGFedAvgSettings]):
     name = "lg-fedavg"
     title = "FedAvg of the last layer, with personal representations (LG-FedAvg)"
     paper = "https://arxiv.org/abs/2001.01523"
+    default_client = "fedgraph.clients.fedper:PersonalLayersClient"
+
+
+class FedAttSettings(Settings):
+    """``[fedatt]``.
+
+    Attributes
+    ----------
+    step : epsilon, the step size of the server; with 1 each layer becomes the attentive mean of the clients' layers.
+    """
+
+    step: float = Field(default=1.0, gt=0)
 
 
 class FedAtt(GlobalModel[FedAttSettings]):
@@ -95,3 +126,116 @@ class FedAtt(GlobalModel[FedAttSettings]):
         attention = attention_from_distances(distances, temperature=-1, mask=trained)
         moves = [weights @ layer for weights, layer in zip(attention, layers, strict=True)]
         return model + self.settings.step * torch.cat(moves)
+
+
+class FedAvgOwnStart(GlobalModel):
+    """Federated averaging in which every client starts the first round from its own initialisation.
+
+    Averages of models with different initialisations perform badly (Gorbett, Shirazi, Ray; IEEE Big Data 2023, section
+    IV.B).
+    """
+
+    name = "fedavg-own-start"
+    title = "Federated averaging of models that start from initialisations of their own"
+
+    def init(self, clients: Clients, models: Models) -> State:
+        """Draw a model for each client."""
+        return {"models": written(models, torch.arange(len(clients)), clients.drawn_models())}
+
+    def ask(self, clients: Clients, state: State) -> Ask:
+        """Send all clients' own models while they differ, which is in the first round, then the global one."""
+        models = matrix(state["models"])
+        differ = bool((models != models[:1]).any())
+        return Ask({"parameters": models}) if differ else super().ask(clients, state)
+
+    def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
+        """Return a state that goes on with one model for all, or with the models that they started from."""
+        return {**state, "models": models}
+
+
+class FineTuningSettings(Settings):
+    """``[fedavg-ft]``, and part of ``[sfl-ft]``: how a copy of a model is fine-tuned before it is evaluated.
+
+    Attributes
+    ----------
+    local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
+    learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
+    """
+
+    local_epochs: int | None = Field(default=None, ge=0)
+    local_steps: int | None = Field(default=None, ge=0)
+    learning_rate: float | None = Field(default=None, gt=0)
+
+    def training(self, train: TrainSettings, where: str) -> TrainSettings:
+        """Return the settings of fine-tuning, those of ``train`` where these give none.
+
+        Raises ExperimentError, naming ``where``, if the two do not fit together.
+        """
+        return train.second(where, self.local_epochs, self.local_steps, self.learning_rate)
+
+
+class FedAvgFineTuning(GlobalModel[FineTuningSettings]):
+    """FedAvg; fine-tuned copies are only evaluated, and the run folder contains the global model.
+
+    Wang et al., Federated Evaluation of On-device Personalization (2019), section 3; a common baseline since.
+    """
+
+    name = "fedavg-ft"
+    title = "FedAvg, measured after each client has fine-tuned the global model"
+    paper = "https://arxiv.org/abs/1910.10252"
+    default_client = "fedgraph.clients.fedavg:FineTuningClient"
+
+    def check(self, clients: Clients) -> None:
+        """See :class:`Algorithm`."""
+        if clients.facts.train is not None:
+            self.settings.training(clients.facts.train, "[fedavg-ft]")
+
+
+class DittoSettings(Settings):
+    """``[ditto]``.
+
+    Attributes
+    ----------
+    lambda_personal : weight of half the squared distance between a client's own model and the global one; 0 trains each
+                      client on its own. The paper searches 0.05 to 2.
+    personal_epochs, personal_steps : passes over a client's examples, or minibatches, on which its own model is trained
+                      in each round; by default those of ``[train]``.
+    """
+
+    lambda_personal: float = Field(default=0.1, ge=0)
+    personal_epochs: int | None = Field(default=None, ge=0)
+    personal_steps: int | None = Field(default=None, ge=0)
+
+    def training(self, train: TrainSettings) -> TrainSettings:
+        """Return the settings for training the own models, those of ``train`` where these give none.
+
+        Raises ExperimentError if the two do not fit together.
+        """
+        return train.second("[ditto]", self.personal_epochs, self.personal_steps)
+
+    @model_validator(mode="after")
+    def _epochs_or_steps(self) -> DittoSettings:
+        if self.personal_epochs is not None and self.personal_steps is not None:
+            raise ValueError("give either personal-epochs or personal-steps, not both")
+        return self
+
+
+class Ditto(GlobalModel[DittoSettings]):
+    """FedAvg; the clients' own models, which are evaluated, are pulled towards the global one and stay with them.
+
+    Li et al., Ditto: Fair and Robust Federated Learning Through Personalization (ICML 2021), algorithm 1.
+    """
+
+    name = "ditto"
+    title = "FedAvg, and a personal model per client, regularised towards the global one (Ditto)"
+    paper = "https://arxiv.org/abs/2012.04221"
+    default_client = "fedgraph.clients.ditto:DittoClient"
+
+    def check(self, clients: Clients) -> None:
+        """See :class:`Algorithm`."""
+        if clients.facts.train is not None:
+            self.settings.training(clients.facts.train)
+
+    def restorable(self, clients: Clients) -> bool:
+        """Return False: the clients' own models are not at the server."""
+        return False

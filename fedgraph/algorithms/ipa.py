@@ -13,7 +13,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.algorithms.algorithm import Algorithm, Ask, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Ask, Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, matrix, written
 from fedgraph.privacy.noise import NoiseSettings, privacy_facts
 from fedgraph.support.errors import ExperimentError
@@ -93,6 +94,7 @@ class IPA(Algorithm[IPASettings]):
     title = "Iterative parameter alignment: peers keep different models and pull them together as they train"
     needs = "two clients at least; [train] keep-optimizer = true for the paper's Adam"
     paper = "https://arxiv.org/abs/2311.04818"
+    default_client = "fedgraph.clients.ipa:IPAClient"
     # Turns change models one after the other, with no aggregation that a defence could come before.
     defences = ()
 
@@ -128,11 +130,9 @@ class IPA(Algorithm[IPASettings]):
     def init(self, clients: Clients, models: Models) -> State:
         """Draw a model for each peer, or one for all."""
         names, settings = clients.names, self.settings
-        own = settings.initialisation == "own" and clients.initial is not None
         everybody = torch.arange(len(clients))
-        if own:
-            assert clients.initial is not None
-            models = written(models, everybody, torch.stack([clients.initial(name) for name in names]))
+        if settings.initialisation == "own" and clients.initial is not None:
+            models = written(models, everybody, clients.drawn_models())
         if settings.initial_weights == "kaiming-normal":
             keys = names if settings.initialisation == "own" else ("",) * len(names)
             drawn = [self._kaiming(clients, row, key) for row, key in zip(matrix(models), keys, strict=True)]
@@ -211,6 +211,6 @@ class IPA(Algorithm[IPASettings]):
         """Whether the turns of other peers move a peer after its own."""
         return self.measures == "after" and self.settings.moves_others
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, clients: Clients, state: State) -> dict[str, Any]:
         """Return the privacy guarantee of the noise."""
         return dict(privacy_facts(self.settings.privacy))

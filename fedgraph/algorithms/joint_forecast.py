@@ -20,6 +20,7 @@ class JointForecast(ForecastAlgorithm[JointForecastSettings]):
     needs = "time series, such as metr-la, and all clients on one node (--nodes 1)"
     paper = "https://arxiv.org/abs/1906.00121"
     expected_failures: ClassVar = {"number-of-nodes": "it pools the data of all clients, which one node must have"}
+    default_client = "fedgraph.clients.joint_forecast:JointForecastClient"
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """See :class:`PhasedAlgorithm`. Raises ExperimentError when more than one node hosts clients."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.models import Layout
-from fedgraph.support.errors import ReplyError
+from fedgraph.support.errors import ReplyError, RunError
 
 _AT_ONCE = 1 << 23
 """Most numbers that are computed with at once, 32 MiB of them; of more, columns are taken in blocks."""
@@ -166,3 +166,39 @@ def combined(models: Models, combine: Callable[[Tensor], Tensor]) -> Tensor:
 def _blocks(clients: int, parameters: int) -> list[tuple[int, int]]:
     width = max(_AT_ONCE // max(clients, 1), 1)
     return [(start, min(start + width, parameters)) for start in range(0, parameters, width)]
+
+
+def check_rows(where: str, returned: object, shape: tuple[int, ...], meaning: str, models: Models) -> None:
+    """Check the type and the shape of what an algorithm has computed for models.
+
+    Parameters
+    ----------
+    where : str
+        Who returned it, for the message: ``"Mine.aggregate, in round 1, returned"``.
+    returned : object
+        Anything, as the algorithm may be anybody's.
+    shape : tuple of int
+        Expected of it.
+    meaning : str
+        Of this shape, in words.
+    models : Tensor or ModelRows
+        Whose type it is to have.
+
+    Raises
+    ------
+    RunError
+        When it is no tensor of this type and shape.
+    """
+    # A strategy that computes in float64 would fail at the nodes, one round later.
+    if not isinstance(returned, Tensor) or returned.dtype != models.dtype:
+        if isinstance(returned, Tensor):
+            found, advice = f"a tensor of {returned.dtype}", f"end with .to({models.dtype})"
+        elif returned is None:
+            found, advice = "None", "is there a return?"
+        else:
+            kind = type(returned)
+            found = f"a {kind.__module__}.{kind.__name__}".replace(" builtins.", " ")
+            advice = "make it one with torch.as_tensor(...).float()"
+        raise RunError(f"{where} {found} in place of a float tensor {list(shape)}, {meaning}: {advice}")
+    if returned.shape != shape:
+        raise RunError(f"{where} {list(returned.shape)} in place of {list(shape)}: {meaning}")

@@ -6,16 +6,32 @@ Ye, Ni, Wu, Chen, Wang: Personalized Federated Learning with Inferred Collaborat
 from __future__ import annotations
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedgraph.algorithms.algorithm import Algorithm, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, matrix, mixed
 from fedgraph.graph import ClientGraph
-from fedgraph.methods.baselines import PFedGraphSettings
+from fedgraph.support.settings import Settings
 
 _ALIKE = 0.9
 """Changes whose cosine is larger count as the same, as in the released program."""
+
+
+class PFedGraphSettings(Settings):
+    """``[pfedgraph]``.
+
+    Attributes
+    ----------
+    alpha : how close the weights of a client's mixture stay to the shares of training examples: a very large alpha is
+            FedAvg; towards 0 a client hears those alone whose models changed in the same direction.
+    lambda_similarity : weight of the cosine between a client's model and its mixture in its loss.
+    """
+
+    alpha: float = Field(default=0.8, gt=0, allow_inf_nan=False)
+    lambda_similarity: float = Field(default=0.01, ge=0, allow_inf_nan=False)
 
 
 class PFedGraph(Algorithm[PFedGraphSettings]):
@@ -30,6 +46,7 @@ class PFedGraph(Algorithm[PFedGraphSettings]):
     name = "pfedgraph"
     title = "Personalised mixtures over a collaboration graph inferred from models and sizes (pFedGraph)"
     paper = "https://proceedings.mlr.press/v202/ye23b.html"
+    default_client = "fedgraph.clients.pfedgraph:PFedGraphClient"
 
     @classmethod
     def uses_graph(cls, settings: PFedGraphSettings) -> bool:

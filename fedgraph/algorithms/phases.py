@@ -177,6 +177,8 @@ class PhasedAlgorithm(Configured[S]):
     ----------
     name, title, needs, paper : str
         A short name, a title, what a run needs beyond data, and where it was published.
+    default_client : str or type
+        Client class of the engine that answers, by dotted path or, in a notebook, as a class.
     own_models : bool
         Whether its own table describes the models, so that an experiment has no table ``[model]``.
     mixes_models : bool
@@ -195,6 +197,7 @@ class PhasedAlgorithm(Configured[S]):
     title: ClassVar[str] = ""
     needs: ClassVar[str] = "nothing"
     paper: ClassVar[str] = ""
+    default_client: ClassVar[str | type] = ""
     own_models: ClassVar[bool] = False
     mixes_models: ClassVar[bool] = False
     expected_failures: ClassVar[dict[str, str]] = {}

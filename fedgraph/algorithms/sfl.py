@@ -10,10 +10,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from fedgraph.algorithms.algorithm import Algorithm, Answers, Ask, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Round, State
+from fedgraph.algorithms.global_model import FineTuningSettings
 from fedgraph.algorithms.model_rows import Models, combined, mixed, written
 from fedgraph.graph import ClientGraph, graph_mean, graph_mean_weights, weighted_mean
-from fedgraph.methods.baselines import FineTuningSettings
 from fedgraph.models import PersonalLayersSettings
 from fedgraph.support.errors import ExperimentError
 
@@ -109,6 +110,7 @@ class SFL(Algorithm[SomeSFLSettings]):
     title = "Structured federated learning with a given client graph"
     needs = "a client graph ([graph])"
     paper = "https://arxiv.org/abs/2203.00829"
+    default_client = "fedgraph.clients.sfl:SFLClient"
     needs_graph = True
     defences = (*Algorithm.defences, "average", "trim")
 
@@ -234,6 +236,7 @@ class SFLFineTuning(SFL[SFLFineTuningSettings]):
     name = "sfl-ft"
     title = "SFL, measured after each client has fine-tuned its personalised model"
     paper = ""
+    default_client = "fedgraph.clients.sfl:SFLFineTuningClient"
 
     def check(self, clients: Clients) -> None:
         """See :class:`Algorithm`."""

@@ -15,7 +15,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.algorithms.algorithm import Algorithm, Ask, Clients, Round, State
+from fedgraph.algorithms.algorithm import Algorithm
+from fedgraph.algorithms.exchange import Ask, Clients, Round, State
 from fedgraph.algorithms.model_rows import Models, matrix, written
 from fedgraph.algorithms.sfl import SFL, SFLSettings
 from fedgraph.graph import graph_mean_weights, weighted_mean
@@ -51,6 +52,7 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
     name = "sfl-cold-start"
     title = "SFL for cold clients: those with hardly any data get the models of their neighbourhood"
     paper = ""
+    default_client = "fedgraph.clients.sfl_cold_start:SFLColdStartClient"
     defences = Algorithm.defences
 
     def check(self, clients: Clients) -> None:

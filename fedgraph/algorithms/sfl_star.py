@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.algorithms.algorithm import Answers, Clients, State
+from fedgraph.algorithms.exchange import Answers, Clients, State
 from fedgraph.algorithms.model_rows import Models, matrix
 from fedgraph.algorithms.sfl import SFL, SFLSettings
 from fedgraph.graph import ClientGraph

@@ -25,6 +25,7 @@ class SimpleForecast(ForecastAlgorithm[SimpleForecastSettings]):
 
     name = "simple-forecast"
     title = "Last reading, weekly profile, ridge regression or boosted trees, each client by itself"
+    default_client = "fedgraph.clients.simple_forecast:SimpleForecastClient"
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """See :class:`PhasedAlgorithm`."""

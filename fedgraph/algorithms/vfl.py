@@ -114,6 +114,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
     name = "vfl"
     may_change = ("epochs", "patience", "workers", "device")
     title = "Vertical federated learning: gradients of embeddings go back to the owners' models"
+    default_client = "fedgraph.clients.vfl:VerticalClient"
 
     @classmethod
     def steps_of(cls, settings: VerticalSettings, rounds: int) -> int:

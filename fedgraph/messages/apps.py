@@ -25,6 +25,8 @@ NAME_KEY = "client"
 """In a reply: the name of the client."""
 TERMS_KEY = "terms"
 """In a reply: terms of a method's loss that the client has used."""
+STOCK_TERMS = {"proximal-mu": "proximal-mu", "clipping-norm": "clipping_norm"}
+"""How strategies of Flower change the training of our clients: tensor of a request ``[clients]``, and Flower's key."""
 
 _MOST_EXAMPLES = 1 << 40
 

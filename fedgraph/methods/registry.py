@@ -11,8 +11,11 @@ from typing import Any
 from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import load_object
 
-PACKAGE = "fedgraph.strategies"
-"""Built-in methods are the classes in its modules that have a ``name``, and a title, needs and paper beside it."""
+PACKAGES = ("fedgraph.algorithms", "fedgraph.strategies")
+"""Built-in methods are the classes in their modules that have a ``name``, and a title, needs and paper beside it.
+
+Algorithms come first: a strategy that runs one in a Flower app has its name too.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,11 @@ class Method:
 
     @property
     def strategy_class(self) -> Any:
-        """The class of the strategy. Raises ExperimentError when it cannot be found."""
-        return load_object(self.strategy, "[experiment] strategy")
+        """The class of the strategy: its algorithm, where it runs one in a Flower app of its own.
+
+        Raises ExperimentError when it cannot be found, or an experiment would not run what it adds to an algorithm.
+        """
+        return run_by_experiments(load_object(self.strategy, "[experiment] strategy"))
 
     @property
     def terms(self) -> str:
@@ -54,31 +60,52 @@ class Method:
         return getattr(self.strategy_class, "title", "") or self.name
 
 
+def run_by_experiments(found: Any) -> Any:
+    """Return what experiments run of what is named: of a strategy for people's own Flower apps its ``algorithm_class``.
+
+    Raises
+    ------
+    ExperimentError
+        For a class that is derived from such a strategy, because an experiment would not run what it adds.
+    """
+    algorithm = getattr(found, "algorithm_class", None)
+    if algorithm is None:
+        return found
+    if "algorithm_class" not in vars(found):
+        raise ExperimentError(
+            f"{found.__name__} is a strategy for a Flower app of its own, and experiments run its algorithm: derive it "
+            f"from {algorithm.__module__}:{algorithm.__name__}, or call its start in a ServerApp"
+        )
+    return algorithm
+
+
 def built_in(name: str) -> type | None:
-    """Find the strategy of a built-in method; ``sfl-per`` may be in ``sfl_per.py``, ``sfl.py`` or ``baselines.py``.
+    """Find the algorithm or strategy of a built-in method.
 
     Returns
     -------
     type or None
-        The strategy class; None when no built-in method has this name.
+        The class; None when no built-in method has this name.
     """
     words = name.split("-")
-    for module in (*("_".join(words[:end]) for end in range(len(words), 0, -1)), "baselines"):
-        found = _named(module).get(name) if module in _modules() else None
-        if found is not None:
-            return found
-    return None
+    # Most are in a module of their name or of its first words, and no other is imported.
+    alike = ["_".join(words[:end]) for end in range(len(words), 0, -1)]
+    modules = sorted(_modules(), key=lambda module: module.rpartition(".")[2] not in alike)
+    return next((_named(module)[name] for module in modules if name in _named(module)), None)
 
 
 def built_ins() -> dict[str, type]:
-    """Return the strategies of all built-in methods.
+    """Return the algorithms and strategies of all built-in methods.
 
     Returns
     -------
     dict of str to type
-        Strategy classes by the name of the method.
+        Classes by the name of the method.
     """
-    return {name: found for module in _modules() for name, found in _named(module).items()}
+    every: dict[str, type] = {}
+    for module in _modules():
+        every = {**_named(module), **every}
+    return dict(sorted(every.items()))
 
 
 def resolve(method: str | None, strategy: str | None, client: str | None) -> Method:
@@ -120,12 +147,16 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
 
 @cache
 def _modules() -> list[str]:
-    folders = importlib.import_module(PACKAGE).__path__
-    return [found.name for found in pkgutil.iter_modules(folders) if not found.ispkg]
+    """Return the dotted names of the modules that built-in methods are in."""
+    return [
+        f"{package}.{found.name}"
+        for package in PACKAGES
+        for found in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        if not found.ispkg
+    ]
 
 
 @cache
 def _named(module: str) -> dict[str, type]:
-    path = f"{PACKAGE}.{module}"
-    there = [found for found in vars(importlib.import_module(path)).values() if isinstance(found, type)]
-    return {vars(found)["name"]: found for found in there if found.__module__ == path and vars(found).get("name")}
+    there = [found for found in vars(importlib.import_module(module)).values() if isinstance(found, type)]
+    return {vars(found)["name"]: found for found in there if found.__module__ == module and vars(found).get("name")}

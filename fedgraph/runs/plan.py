@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fedgraph.data import SplitName
@@ -80,11 +79,6 @@ class RunPlan:
     def splits_after(self, server_round: int) -> tuple[SplitName, ...]:
         """Return the splits on which the models after ``server_round`` rounds are evaluated; empty if they are not."""
         return self.splits if self.evaluates(server_round) else ()
-
-    def initial_models(self, names: Sequence[str]) -> Tensor:
-        """Return an initial model for each client, ``[clients, parameters]``."""
-        assert self.initial_model_of is not None
-        return torch.stack([self.initial_model_of(name) for name in names])
 
     def keep_from(self, server_round: int) -> int:
         """Return the first round that may still have to be repeated while the run is in ``server_round``.

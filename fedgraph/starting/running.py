@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.clients.app import app as client_app
 from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
@@ -21,8 +22,7 @@ from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.starting.node_config import told_nodes
 from fedgraph.strategies.app import serve
-from fedgraph.strategies.engine.chosen import ChosenMethod
-from fedgraph.strategies.engine.strategy import MethodStrategy
+from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
 from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
 from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
 from fedgraph.support.settings import parse
@@ -363,11 +363,11 @@ def _run_or_go_on(
 def _total(experiment: Experiment) -> int | None:
     """Return the number of rounds, or of epochs of a strategy without rounds; None where it is not known."""
     strategy, rounds = experiment.method.strategy_class, experiment.experiment.rounds
-    if not issubclass(strategy, MethodStrategy):
+    algorithm = algorithm_of(strategy)
+    if algorithm is None or not issubclass(algorithm, PhasedAlgorithm):
         return rounds
-    settings = parse(strategy.settings_type, experiment.method_table, f"[{experiment.method.name}]")
-    total: int | None = strategy.steps_of(settings, rounds)
-    return total
+    settings = parse(algorithm.settings_type, experiment.method_table, f"[{experiment.method.name}]")
+    return algorithm.steps_of(settings, rounds)
 
 
 def _run_in_process(

@@ -81,10 +81,10 @@ def load_object(path: str, key: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ExperimentError(
-            f"{key} = '{path}': cannot import '{module_name}' ({error}). "
-            f"{_moved_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from"
-        ) from error
+        advice = f"{_moved_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from"
+        if (error.name or "").startswith("fedgraph."):
+            advice = "This version of fedgraph does not have it: CHANGELOG.md says what took its place"
+        raise ExperimentError(f"{key} = '{path}': cannot import '{module_name}' ({error}). {advice}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:

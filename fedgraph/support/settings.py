@@ -93,7 +93,7 @@ def selected(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
 class Configured(Generic[S]):
     """A class configured by a table of an experiment, with the settings class in brackets.
 
-    For example ``class SFL(CohortStrategy[SFLSettings])``.
+    For example ``class SFL(Algorithm[SFLSettings])``.
 
     Attributes
     ----------

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import Schedule, Settings, value_at
+from fedgraph.support.settings import Schedule, Settings, parse, value_at
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -111,6 +111,27 @@ class TrainSettings(Settings):
         round = max(round, 1)
         changed = self.learning_rate_decay ** (round - 1) * value_at(self.learning_rate_factor, round)
         return self.learning_rate * changed
+
+    def second(
+        self,
+        where: str,
+        local_epochs: int | None = None,
+        local_steps: int | None = None,
+        learning_rate: float | None = None,
+    ) -> TrainSettings:
+        """Return these settings with another length or learning rate where one is given, for a second training.
+
+        A given rate holds in every round. Raises ExperimentError, naming ``where`` (``[ditto]``), when both lengths are
+        given or do not fit the others.
+        """
+        table = self.as_table()
+        if local_epochs is not None or local_steps is not None:
+            lengths = {"local-epochs": local_epochs, "local-steps": local_steps}
+            table = {key: value for key, value in table.items() if key not in lengths}
+            table |= {key: value for key, value in lengths.items() if value is not None}
+        if learning_rate is not None:
+            table |= {"learning-rate": learning_rate, "learning-rate-decay": 1.0, "learning-rate-factor": 1.0}
+        return parse(TrainSettings, table, where)
 
     def torch_device(self) -> torch.device:
         """Return the device of the tensors.

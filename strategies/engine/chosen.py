@@ -15,13 +15,10 @@ from fedgraph.federation import Federation
 from fedgraph.methods import built_ins
 from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
-from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
-from fedgraph.strategies.engine.base import CohortStrategy
-from fedgraph.strategies.engine.phased_method import PhasedMethod, check_without_rounds
-from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
-from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockStrategy
+from fedgraph.strategies.engine.nodes import Nodes
+from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
+from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockAlgorithm
 from fedgraph.strategies.engine.stock_settings import build_stock
-from fedgraph.strategies.engine.strategy import MethodStrategy
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import path_of
 from fedgraph.support.settings import Settings, parse
@@ -58,9 +55,8 @@ class ChosenMethod:
             older = any(base.__module__.startswith("flwr.server.") for base in getattr(strategy_class, "__mro__", ()))
             advice = ", but one of Flower's older interface: derive it from flwr.serverapp.strategy" if older else ""
             raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class{advice}")
-        self.strategy_class: type[Any] = strategy_class
         self.algorithm_class = algorithm_of(strategy_class)
-        _check_not_of_an_app(strategy_class)
+        self.strategy_class: type[Any] = strategy_class
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
             others = [name for name, known in built_ins().items() if not mixes_models(known)]
             raise ExperimentError(
@@ -80,7 +76,7 @@ class ChosenMethod:
                 )
             self.settings: Settings = parse(self.strategy_class.settings_type, self._table, self._where)
             if has_phases(strategy_class):
-                check_without_rounds(experiment)
+                _check_without_rounds(experiment)
         else:
             self.client = experiment.experiment.client or STOCK_CLIENT
             self.settings = Settings()
@@ -104,24 +100,22 @@ class ChosenMethod:
         method_tables = {self._experiment.method.name: own} if own else {}
         return replace(self._experiment, method_tables=method_tables)
 
-    def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
-        """Build the strategy of rounds for this federation."""
+    def algorithm(self, federation: Federation, plan: RunPlan, nodes: Nodes) -> Algorithm[Any]:
+        """Build the algorithm of a method of rounds for this federation."""
         if self.algorithm_class is not None:
             assert issubclass(self.algorithm_class, Algorithm)
-            return AlgorithmStrategy(self.algorithm_class(self.settings), federation, plan)
-        if issubclass(self.strategy_class, CohortStrategy):
-            return self.strategy_class(self.settings, federation, plan)
+            return self.algorithm_class(self.settings)
         assert issubclass(self.strategy_class, Strategy)
         # Where clients may be absent, a stock strategy must not wait for them.
         clients = len(federation.names) if plan.on_missing == "fail" else 1
         stock = build_stock(self.strategy_class, self._table, self._where, clients)
-        return StockStrategy(stock, federation, plan)
+        return StockAlgorithm(stock, federation, plan, nodes)
 
-    def build_of_phases(self, plan: PhasesPlan) -> PhaseStrategy:
-        """Build the strategy of a method that goes through phases."""
+    def phases(self, plan: PhasesPlan) -> PhasesRun:
+        """Build what runs the algorithm of a method that goes through phases."""
         assert self.algorithm_class is not None
         assert issubclass(self.algorithm_class, PhasedAlgorithm)
-        return PhaseStrategy(self.algorithm_class(self.settings), plan)
+        return PhasesRun(self.algorithm_class(self.settings), plan)
 
 
 def _is_strategy(found: Any) -> bool:
@@ -129,9 +123,8 @@ def _is_strategy(found: Any) -> bool:
 
 
 def algorithm_of(found: Any) -> type[Algorithm] | type[PhasedAlgorithm] | None:
-    """Return the algorithm that a class is, or that it runs in a Flower app; None for any other strategy."""
-    chosen = getattr(found, "algorithm_class", found)
-    return chosen if isinstance(chosen, type) and issubclass(chosen, (Algorithm, PhasedAlgorithm)) else None
+    """Return the algorithm that a class is; None for any other strategy."""
+    return found if isinstance(found, type) and issubclass(found, (Algorithm, PhasedAlgorithm)) else None
 
 
 def has_phases(found: Any) -> bool:
@@ -142,28 +135,41 @@ def has_phases(found: Any) -> bool:
 
 def is_ours(found: Any) -> bool:
     """Check whether a class has settings, and clients of its own: a stock strategy of Flower has neither."""
-    return issubclass(found, MethodStrategy) or algorithm_of(found) is not None
+    return algorithm_of(found) is not None
 
 
-def _check_not_of_an_app(found: Any) -> None:
-    """Raise ExperimentError for a class derived from one for own apps: an experiment would not run what it adds."""
-    if issubclass(found, PhasedMethod) and "algorithm_class" not in vars(found):
-        algorithm = found.algorithm_class
+def _check_without_rounds(experiment: Experiment) -> None:
+    """Raise ExperimentError for settings of an experiment that only apply to methods of rounds."""
+    where = f"method '{experiment.method.name}'"
+    if experiment.experiment.on_missing == "keep-last":
         raise ExperimentError(
-            f"{found.__name__} is a strategy for a Flower app of its own, and experiments run its algorithm: derive it "
-            f"from {algorithm.__module__}:{algorithm.__name__}, or call its start in a ServerApp"
+            f'[experiment] on-missing = "keep-last" is not for {where}: a client answers each question once, so that '
+            'nothing is there from before; use "fail" or "skip"'
         )
+    if experiment.evaluation.targets:
+        raise ExperimentError(f"[evaluation] targets are reached in rounds, of which {where} has none: leave them out")
+    if experiment.evaluation.compare_peers:
+        raise ExperimentError(
+            f"[evaluation] compare-peers compares models of one architecture, and the owners of {where} bring their "
+            "own: leave it out"
+        )
+    if experiment.evaluation.monitor is not None:
+        raise ExperimentError(
+            f"[evaluation] monitor and patience stop rounds, of which {where} has none: leave them out, or set "
+            f"patience in [{experiment.method.name}] where that table has it"
+        )
+    if experiment.fairness is not None:
+        raise ExperimentError(f"[fairness] follows the models of clients, of which {where} has none: leave it out")
 
 
 def _default_client(found: Any) -> str:
-    """Return the path of the client class that a class names; of an algorithm that names none, that of all."""
-    otherwise = "" if algorithm_of(found) is None or has_phases(found) else CohortStrategy.default_client
-    return path_of(getattr(found, "default_client", otherwise))
+    """Return the path of the client class that a class names; empty where it names none."""
+    return path_of(getattr(found, "default_client", ""))
 
 
 def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:
     """Raise ExperimentError for a key of [defence] that the method would ignore."""
-    heeded = getattr(strategy_class, "defences", CohortStrategy.defences)
+    heeded = getattr(strategy_class, "defences", Algorithm.defences)
     given, default = experiment.defence.as_table(), DefenceTable().as_table()
     for key in given:
         if given[key] != default[key] and key not in heeded:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedgraph.defence import DefenceTable, bounded, krum_scores, lengths, robust_average
 from fedgraph.federation import Federation
-from fedgraph.graph import weighted_mean
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError, quoted
 from fedgraph.support.files import State
@@ -69,6 +68,8 @@ class Defence:
             Models from which they trained, ``[present, parameters]``.
         """
         sent = replies.tensors.get("parameters")
+        if self.watches and replies.means:
+            self._watch_means(server_round, replies, starts)
         if not self.watches or sent is None or sent.shape != starts.shape:
             return replies
         tensors, kept = self.judged(server_round, replies.names, replies.tensors, starts)
@@ -113,13 +114,6 @@ class Defence:
         parameters = torch.where((shorter != update).any(1, keepdim=True), starts + shorter, tensors["parameters"])
         return {**tensors, **{name: found[name] for name in others}, "parameters": parameters}, kept
 
-    def average(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Average rows ``[clients, parameters]`` with weights ``[clients]``, robustly where the experiment says so."""
-        if self.table.average == "mean":
-            return weighted_mean(rows, weights)
-        shares = weights.double() if bool((weights > 0).any()) else torch.ones(len(rows))
-        return self.averages(rows, shares[None])[0]
-
     def averages(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Return robust averages ``[targets, parameters]`` of rows, with weights ``[targets, clients]``."""
         assert self.table.average != "mean"
@@ -138,6 +132,16 @@ class Defence:
         """Restore what :meth:`state` returned."""
         self._medians = {part: list(values) for part, values in state.get("medians", {}).items()}
         self._counts |= {what: Counter(counts) for what, counts in state.get("counts", {}).items()}
+
+    def _watch_means(self, server_round: int, replies: Replies, starts: Tensor) -> None:
+        """Warn of the means of nodes, as of models elsewhere; all of their clients began with the same model."""
+        names = self._federation.names
+        told = [
+            f"{names[first]} and {len(others)} others of its node" if others else names[first]
+            for first, *others in replies.means
+        ]
+        means = torch.stack(list(replies.means.values()))
+        self.judged(server_round, told, {"parameters": means}, starts[:1].expand_as(means))
 
     def _judged_part(self, server_round: int, part: str, names: Sequence[str], rows: Tensor) -> Tensor:
         """Compare the lengths of rows with what is usual; warn, and bound them where the experiment says so."""

@@ -24,6 +24,7 @@ from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
 from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, averaged, last_words, request
 from fedgraph.strategies.engine.app_state import AppState, graph_of, graph_state
+from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import ReplyError, RunError, quoted, similar
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
@@ -33,12 +34,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedgraph")
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _SAID_BY_THE_ALGORITHM = (
     *("name", "title", "needs", "paper", "settings_type", "uses_graph", "needs_graph", "own_models"),
-    *("defences", "may_change"),
+    *("defences", "may_change", "default_client"),
 )
 _FILE = "strategy.safetensors"
 _KINDS = {"train": "training", "evaluate": "evaluation"}
@@ -85,7 +85,7 @@ class FlowerStrategy(FedAvg):
     """
 
     algorithm_class: ClassVar[type[Algorithm[Any]]]
-    default_client: ClassVar[str] = ""
+    default_client: ClassVar[str | type] = ""
     needs_names: ClassVar[bool] = False
 
     def __init_subclass__(cls, **named: Any) -> None:

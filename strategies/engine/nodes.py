@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,8 +14,10 @@ from fedgraph.data import SplitName
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.messages import WorkReply, WorkRequest, to_record
 from fedgraph.methods.frozen_layers import is_lacking
+from fedgraph.models import usable_rows
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.replies import Reader, Replies, collect
+from fedgraph.support.errors import ReplyError
 
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -46,11 +49,11 @@ class Nodes:
         shared: Tensors,
         splits: Sequence[SplitName] = (),
         shapes: Shapes | None = None,
-        further: Callable[[Tensor, bool], Tensors] = lambda positions, measures: {},
+        further: Callable[[Tensor, bool], Tensors] | None = None,
         predictions: Reader | None = None,
         types: Mapping[str, str] | None = None,
         only: Tensor | None = None,
-        means: Reader | None = None,
+        means: bool = False,
     ) -> Replies:
         """Run one exchange with all nodes, or with those of some clients.
 
@@ -75,8 +78,8 @@ class Nodes:
             NumPy types of returned tensors that are not float32, by name.
         only : Tensor, optional
             Positions of the clients that are asked; by default all are.
-        means : Reader, optional
-            Reads the mean of a node's models, which is asked for in their place.
+        means : bool, default False
+            Whether the mean of a node's models is asked for in their place.
 
         Returns
         -------
@@ -91,7 +94,7 @@ class Nodes:
                 continue
             positions = asked[node]
             rows = _slice_or_rows(positions)
-            more = further(positions, bool(splits) or predictions is not None)
+            more = {} if further is None else further(positions, bool(splits) or predictions is not None)
             request = self._request(
                 server_round,
                 tuple(self._federation.names[position] for position in positions.tolist()),
@@ -100,11 +103,21 @@ class Nodes:
                 splits,
                 shapes is not None,
                 predictions is not None,
-                means is not None,
+                means,
             )
             content = request.pack(None if more else shared_record)
             messages.append(Message(content, node, kind, group_id=str(server_round)))
-        return self.exchange(messages, asked, predictions or means or self._reader(shapes, types))
+        if not means:
+            return self.exchange(messages, asked, predictions or self._reader(shapes, types))
+        found: dict[tuple[str, ...], Tensor] = {}
+        replies = self.exchange(messages, asked, partial(_read_mean, shapes=shapes or {}, found=found))
+        return replace(replies, means=self._by_positions(replies, found))
+
+    def _by_positions(self, replies: Replies, found: Mapping[tuple[str, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:
+        """Return the means of nodes by the positions of the clients that they are of, in the order of these."""
+        present, where = set(replies.names), self._federation.positions
+        means = {tuple(where[name] for name in names if name in present): mean for names, mean in found.items()}
+        return {positions: means[positions] for positions in sorted(means) if positions}
 
     def exchange(self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader) -> Replies:
         """Send messages, and return the usable replies."""
@@ -170,6 +183,18 @@ def _read(
     """Unpack and check the reply of one node; see :data:`fedgraph.strategies.engine.replies.Reader`."""
     reply = WorkReply.unpack(content, clients, shapes, types)
     return reply, reply.unusable()
+
+
+def _read_mean(
+    content: RecordDict, clients: list[str], shapes: Shapes, found: dict[tuple[str, ...], Tensor]
+) -> tuple[WorkReply, Mapping[str, str]]:
+    """Unpack and check the mean of a node's models, and keep it by the clients that were asked."""
+    reply = WorkReply.unpack(content, clients, {}, shared=shapes)
+    mean = reply.shared["parameters"]
+    if not bool(usable_rows(mean[None]).all()):
+        raise ReplyError("the mean of its models holds NaN or infinite values, or values too large to compute with")
+    found[tuple(clients)] = mean
+    return reply, reply.failed
 
 
 def _among(hosts: Mapping[int, Tensor], only: Tensor) -> dict[int, Tensor]:

@@ -9,19 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from flwr.app import RecordDict
 
+from fedgraph.algorithms import GlobalModel
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.messages import WorkReply
 from fedgraph.runs.reports import PeerComparison
-from fedgraph.strategies.engine.base import CohortStrategy
-from fedgraph.strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.replies import Replies
-from fedgraph.strategies.engine.stock import StockStrategy
 from fedgraph.support.errors import ExperimentError
 
 log = logging.getLogger("fedgraph")
@@ -30,7 +28,7 @@ _WHERE = "[evaluation] compare-peers"
 _SHARED = f'{_WHERE} needs clients that are tested on the same examples, as with [data] test = "shared" of image sets'
 
 
-def check_comparable(experiment: Experiment, strategy: CohortStrategy[Any]) -> None:
+def check_comparable(experiment: Experiment, run: AlgorithmRun) -> None:
     """Check before the first round that the final models can be compared.
 
     Raises
@@ -38,12 +36,12 @@ def check_comparable(experiment: Experiment, strategy: CohortStrategy[Any]) -> N
     ExperimentError
         With what is missing.
     """
-    federation, method = strategy.federation, experiment.method.name
+    federation, method = run.federation, experiment.method.name
     if federation.task.kind != "classification":
         raise ExperimentError(f"{_WHERE} compares predicted classes, of which a {federation.task.kind} task has none")
-    if isinstance(strategy, GlobalModelStrategy | StockStrategy):
+    if isinstance(run.algorithm, GlobalModel):
         raise ExperimentError(f"{_WHERE} compares models of the clients' own; '{method}' has one model for all")
-    if not strategy.restorable:
+    if not run.restorable:
         raise ExperimentError(
             f"{_WHERE} compares whole models, of which clients of '{method}' keep a part to themselves"
         )
@@ -55,7 +53,7 @@ def check_comparable(experiment: Experiment, strategy: CohortStrategy[Any]) -> N
         raise ExperimentError(_SHARED)
 
 
-def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison | None:
+def compare_peers(run: AlgorithmRun, nodes: Nodes) -> PeerComparison | None:
     """Compare the models of the clients that send predictions; return None where fewer than two do.
 
     Raises
@@ -63,13 +61,8 @@ def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison
     ExperimentError
         When clients were tested on different examples.
     """
-    federation = strategy.federation
-    replies = nodes.ask(
-        strategy.progress.rounds,
-        *strategy.outgoing(strategy.progress.rounds),
-        further=strategy.shared_with,
-        predictions=partial(read_predictions, federation),
-    )
+    federation, ask = run.federation, run.algorithm.ask(run.clients, run.state)
+    replies = run.exchange(nodes, run.progress.rounds, ask, predictions=partial(read_predictions, federation))
     if len(replies.names) < 2:
         log.warning("peers are not compared: %d of them said what they predict", len(replies.names))
         return None
@@ -77,7 +70,7 @@ def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison
     usual = targets.mode(dim=0).values
     alike = (targets == usual).all(dim=1)
     listed = ", ".join(name for name, same in zip(replies.names, alike.tolist(), strict=True) if not same)
-    if listed and strategy.plan.on_missing != "fail" and int(alike.sum()) > 1:
+    if listed and run.plan.on_missing != "fail" and int(alike.sum()) > 1:
         log.warning("%s are left out of the comparison: their true classes are not those of most peers", listed)
         replies = Replies.of(
             federation, replies.positions[alike], {name: rows[alike] for name, rows in replies.tensors.items()}, {}, {}
@@ -87,7 +80,7 @@ def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison
             f"{_SHARED}; those of {listed} have other classes than those of most. To end this run "
             "without a comparison, set compare-peers = false"
         )
-    models = strategy.models[replies.positions, : strategy.layout.num_trainable]
+    models = run.models[replies.positions, : run.layout.num_trainable]
     return PeerComparison.of(replies.names, models, replies.tensors["predicted"], usual)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -104,14 +103,11 @@ def execute_phases(
     )
     part = experiment.client_part(method.settings.as_table(nulls=True))
     plan = PhasesPlan(method.client, part, roll_call, head.timeout, folder, run)
-    strategy = method.build_of_phases(plan)
+    running = method.phases(plan)
     folder.metrics.unlink(missing_ok=True)
-    strategy.summary()
-    strategy.start(grid, ArrayRecord())
-    outcome = strategy.outcome
-    assert outcome is not None
-    names, traffic = outcome.names, strategy.traffic
-    evaluation = Evaluation(outcome.rounds, names, outcome.metrics, torch.zeros(len(names), 0), strategy.absent)
+    outcome = running.run(grid)
+    names, traffic = outcome.names, running.traffic
+    evaluation = Evaluation(outcome.rounds, names, outcome.metrics, torch.zeros(len(names), 0), running.absent)
     recorder = Recorder(folder, names, checkpoint_every=1)
     for listener in (recorder, *listeners):
         listener.on_evaluation(evaluation)
@@ -120,13 +116,13 @@ def execute_phases(
             **summary_of(
                 experiment,
                 names,
-                strategy.data,
+                running.data,
                 rounds=outcome.rounds,
                 traffic=traffic,
-                seconds=strategy.seconds,
+                seconds=running.seconds,
                 evaluation=evaluation,
                 sha256=weights_sha256(("server",), outcome.parameters[None]),
-                nodes=strategy.nodes,
+                nodes=running.nodes,
                 groups=outcome.groups,
             ),
             "measured": outcome.measured,

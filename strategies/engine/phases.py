@@ -9,9 +9,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
 from fedgraph.algorithms.phases import (
     Consult,
@@ -40,12 +39,10 @@ from fedgraph.federation import (
     nodes_of,
     split_replies,
 )
-from fedgraph.messages import Request, to_record
+from fedgraph.messages import Request
 from fedgraph.runs import RunFolder
-from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import json_digest, load_state, save_state
-from fedgraph.support.settings import S
 from fedgraph.support.telling import tell
 
 log = logging.getLogger("fedgraph")
@@ -81,7 +78,7 @@ class PhasesPlan:
     run: PhaseRun
 
 
-class PhaseStrategy(MethodStrategy[S]):
+class PhasesRun:
     """Runs an algorithm of phases over nodes.
 
     Parameters
@@ -103,16 +100,13 @@ class PhaseStrategy(MethodStrategy[S]):
         Traffic so far.
     nodes : int
         Number of nodes that host clients.
-    outcome : Outcome or None
-        What came out, after the end.
     """
 
-    def __init__(self, algorithm: PhasedAlgorithm[S], plan: PhasesPlan) -> None:
-        self.algorithm, self.settings, self.plan = algorithm, algorithm.settings, plan
+    def __init__(self, algorithm: PhasedAlgorithm[Any], plan: PhasesPlan) -> None:
+        self.algorithm, self.plan = algorithm, plan
         self.present, self.data, self.nodes = Present((), {}), "", 0
         self.absent: dict[str, str] = {}
         self.traffic = Traffic()
-        self.outcome: Outcome | None = None
         self._began = time.monotonic()
         self._asked = ""
 
@@ -126,10 +120,8 @@ class PhaseStrategy(MethodStrategy[S]):
         """Seconds that the run has taken, including those before the checkpoint that it continues from."""
         return time.monotonic() - self._began
 
-    def run(
-        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
-    ) -> Result:
-        """Run the algorithm to its end, and write what comes out to the run folder; arguments but the grid are ignored.
+    def run(self, grid: Grid) -> Outcome:
+        """Run the algorithm to its end, write what comes out to the run folder, and return it.
 
         Raises
         ------
@@ -137,13 +129,13 @@ class PhaseStrategy(MethodStrategy[S]):
             When clients are missing or too few, and whatever the algorithm raises.
         """
         self.algorithm.check(self.plan.run)
-        self.outcome = self._ended(grid)
-        for name, write in self.outcome.files.items():
+        log.info("%s", self.class_name)
+        for key, value in self.algorithm.settings.as_table().items():
+            log.info("\t├── %s: %s", key, value)
+        outcome = self._ended(grid)
+        for name, write in outcome.files.items():
             write(self.plan.folder.path / name)
-        means = MetricRecord()
-        for name, values in self.outcome.metrics.items():
-            means[name] = float(values.nanmean())
-        return Result(arrays=to_record(self.outcome.arrays), evaluate_metrics_serverapp={1: means})
+        return outcome
 
     def _ended(self, grid: Grid) -> Outcome:
         phases, told, where = self.algorithm.phases(self.plan.run), None, f"{self.class_name}.phases"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -48,6 +48,8 @@ class Replies:
         Clients whose nodes keep the models that were measured; see :class:`fedgraph.messages.WorkReply`.
     not_asked : mapping of str to str
         Clients that the strategy has not drawn, which are not absent, and why they have no metrics.
+    means : mapping of tuple of int to Tensor
+        Where means were asked for: that of the models of several clients ``[parameters]``, by their positions.
     """
 
     positions: Tensor
@@ -59,11 +61,7 @@ class Replies:
     absent: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
     not_asked: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def parameters(self) -> Tensor:
-        """Trained models, ``[present, parameters]``."""
-        return self.tensors["parameters"]
+    means: Mapping[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     @property
     def fresh(self) -> Tensor:
@@ -72,7 +70,8 @@ class Replies:
 
     def answers(self, robust: Callable[[Tensor, Tensor], Tensor] | None = None) -> Answers:
         """Return what an algorithm sees of the replies; ``robust`` as there."""
-        return Answers(self.positions, self.names, self.tensors, self.num_examples, self.graph, self.fresh, robust)
+        whose = self.positions, self.names, self.tensors, self.num_examples, self.graph, self.fresh
+        return Answers(*whose, robust, self.metrics, self.means)
 
     @classmethod
     def of(
@@ -131,6 +130,23 @@ def collect(
         # Of an absence that lasts, the screen shows the first exchange alone; the run's log has every one.
         log.warning("no usable reply from %s", reason, extra={"once": f"absent: {reason}"})
     return _stack(federation, parts, absent)
+
+
+def joined(federation: Federation, reports: Sequence[Replies]) -> Replies:
+    """Join what clients have reported in several exchanges of a round; of a client that trained twice, the last."""
+    if len(reports) == 1:
+        return reports[0]
+    whole: dict[str, Tensor] = {}
+    for report in reports:
+        for name, values in report.metrics.items():
+            nothing = torch.full((len(federation.names),), torch.nan, dtype=torch.float64)
+            whole.setdefault(name, nothing)[report.positions] = values
+    nobody = torch.zeros(0, dtype=torch.int64)
+    positions = torch.cat([nobody, *(report.positions for report in reports)]).unique()
+    metrics = {name: values[positions] for name, values in sorted(whole.items())}
+    absent = {name: reason for report in reports for name, reason in report.absent.items()}
+    kept = tuple(sorted({name for report in reports for name in report.kept}))
+    return replace(Replies.of(federation, positions, {}, metrics, absent), kept=kept)
 
 
 def _rows(reply: WorkReply, good: Tensor) -> WorkReply:

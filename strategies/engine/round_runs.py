@@ -6,9 +6,8 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -16,7 +15,6 @@ from torch import Tensor
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
 from fedgraph.graph import write_graph
-from fedgraph.messages import to_record
 from fedgraph.methods.frozen_layers import FrozenLayers
 from fedgraph.models import (
     ModelChoice,
@@ -24,7 +22,6 @@ from fedgraph.models import (
     PersonalLayersSettings,
     StackedModel,
     initial_model,
-    weights_sha256,
 )
 from fedgraph.runs import (
     AverageLast,
@@ -39,15 +36,14 @@ from fedgraph.runs import (
     client_coordinates,
     given_graph,
     stand_alone_values,
-    summary_of,
-    write_models,
 )
-from fedgraph.runs.reports import FILE, LogProgress, PeerComparison
-from fedgraph.strategies.engine.base import CohortStrategy
-from fedgraph.strategies.engine.broken_outputs import notes_of
+from fedgraph.runs.reports import LogProgress
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.loop import RoundLoop
 from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.peer_predictions import check_comparable, compare_peers
+from fedgraph.strategies.engine.round_results import write_results
 from fedgraph.strategies.engine.scales import with_shared_scales
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.plugins import load_object
@@ -120,26 +116,23 @@ def execute_rounds(
         defence=experiment.defence,
         frozen=_frozen_layers(method, model, head.seed),
     )
-    strategy = method.build(federation, plan)
-    if not strategy.restorable:
+    nodes = Nodes(ordered, federation, plan, head.timeout)
+    initial = model.layout.row_state(initial_model(model, head.seed))
+    run = AlgorithmRun(method.algorithm(federation, plan, nodes), federation, plan, initial)
+    if not run.restorable:
         _check_restorable(experiment)
     if evaluation.compare_peers:
-        check_comparable(experiment, strategy)
+        check_comparable(experiment, run)
     if experiment.output.resume:
-        earlier.update(_go_on(recorder, strategy, federation, head.rounds))
-    strategy.summary()
-    strategy.start(
-        ordered,
-        to_record(model.layout.row_state(initial_model(model, head.seed))),
-        num_rounds=head.rounds,
-        timeout=head.timeout,
-    )
+        earlier.update(_go_on(recorder, run, federation, head.rounds))
+    run.algorithm.summary()
+    RoundLoop(run, nodes).run(head.rounds)
+    # A strategy of Flower may have aggregated nothing, which ends the run.
+    facts = run.facts()
     if evaluation.forecasts is not None:
-        _have_forecasts_written(strategy, ordered, experiment, folder)
-    peers = (
-        compare_peers(strategy, Nodes(ordered, federation, plan, head.timeout)) if evaluation.compare_peers else None
-    )
-    _write_results(experiment, folder, federation, strategy, recorder, peers)
+        _have_forecasts_written(run, ordered, experiment, folder)
+    peers = compare_peers(run, nodes) if evaluation.compare_peers else None
+    write_results(experiment, folder, run, recorder, peers, facts)
 
 
 def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> FrozenLayers | None:
@@ -155,14 +148,12 @@ def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> Froz
     return FrozenLayers(layers.fixed, layers.fixed.row(layout.row_state(initial_model(model, seed))))
 
 
-def _have_forecasts_written(
-    strategy: CohortStrategy, grid: OrderedGrid, experiment: Experiment, folder: RunFolder
-) -> None:
+def _have_forecasts_written(run: AlgorithmRun, grid: OrderedGrid, experiment: Experiment, folder: RunFolder) -> None:
     """Measure the final models once more, by an experiment that has nodes write what they forecast."""
-    part = {**json.loads(strategy.plan.experiment), "forecasts": experiment.evaluation.forecasts}
-    strategy.plan = replace(strategy.plan, experiment=json.dumps(part, sort_keys=True), splits=("test",))
-    nodes = Nodes(grid, strategy.federation, strategy.plan, experiment.experiment.timeout)
-    lost = strategy.measure(strategy.progress.rounds, nodes).absent
+    part = {**json.loads(run.plan.experiment), "forecasts": experiment.evaluation.forecasts}
+    run.plan = replace(run.plan, experiment=json.dumps(part, sort_keys=True), splits=("test",))
+    nodes = Nodes(grid, run.federation, run.plan, experiment.experiment.timeout)
+    lost = run.measure(run.progress.rounds, nodes).absent
     if lost:
         name, reason = next(iter(lost.items()))
         folder.notes.append(f"{len(lost)} clients have written no forecasts, such as {name}: {reason}")
@@ -245,8 +236,8 @@ def _check_restorable(experiment: Experiment) -> None:
     )
 
 
-def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation, rounds: int) -> dict[str, float]:
-    """Restore the strategy to the last checkpoint; return the counters at that time, empty without a checkpoint.
+def _go_on(recorder: Recorder, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
+    """Restore the run to the last checkpoint; return the counters at that time, empty without a checkpoint.
 
     Raises
     ------
@@ -261,15 +252,15 @@ def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation,
         raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
     _check_same_examples(saved.get("examples", {}), federation)
     try:
-        strategy.load_state(saved["strategy"])
-        if len(strategy.models) != len(federation.names):
-            raise ValueError(f"{len(strategy.models)} models of {len(federation.names)} clients")
+        run.load(saved["strategy"])
+        if len(run.models) != len(federation.names):
+            raise ValueError(f"{len(run.models)} models of {len(federation.names)} clients")
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise RunError(
             f"the checkpoint of this run is of another method or model than its experiment.toml describes "
             f"({type(error).__name__}: {error}): set the experiment back, or start a new run"
         ) from error
-    done = strategy.progress.rounds
+    done = run.progress.rounds
     if done > rounds:
         raise RunError(f"[experiment] rounds = {rounds}, but this run has trained {done} already: set {done} or more")
     log.info("going on after round %d", done)
@@ -287,76 +278,3 @@ def _check_same_examples(before: Mapping[str, Tensor], federation: Federation) -
                     f"client '{name}' has {new} {split} examples and had {old} when this run was stopped: a run goes "
                     "on with the data that it began with. Set the data back, or start a new run"
                 )
-
-
-def _write_results(
-    experiment: Experiment,
-    folder: RunFolder,
-    federation: Federation,
-    strategy: CohortStrategy,
-    recorder: Recorder,
-    peers: PeerComparison | None,
-) -> None:
-    learned = strategy.learned_graph()
-    if learned is not None:
-        write_graph(learned, folder.path / "learned-graph.npz")
-    write_models(
-        folder.models,
-        strategy.layout,
-        federation.names,
-        strategy.models,
-        strategy.global_model(),
-        strategy.plan.frozen,
-    )
-    if peers is not None:
-        peers.write(folder.path / FILE)
-    noted = {key: entry for callback in strategy.plan.callbacks for key, entry in callback.summary().items()}
-    graph = federation.graph
-    if strategy.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
-        noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
-    folder.notes.extend(notes_of(strategy.progress.broken, federation))
-    noted["task"] = asdict(federation.task)
-    if strategy.progress.kept or not strategy.restorable:
-        # Elsewhere clients keep nothing, and the models of the folder are those that were measured.
-        kept = {"clients": strategy.progress.kept, "round": strategy.progress.after}
-        noted["models_at_nodes"] = {"run": folder.name, **kept}
-    noted["models_per_round"] = _models_per_round(folder, strategy)
-    facts = strategy.facts()
-    folder.notes.extend([*_about_clients(experiment), *facts.pop("notes", ())])
-    noted |= strategy.defence.facts() | facts | ({} if peers is None else {"peers": peers.summary()})
-    totals = recorder.counters()
-    summary = summary_of(
-        experiment,
-        federation.names,
-        federation.data,
-        rounds=strategy.progress.rounds,
-        traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
-        seconds=totals["seconds"],
-        evaluation=recorder.last,
-        sha256=weights_sha256(federation.names, strategy.with_frozen(strategy.models)[1]),
-        nodes=len(federation.hosts),
-        groups=federation.groups,
-        noted=noted,
-        trainings=folder.trainings(),
-    )
-    folder.write_summary(summary)
-    log.info(
-        "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
-        totals["exchanges"], totals["bytes_down"] / 1e6, totals["bytes_up"] / 1e6,
-    )  # fmt: skip
-
-
-def _about_clients(experiment: Experiment) -> list[str]:
-    """Return a note where the clients are of a class that the experiment names, and not the method's own."""
-    client = experiment.method.client
-    return [f"clients of the class {client}, in place of those of {experiment.method.name}"] if client else []
-
-
-def _models_per_round(folder: RunFolder, strategy: CohortStrategy) -> float | None:
-    """Return the traffic of a round of training in numbers of models, down and up, with a node for every client.
-
-    2 N for N clients with FedAvg, about 2 N^2 with IPA, where each peer is sent the models of all. None without rounds.
-    """
-    lines = folder.trainings() if strategy.progress.rounds else ()
-    moved = [line["bytes_down_alone"] + line["bytes_up_alone"] for line in lines]
-    return fmean(moved) / (4 * strategy.plan.layout.num_parameters) if moved else None

@@ -8,8 +8,8 @@ import pytest
 import torch
 from flwr.serverapp.strategy import FedAdam
 
+from fedgraph.algorithms.global_model import DittoSettings
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.methods.baselines import DittoSettings
 from fedgraph.models.mlp import MLPSettings
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.result_files import load_models
@@ -359,9 +359,9 @@ def test_a_run_that_stopped_says_why_in_its_log(digits_tables, run_experiment, t
 
 def test_a_strategy_of_ones_own_in_one_class(digits_tables, run_experiment, tmp_path, monkeypatch):
     (tmp_path / "one_class.py").write_text(
-        "from fedgraph.strategies.engine.base import CohortStrategy\n\n\nclass Mean(CohortStrategy):\n"
-        "    def aggregate(self, server_round, replies):\n"
-        "        return replies.parameters.mean(dim=0).expand_as(replies.parameters)\n"
+        "from fedgraph.algorithms import Algorithm\n\n\nclass Mean(Algorithm):\n"
+        "    def aggregate(self, clients, state, answers):\n"
+        "        return answers.parameters.mean(dim=0).expand_as(answers.parameters)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     folder = run_experiment({**digits_tables, "experiment": {"strategy": "one_class:Mean", "rounds": 2}})
@@ -375,10 +375,10 @@ def test_a_learned_graph_is_kept_with_the_run(digits_tables, run_experiment, tmp
 
     code = (
         "from fedgraph.graph import ClientGraph\n"
-        "from fedgraph.strategies.local import LocalOnly\n\n"
+        "from fedgraph.algorithms.bounds import LocalOnly\n\n"
         "class Learns(LocalOnly):\n"
-        "    def learned_graph(self):\n"
-        "        return ClientGraph.complete(self.federation.names)\n"
+        "    def learned_graph(self, clients, state):\n"
+        "        return ClientGraph.complete(clients.names)\n"
     )
     (tmp_path / "learns_a_graph.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)

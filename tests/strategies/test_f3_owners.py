@@ -5,12 +5,13 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedgraph import strategies
 from fedgraph.algorithms.f3 import F3
 from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.algorithms.phases import PhaseRun
 from fedgraph.clients.app import app as client_app
 from fedgraph.messages import error_content
-from fedgraph.strategies.engine.phases import PhasesPlan, PhaseStrategy
+from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
 from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
@@ -153,7 +154,7 @@ def test_variants_for_nobody_are_told(patches_tables, run_experiment):
 
 
 def test_flowers_own_loop_has_nothing_to_call():
-    strategy = PhaseStrategy(F3(F3Settings()), None)
+    strategy = strategies.F3()
     record = RecordDict({"config": ConfigRecord()})
     for step in (
         lambda: strategy.configure_train(1, ArrayRecord(), record, None),
@@ -161,11 +162,11 @@ def test_flowers_own_loop_has_nothing_to_call():
         lambda: strategy.configure_evaluate(1, ArrayRecord(), record, None),
         lambda: strategy.aggregate_evaluate(1, []),
     ):
-        with pytest.raises(RunError, match="PhaseStrategy has a loop of its own: call start"):
+        with pytest.raises(RunError, match="F3 has a loop of its own: call start"):
             step()
 
 
-def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
+def test_what_the_server_has_learned_comes_out(patches_tables, tmp_path, data_dir):
     from fedgraph.data import open_source
     from fedgraph.experiment.experiment import parse_experiment
     from fedgraph.federation.grids.in_process import LocalGrid
@@ -180,9 +181,8 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
     part = experiment.client_part(settings.as_table())
     plan = PhasesPlan("fedgraph.clients.f3:F3Client", part, RollCall(1, 1.0), 60.0, folder, run)
     grid = LocalGrid.of_partitions(client_app, 2, state_dir=str(tmp_path / "state"), data_dir=str(data_dir))
-    result = PhaseStrategy(F3(settings), plan).start(grid, ArrayRecord(), num_rounds=7)
+    outcome = PhasesRun(F3(settings), plan).run(grid)
     found = FittedFusion.read(folder.path / "fusion.safetensors")
-    arrays = {name: torch.from_numpy(array.numpy()) for name, array in result.arrays.items()}
     for name, value in found.network.state_dict().items():
-        assert torch.equal(arrays[name], value), name
-    assert set(result.evaluate_metrics_serverapp[1]) >= {"test/accuracy", "test/accuracy-local"}
+        assert torch.equal(outcome.arrays[name], value), name
+    assert set(outcome.metrics) >= {"test/accuracy", "test/accuracy-local"}

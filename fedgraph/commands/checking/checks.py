@@ -221,9 +221,8 @@ def resume(trials: Trials) -> str:
         run,
         whole,
         "a run that was stopped within a round and resumed",
-        "all that the server remembers between rounds belongs in state() and load_state(), with what the base class "
-        "returns; what a client remembers belongs under the round (CohortClient.remember), since the last round is run "
-        "again",
+        "all that the server remembers between rounds belongs in the state that round returns, not in attributes; what "
+        "a client remembers belongs under the round (CohortClient.remember), since the last round is run again",
     )
     return "stopped within a round after a node had done its work; bit for bit"
 
@@ -251,8 +250,8 @@ def all_absent(trials: Trials) -> str:
     except FedgraphError as error:
         return f"'{_shortened(error)}'"
     raise ContractError(
-        "nobody answered, and the run finished as if somebody had: let AbsencePolicy (of rounds) or check_present (of "
-        "phases) decide whether enough clients are left, or raise a RunError"
+        "nobody answered, and the run finished as if somebody had: let check_present decide whether enough clients are "
+        "left, or raise a RunError"
     )
 
 
@@ -276,8 +275,8 @@ def malformed_replies(trials: Trials) -> str:
         if answer.happened and (left_out is None or run.difference(left_out) > 0):
             raise ContractError(
                 f"a reply with {kind} changes the weights: they are not those of a run that this reply never reached. "
-                "Name in reply_shapes what clients send, so that it is checked, and use no reply that was not (methods "
-                "of phases: check in the function that reads it, and raise ReplyError)"
+                "Name in an Ask what clients answer (returns), so that it is checked (methods of phases: check in the "
+                "function that reads a reply, and raise ReplyError)"
             )
     return "; ".join(["left out", *told]) if len(told) < len(SPOILT) else "; ".join(told)
 

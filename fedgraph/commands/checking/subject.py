@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from fedgraph.commands.templates import kind_of_data, template
 from fedgraph.experiment import Experiment, apply_overrides, load_experiment, parse_experiment
 from fedgraph.methods import built_in, built_ins
+from fedgraph.methods.registry import run_by_experiments
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of, has_phases
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
@@ -79,8 +80,8 @@ class Subject:
         is_client = not issubclass(checked, Strategy) and algorithm_of(checked) is None
         if is_client and not callable(getattr(checked, "handle", None)):
             raise ExperimentError(
-                f"'{path}' is neither a strategy (a subclass of fedgraph.strategies.engine.base.CohortStrategy, of "
-                "fedgraph.algorithms.Algorithm, of fedgraph.algorithms.phases.PhasedAlgorithm or of "
+                f"'{path}' is neither a strategy (a subclass of fedgraph.algorithms.Algorithm, of "
+                "fedgraph.algorithms.phases.PhasedAlgorithm or of "
                 "flwr.serverapp.strategy.Strategy) nor a client class (with a classmethod handle(message, node))"
             )
         own = [f"experiment.client={path}"] if is_client else []
@@ -125,7 +126,7 @@ class Subject:
 
 
 def _found(path: str) -> type[Any]:
-    found = load_object(path, "what is checked") if ":" in path else built_in(path)
+    found = run_by_experiments(load_object(path, "what is checked")) if ":" in path else built_in(path)
     if found is None:
         raise ExperimentError(
             f"'{path}' is no built-in method ({', '.join(sorted(built_ins()))}); your own is 'package.module:Class'"

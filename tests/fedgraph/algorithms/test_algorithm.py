@@ -17,6 +17,13 @@ class Mean(Algorithm):
         return {**state, "models": filled(state["models"], answers.average(answers.num_examples))}
 
 
+class Doubled(Algorithm):
+    """The default round, which asks all."""
+
+    def aggregate(self, clients, state, answers):
+        return 2 * answers.parameters
+
+
 class NoGenerator(Mean):
     def round(self, clients, state, number):
         return state
@@ -45,13 +52,19 @@ class OtherState(Mean):
         return {"model": state["models"]}
 
 
-def run(kind):
-    algorithm = kind(Settings())
-    state = algorithm.init(CLIENTS, torch.zeros(2, 2))
+class LargerState(Mean):
+    def round(self, clients, state, number):
+        yield self.ask(clients, state)
+        return {**state, "velocity": 0.0}
+
+
+def run(kind, present=(0, 1), models=None):
+    algorithm, places = kind(Settings()), torch.tensor(present)
+    state = algorithm.init(CLIENTS, torch.zeros(2, 2) if models is None else models)
     begun, _ = algorithm.begin(CLIENTS, state, 1)
-    theta = torch.tensor([[1.0, 2.0], [5.0, 6.0]])
-    everybody = torch.ones(2, dtype=torch.bool)
-    answers = Answers(torch.arange(2), CLIENTS.names, {"parameters": theta}, CLIENTS.num_examples, None, everybody)
+    theta = {"parameters": torch.tensor([[1.0, 2.0], [5.0, 6.0]])[places].to(state["models"].dtype)}
+    names = tuple(CLIENTS.names[place] for place in present)
+    answers = Answers(places, names, theta, CLIENTS.num_examples[places], None, torch.ones(len(names)).bool())
     try:
         begun.send(answers)
     except StopIteration as end:
@@ -63,6 +76,25 @@ def test_a_round():
     assert run(Mean)["models"].tolist() == [[4.0, 5.0]] * 2
 
 
+def test_the_default_round_asks_all_and_writes_the_models_of_those_present():
+    assert run(Doubled)["models"].tolist() == [[2.0, 4.0], [10.0, 12.0]]
+    assert run(Doubled, present=(1,))["models"].tolist() == [[0.0, 0.0], [10.0, 12.0]]
+    rows = ModelRows([{"w": torch.zeros(2, dtype=torch.float64)} for _ in "ab"])
+    assert matrix(run(Doubled, present=(1,), models=rows)["models"]).tolist() == [[0.0, 0.0], [10.0, 12.0]]
+
+
+def test_a_measurement_is_the_exchange_of_a_round_without_training():
+    algorithm = Doubled(Settings())
+    (ask,) = algorithm.measuring(CLIENTS, {"models": torch.ones(2, 2)}, 3, ("test",))
+    assert (ask.measures, ask.trains) == (("test",), False)
+    assert torch.equal(ask.stacked["parameters"], torch.ones(2, 2))
+
+
+def test_an_algorithm_without_mathematics_says_what_it_needs():
+    with pytest.raises(NotImplementedError, match="Algorithm needs an aggregate, or a round of its own"):
+        run(Algorithm)
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -71,6 +103,7 @@ def test_a_round():
         (NoAsk, "NoAsk.round yielded Tensor in place of an Ask"),
         (NoState, "NoState.round returned NoneType in place of the next state"),
         (OtherState, "OtherState.round returned a state without models: end with"),
+        (LargerState, "LargerState.round returned a state that also has velocity: have init return all that is"),
     ],
 )
 def test_what_is_no_round_is_explained(kind, words):

@@ -104,7 +104,7 @@ def test_what_is_noted_of_several_runs_is_said_once(file, tmp_path):
 def test_compare_with_an_experiment_that_names_a_strategy(file, tmp_path):
     result = call(
         "run", file, "--out", tmp_path / "out", "--json", tmp_path / "r.json",
-        "--set", "experiment.strategy=fedgraph.strategies.local:LocalOnly",
+        "--set", "experiment.strategy=fedgraph.algorithms.bounds:LocalOnly",
         "--set", "experiment.client=fedgraph.clients.engine.base:CohortClient", "--compare", "fedavg",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -240,7 +240,7 @@ def interrupted(*rest, **named):
 def test_a_strategy_beside_the_experiment_file_is_found(file, digits_tables, tmp_path):
     name = f"beside_{os.getpid()}"
     (tmp_path / f"{name}.py").write_text(
-        "from fedgraph.strategies.local import LocalOnly\n\n\nclass Mine(LocalOnly):\n    pass\n"
+        "from fedgraph.algorithms.bounds import LocalOnly\n\n\nclass Mine(LocalOnly):\n    pass\n"
     )
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

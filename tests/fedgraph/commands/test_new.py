@@ -62,7 +62,7 @@ def test_what_is_there_is_not_overwritten(tmp_path):
         (("strategy", "../evil"), "is no name for a strategy"),
         (("strategy", "class"), "is no name for a strategy"),
         (("strategy", "random"), "'random' is the name of a module or class that exists already"),
-        (("strategy", "CohortStrategy"), "is the name of a module or class that exists already"),
+        (("strategy", "Algorithm"), "is the name of a module or class that exists already"),
         (("experiment", "a/b"), "'a/b' is no name for an experiment"),
         (("experiment", "--method", "slf"), "'slf' is not a built-in method; known: centralised, "),
         (("experiment", "--method", "fedngm"), "'fedngm' needs data, or an earlier run, of its own"),
@@ -79,7 +79,7 @@ def test_what_cannot_be_written_is_one_message(arguments, message, tmp_path):
 def test_names_of_modules_and_classes():
     assert list(strategy_files("TrimmedMean")) == list(strategy_files("trimmed-mean"))
     text = strategy_files("trimmed-mean")["trimmed_mean.py"]
-    assert "class TrimmedMean(CohortStrategy[TrimmedMeanSettings])" in text
+    assert "class TrimmedMean(Algorithm[TrimmedMeanSettings])" in text
     assert "class TrimmedMeanSettings(Settings)" in text
     assert "MyStrategy" not in text
     assert "my_strategy" not in text

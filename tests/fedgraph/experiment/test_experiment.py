@@ -141,7 +141,7 @@ def test_a_method_and_a_strategy_in_one_file(digits_tables):
     message = "'sfl' and strategy = 'fedgraph.strategies.fedavg:FedAvg': give a method or a strategy, not both"
     with pytest.raises(ExperimentError, match=message):
         parse_experiment(digits_tables)
-    assert load_experiment(digits_tables, method="fedgraph.strategies.local:LocalOnly").method.name == "LocalOnly"
+    assert load_experiment(digits_tables, method="fedgraph.algorithms.bounds:LocalOnly").method.name == "LocalOnly"
 
 
 def test_a_strategy_that_is_set_takes_the_place_of_the_method_and_the_reverse(digits_tables):
@@ -151,22 +151,22 @@ def test_a_strategy_that_is_set_takes_the_place_of_the_method_and_the_reverse(di
         assert (head.method is None) != (head.strategy is None)
         return experiment.method.name, experiment.method.client
 
-    assert method("experiment.strategy=fedgraph.strategies.local:LocalOnly") == ("LocalOnly", ""), (
+    assert method("experiment.strategy=fedgraph.algorithms.bounds:LocalOnly") == ("LocalOnly", ""), (
         "the client class is that of the strategy"
     )
-    assert method("experiment.strategy=fedgraph.strategies.local:LocalOnly", "experiment.client=mine:Client") == (
+    assert method("experiment.strategy=fedgraph.algorithms.bounds:LocalOnly", "experiment.client=mine:Client") == (
         "LocalOnly",
         "mine:Client",
     )
-    digits_tables["experiment"] = {"strategy": "fedgraph.strategies.local:LocalOnly", "client": "mine:Client"}
+    digits_tables["experiment"] = {"strategy": "fedgraph.algorithms.bounds:LocalOnly", "client": "mine:Client"}
     digits_tables["LocalOnly"] = {"trim": 1}
     assert method("experiment.method=sfl") == ("sfl", "")
     assert method("experiment.strategy=flwr.serverapp.strategy:FedAdam") == ("FedAdam", "")
-    assert method("experiment.strategy=fedgraph.strategies.local:LocalOnly") == ("LocalOnly", "mine:Client"), (
+    assert method("experiment.strategy=fedgraph.algorithms.bounds:LocalOnly") == ("LocalOnly", "mine:Client"), (
         "that of the file, once more"
     )
     with pytest.raises(ExperimentError, match="give a method or a strategy, not both"):
-        method("experiment.strategy=fedgraph.strategies.local:LocalOnly", "experiment.method=sfl")
+        method("experiment.strategy=fedgraph.algorithms.bounds:LocalOnly", "experiment.method=sfl")
 
 
 def test_a_value_where_a_table_is_expected(digits_tables):

@@ -1,8 +1,10 @@
 import pytest
 from flwr.serverapp.strategy import Strategy
 
+from fedgraph.algorithms import Algorithm
+from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.methods import built_in, built_ins, resolve
-from fedgraph.strategies import F3, FedNGM
+from fedgraph.strategies import F3, SFL, FedNGM
 from fedgraph.strategies.engine.stock import STOCK_CLIENT
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
@@ -12,7 +14,7 @@ from fedgraph.support.plugins import load_object
 def test_both_sides_of_every_built_in_exist(name):
     found = resolve(name, None, None).strategy_class
     assert found is built_ins()[name]
-    assert issubclass(found, Strategy)
+    assert issubclass(found, (Algorithm, PhasedAlgorithm, Strategy))
     assert callable(load_object(getattr(found, "default_client", STOCK_CLIENT), "client").handle)
     assert found.title
     assert not isinstance(getattr(found, "needs", ""), property)
@@ -51,7 +53,7 @@ def test_a_client_by_dotted_path_replaces_that_of_the_method():
     method = resolve("local", None, "mine:Client")
     assert (method.name, method.strategy, method.client) == (
         "local",
-        "fedgraph.strategies.local:LocalOnly",
+        "fedgraph.algorithms.bounds:LocalOnly",
         "mine:Client",
     )
 
@@ -72,8 +74,7 @@ def test_nothing_and_unknown():
             resolve(nearly, None, None)
 
 
-@pytest.mark.parametrize("strategy", [F3, FedNGM])
-def test_experiments_find_strategies_for_own_apps_too(strategy):
+@pytest.mark.parametrize(("strategy", "name"), [(F3, "f3"), (FedNGM, "fedngm"), (SFL, "sfl")])
+def test_the_strategy_of_an_app_names_the_algorithm_that_experiments_run(strategy, name):
     path = f"{strategy.__module__}:{strategy.__name__}"
-    assert resolve(None, path, None).strategy_class is built_in(strategy.name) is strategy
-    assert strategy.title == strategy.algorithm_class.title
+    assert resolve(None, path, None).strategy_class is strategy.algorithm_class is built_in(name)

@@ -6,10 +6,10 @@ import flwr.serverapp.strategy as flower
 import pytest
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from fedgraph.algorithms import Algorithm
 from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.methods import NODE_MINIMA, built_ins, constructor_arguments
 from fedgraph.models import MODELS, parse_model
-from fedgraph.strategies.engine.base import CohortStrategy
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import UNSET, Settings, parse, with_nulls
 
@@ -39,7 +39,7 @@ class OwnSettings(Settings):
     several: tuple[OwnInner, ...] = (OwnInner(width=4), OwnInner())
 
 
-class Own(CohortStrategy[OwnSettings]):
+class Own(Algorithm[OwnSettings]):
     """A strategy of one's own."""
 
 

@@ -129,7 +129,7 @@ def test_what_cannot_be_done_is_one_message(file, arguments, message):
 
 def test_a_strategy_beside_the_table_is_found(table, write, tmp_path):
     (tmp_path / "mine_beside_table.py").write_text(
-        "from fedgraph.strategies.local import LocalOnly\n\n\nclass Mine(LocalOnly):\n    pass\n"
+        "from fedgraph.algorithms.bounds import LocalOnly\n\n\nclass Mine(LocalOnly):\n    pass\n"
     )
     table["rows"] = [{"label": "Mine", "method": "mine_beside_table:Mine"}]
     result = call(write(table), "--out", "out", "--seeds", "0")

@@ -32,6 +32,15 @@ def test_an_import_that_fails_inside_the_module_is_named(tmp_path, monkeypatch):
         load_object("plugin_with_gap:X", "key")
 
 
+def test_what_fedgraph_had_before_is_looked_up_in_the_list_of_changes(tmp_path, monkeypatch):
+    (tmp_path / "plugin_of_old.py").write_text("from fedgraph.strategies.engine.base import CohortStrategy\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ExperimentError, match=r"engine.base'\). This version of fedgraph does not have it: CHANGELOG.md"
+    ):
+        load_object("plugin_of_old:X", "key")
+
+
 def test_our_own_modules_do_not_hide_each_other():
     with pytest.raises(ExperimentError) as raised:
         load_object("fedgraph.strategies.sfl:Nothing", "key")

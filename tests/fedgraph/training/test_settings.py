@@ -50,3 +50,33 @@ def test_a_factor_of_the_learning_rate_changes_with_the_round():
     assert [settings.rate(round) for round in (0, 1, 2, 3, 4)] == [0.4, 0.4, 0.2, 0.025, 0.0125]
     with pytest.raises(ExperimentError, match=r"\[train\] learning-rate-factor.*the first is 1"):
         parse(TrainSettings, {"learning-rate-factor": [[2, 0.5]]}, "[train]")
+
+
+# ---- a second training
+
+
+def training(**table):
+    return parse(TrainSettings, {"momentum": 0.9, **table}, "[train]")
+
+
+def test_what_is_not_given_for_a_second_training_is_that_of_the_first():
+    settings = training(**{"local-steps": 7, "learning-rate-decay": 0.5, "clip-norm": 2.0})
+    assert settings.second("[x]") == settings
+
+
+def test_a_length_takes_the_place_of_either():
+    assert training(**{"local-epochs": 3}).second("[x]", local_steps=5) == training(**{"local-steps": 5})
+    assert training(**{"local-steps": 5}).second("[x]", local_epochs=0) == training(**{"local-epochs": 0})
+
+
+def test_a_rate_holds_in_every_round():
+    changing = training(
+        **{"learning-rate": 0.5, "learning-rate-decay": 0.5, "learning-rate-factor": [[1, 1.0], [5, 0.1]]}
+    )
+    settings = changing.second("[x]", learning_rate=0.3)
+    assert (settings.rate(1), settings.rate(9)) == (0.3, 0.3)
+
+
+def test_both_lengths_are_refused():
+    with pytest.raises(ExperimentError, match=r"\[x\] local-steps: give either local-epochs or local-steps"):
+        training().second("[x]", local_epochs=1, local_steps=1)

@@ -6,23 +6,23 @@ import types
 import pytest
 import torch
 
+from fedgraph.algorithms import GlobalModel, filled
 from fedgraph.models import TaskSpec
 from fedgraph.strategies.engine.broken_outputs import note_broken, notes_of
-from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 
 NAMES = ("a", "b", "c", "d")
 
 
-class TurnsVarianceNegative(GlobalModelStrategy):
+class TurnsVarianceNegative(GlobalModel):
     """From round 2 on, as a server optimiser may that takes running variances for parameters."""
 
-    def update(self, server_round, replies):
-        model = super().update(server_round, replies)
-        layout = self.layout
-        if server_round > 1:
-            model = model.clone()
-            model[layout.columns(layout.part(["norm.running_var"]))] = -0.2
-        return model
+    def round(self, clients, state, number):
+        state = yield from super().round(clients, state, number)
+        if number > 1:
+            model = self.readout(clients, state).clone()
+            model[clients.layout.columns(clients.layout.part(["norm.running_var"]))] = -0.2
+            state = {**state, "models": filled(state["models"], model)}
+        return state
 
 
 @pytest.fixture

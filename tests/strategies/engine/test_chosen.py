@@ -1,10 +1,10 @@
 import pytest
 
+from fedgraph.algorithms.f3 import F3
+from fedgraph.algorithms.vfl import Vertical
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod, mixes_models
-from fedgraph.strategies.f3 import F3
 from fedgraph.strategies.fedngm import FedNGM
-from fedgraph.strategies.vfl import Vertical
 from fedgraph.support.errors import ExperimentError
 
 
@@ -46,9 +46,9 @@ def test_methods_over_owners(patches_tables, name, strategy, client):
     chosen = ChosenMethod(parse_experiment(tables))
     assert (chosen.strategy_class, chosen.client) == (strategy, client)
     assert (chosen.settings.hidden, chosen.settings.tied_output, chosen.settings.local_patience) == (5, True, 3)
-    served = chosen.build_of_phases(None)
-    assert isinstance(served.algorithm, strategy.algorithm_class)
-    assert served.settings is chosen.settings
+    served = chosen.phases(None)
+    assert isinstance(served.algorithm, strategy)
+    assert served.algorithm.settings is chosen.settings
     assert not mixes_models(strategy)
     tables["experiment"]["client"] = "mine:Client"
     assert ChosenMethod(parse_experiment(tables)).client == "mine:Client"

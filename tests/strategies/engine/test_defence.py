@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedgraph.algorithms.bounds import LocalOnly
 from fedgraph.clients.engine.base import CohortClient
 from fedgraph.clients.engine.stock import StockClient
 from fedgraph.clients.f3 import F3Client
@@ -15,8 +16,8 @@ from fedgraph.defence import DefenceTable
 from fedgraph.federation import Federation
 from fedgraph.models import TaskSpec
 from fedgraph.strategies.engine.defence import Defence
-from fedgraph.strategies.local import LocalOnly
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 
 ATTACKERS = ("client-1", "client-4")
 
@@ -89,7 +90,7 @@ DEFENCES = [{"clip": 2.0}, {"krum": 0.2}, {"average": "median"}, {"average": "tr
     ("client", "chosen"),
     [
         (AbsurdSFL, {"method": "sfl"}),
-        (AbsurdModels, {"method": None, "strategy": "fedgraph.strategies.engine.global_model:GlobalModelStrategy"}),
+        (AbsurdModels, {"method": None, "strategy": "fedgraph.algorithms.global_model:GlobalModel"}),
     ],
     ids=["sfl", "global"],
 )
@@ -131,10 +132,10 @@ def test_where_nothing_is_aggregated_there_is_nothing_to_defend(attacked, caplog
     assert "defence" not in folder.summary()
 
     class Mixing(LocalOnly):
-        def aggregate(self, server_round, replies):
-            return replies.parameters.mean(0).expand_as(replies.parameters)
+        def aggregate(self, clients, state, answers):
+            return answers.parameters.mean(0).expand_as(answers.parameters)
 
-    assert Mixing.aggregates.fget(Mixing.__new__(Mixing)), "a subclass may mix models after all"
+    assert Mixing(Settings()).aggregates, "a subclass may mix models after all"
 
 
 def test_honest_clients_keep_their_models_bit_for_bit(attacked):

@@ -44,11 +44,11 @@ def test_rows_come_in_the_order_of_the_names_and_are_no_views_of_messages(packin
     copies = [bytes(bytearray(data)) for data in sent]
     replies = collect(federation, federation.hosts, messages, read)
     assert replies.names == NAMES
-    assert replies.parameters.tolist() == [[i, i] for i in range(5)]
+    assert replies.tensors["parameters"].tolist() == [[i, i] for i in range(5)]
     assert replies.metrics["loss"].tolist() == [0, 10, 20, 30, 40]
     first = set(packing[1000])
     assert replies.metrics["extra"].nan_to_num(-1).tolist() == [i if i in first else -1 for i in range(5)]
-    replies.parameters.fill_(7)
+    replies.tensors["parameters"].fill_(7)
     assert sent == copies
 
 
@@ -58,5 +58,5 @@ def test_a_client_left_out_takes_its_row_along():
         federation, federation.hosts, messages, lambda content, clients: (read(content, clients)[0], {"d": "broken"})
     )
     assert replies.names == ("a", "b", "c", "e")
-    assert replies.parameters[:, 0].tolist() == [0, 1, 2, 4]
+    assert replies.tensors["parameters"][:, 0].tolist() == [0, 1, 2, 4]
     assert replies.absent == {"d": "broken"}

@@ -363,9 +363,7 @@ def test_a_client_class_without_the_terms_of_a_method_is_refused(digits_tables, 
             run_experiment(with_client(Plain, method=method))
     run_experiment(with_client(DerivedDitto, method="ditto"))
     run_experiment(with_client(Plain, method="fedatt"))
-    run_experiment(
-        with_client(Plain, method="", strategy="fedgraph.strategies.engine.global_model:GlobalModelStrategy")
-    )
+    run_experiment(with_client(Plain, method="", strategy="fedgraph.algorithms.global_model:GlobalModel"))
 
 
 def test_a_strategy_of_flowers_older_interface_is_said_to_be_one(digits_tables, run_experiment):

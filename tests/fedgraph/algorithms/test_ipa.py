@@ -12,7 +12,7 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import parse
@@ -198,7 +198,7 @@ def strategy(graph=None, peers=3, **table):
         graph=None if graph is None else ClientGraph.from_dense(names, graph, directed=False),
     )  # fmt: skip
     plan = RunPlan(Layout.of({"w": torch.zeros(4)}), "c", '{"train": {}}', "run")
-    return AlgorithmStrategy(IPA(parse(IPASettings, table, "[ipa]")), federation, plan)
+    return AlgorithmRun(IPA(parse(IPASettings, table, "[ipa]")), federation, plan, {"w": torch.zeros(4)})
 
 
 def weights(served, server_round=1):

@@ -1,15 +1,13 @@
 import pytest
 import torch
 
+from fedgraph.algorithms.drift import FedDC, FedDCSettings, FedDyn, FedDynSettings
 from fedgraph.federation.federation import Federation
-from fedgraph.messages.array_records import to_record
-from fedgraph.methods.baselines import FedDCSettings, FedDynSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.base import Replies
-from fedgraph.strategies.feddc import FedDC
-from fedgraph.strategies.feddyn import FedDyn
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 
@@ -103,19 +101,21 @@ def served(kind, settings, counts=(5, 0, 9), train="{}"):
     federation = Federation(
         tuple("abc"), {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": torch.tensor(counts)}
     )
-    strategy = kind(parse(settings, {}, "t"), federation, RunPlan(LAYOUT, "c", f'{{"train": {train}}}', "run"))
-    strategy.initialise(to_record({"w": torch.arange(4.0), "mean": torch.ones(2)}))
-    return strategy
+    plan = RunPlan(LAYOUT, "c", f'{{"train": {train}}}', "run")
+    initial = {"w": torch.arange(4.0), "mean": torch.ones(2)}
+    return AlgorithmRun(kind(parse(settings, {}, "t")), federation, plan, initial)
 
 
 def test_buffers_are_averaged_and_clients_without_examples_do_not_count():
     strategy = served(FedDyn, FedDynSettings)
     theta = torch.arange(18.0).reshape(3, 6)
-    got = strategy.update(1, Replies.of(strategy.federation, torch.arange(3), {"parameters": theta}, {}, {}))
+    answers = Replies.of(strategy.federation, torch.arange(3), {"parameters": theta}, {}, {}).answers()
+    strategy.state = strategy.algorithm.moved(strategy.clients, strategy.state, answers, 1)
+    got = strategy.readout()
     drift = ((theta[0] + theta[2]) / 2)[:4] - torch.arange(4.0)
     torch.testing.assert_close(got[:4], ((theta[0] + theta[2]) / 2)[:4] + drift)
     torch.testing.assert_close(got[4:], ((theta[0] + theta[2]) / 2)[4:])
-    assert strategy.outgoing(2)[0]["heard"].flatten().tolist() == [1, 1, 1]
+    assert strategy.algorithm.ask(strategy.clients, strategy.state).stacked["heard"].flatten().tolist() == [1, 1, 1]
 
 
 def test_feddc_needs_sgd():

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.algorithms.cgsv import CGSV
+from fedgraph.algorithms.cgsv import CGSV, CGSVSettings
 from fedgraph.clients.engine.base import CohortClient
 from fedgraph.federation.federation import Federation
-from fedgraph.messages.array_records import to_record
-from fedgraph.methods.baselines import CGSVSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
-from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.files import load_state
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort
@@ -33,11 +31,8 @@ def strategy(counts=(5, 1, 3, 9), **table):
     random = torch.Generator().manual_seed(0)
     state = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
     layout = Layout.of(state, buffers=["mean"])
-    served = AlgorithmStrategy(
-        CGSV(parse(CGSVSettings, table, "[cgsv]")), federation, RunPlan(layout, "c", "{}", "run")
-    )
-    served.initialise(to_record(state))
-    return served
+    plan = RunPlan(layout, "c", "{}", "run")
+    return AlgorithmRun(CGSV(parse(CGSVSettings, table, "[cgsv]")), federation, plan, state)
 
 
 def one_round(served, updates, server_round=1, absent=(), stale=()):
@@ -47,12 +42,14 @@ def one_round(served, updates, server_round=1, absent=(), stale=()):
     models = (served.models + updates)[positions]
     reasons = dict.fromkeys((*absent, *stale), "no reply in time")
     replies = Replies.of(served.federation, positions, {"parameters": models}, {}, reasons)
-    served.begin(server_round)
-    served.write_back(replies, served.aggregate(server_round, replies))
+    begun, _ = served.algorithm.begin(served.clients, served.state, server_round)
+    with pytest.raises(StopIteration) as end:
+        begun.send(replies.answers())
+    served.state = served.algorithm.after(served.state, end.value.value)
 
 
 def importance(served):
-    return served.algorithm_state["importance"]
+    return served.state["importance"]
 
 
 def updates(seed, clients=4):
@@ -126,7 +123,7 @@ def test_the_more_important_are_given_more_and_altruism_levels_it():
     shared = updates(1, 1) + 0.1 * updates(2)
     for beta, expected in ((1.0, [2, 4, 7, 13]), (1000.0, [13] * 4)):
         served = strategy(alpha=1 - 1e-9, beta=beta)
-        served.algorithm_state["importance"] = torch.tensor([0.05, 0.15, 0.25, 0.55], dtype=torch.float64)
+        served.state["importance"] = torch.tensor([0.05, 0.15, 0.25, 0.55], dtype=torch.float64)
         assert given_to(served, shared) == expected
     assert (served.models[:, :TRAINABLE] == served.models[0, :TRAINABLE]).all()
 

@@ -2,15 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.algorithms.global_model import FedAtt
+from fedgraph.algorithms.global_model import FedAtt, FedAttSettings
 from fedgraph.federation.federation import Federation
-from fedgraph.messages.array_records import to_record
-from fedgraph.methods.baselines import FedAttSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
-from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.settings import parse
 
 SHAPES = {"first": (3, 2), "gain": (), "mean": (4,)}
@@ -24,15 +22,12 @@ def strategy(counts=(5, 1, 1, 9), **table):
     random = torch.Generator().manual_seed(0)
     state = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
     layout = Layout.of(state, buffers=["mean"])
-    served = AlgorithmStrategy(
-        FedAtt(parse(FedAttSettings, table, "[fedatt]")), federation, RunPlan(layout, "c", "{}", "run")
-    )
-    served.initialise(to_record(state))
-    return served
+    plan = RunPlan(layout, "c", "{}", "run")
+    return AlgorithmRun(FedAtt(parse(FedAttSettings, table, "[fedatt]")), federation, plan, state)
 
 
 def updated(served, replies):
-    return served.algorithm.update(served.clients, served.global_model(), replies.answers())
+    return served.algorithm.update(served.clients, served.readout(), replies.answers())
 
 
 def by_hand(w, clients, step):
@@ -52,7 +47,7 @@ def test_update_is_the_formula(step):
     served = strategy(step=step)
     theta = torch.randn(4, 11, generator=torch.Generator().manual_seed(1))
     replies = Replies.of(served.federation, torch.arange(4), {"parameters": theta}, {}, {})
-    expected = by_hand(served.global_model().double().numpy(), theta.double().numpy(), step)
+    expected = by_hand(served.readout().double().numpy(), theta.double().numpy(), step)
     np.testing.assert_allclose(updated(served, replies).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -60,7 +55,7 @@ def test_clients_without_examples_pay_no_heed():
     served = strategy(counts=(5, 0, 2, 0))
     theta = torch.randn(4, 11, generator=torch.Generator().manual_seed(1))
     replies = Replies.of(served.federation, torch.arange(4), {"parameters": theta}, {}, {})
-    expected = by_hand(served.global_model().double().numpy(), theta[[0, 2]].double().numpy(), 1.0)
+    expected = by_hand(served.readout().double().numpy(), theta[[0, 2]].double().numpy(), 1.0)
     np.testing.assert_allclose(updated(served, replies).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 

@@ -3,9 +3,38 @@ import json
 import pytest
 import torch
 
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError
 
 ONE_NODE = {"node_configs": [{"clients": "client-0,client-1,client-2"}]}
+
+
+def rows(folder):
+    clients, shared = load_models(folder.path / "models.safetensors")
+    assert shared is None
+    return {name: torch.cat([tensor.flatten() for tensor in state.values()]) for name, state in clients.items()}
+
+
+@pytest.fixture
+def alone(digits_tables):
+    digits_tables["experiment"] = {"method": "local", "rounds": 3}
+    return digits_tables
+
+
+def test_nothing_is_shared(alone, run_experiment):
+    together = rows(run_experiment(alone))
+    one = rows(run_experiment(alone, node_configs=[{"clients": "client-2"}]))
+    assert list(one) == ["client-2"]
+    torch.testing.assert_close(one["client-2"], together["client-2"], rtol=1e-5, atol=1e-7)
+    assert not torch.allclose(together["client-2"], together["client-3"])
+
+
+def test_clients_learn_their_own_data(alone, run_experiment):
+    alone["experiment"]["rounds"] = 8
+    alone["train"]["local-epochs"] = 5
+    summary = json.loads((run_experiment(alone).path / "summary.json").read_text())
+    assert summary["metrics"]["test"]["accuracy"]["mean"] > 0.85
+    assert summary["exchanges"] == 1 + 8 + 1
 
 
 def test_whole_run_is_training_on_everybodys_examples(problem, close):

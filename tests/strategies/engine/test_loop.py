@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import Result
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 
+from fedgraph.algorithms import Algorithm
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.exchange import OrderedGrid
 from fedgraph.federation.federation import Federation
@@ -14,24 +14,25 @@ from fedgraph.federation.opening_query import identify
 from fedgraph.federation.roll_call import RollCall
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import WorkReply, WorkRequest, check_content
-from fedgraph.messages.array_records import to_record
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping
 from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.base import CohortStrategy
-from fedgraph.strategies.local import LocalOnly
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.loop import RoundLoop
+from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Settings
 
 NAMES = ("a", "b", "c", "d", "e")
 PACKING = {1000: ("d", "a"), 1001: ("b",), 1002: ("c", "e")}
-LAYOUT = Layout.of({"w": torch.zeros(2, 1), "b": torch.zeros(1)})
-INITIAL = to_record({"w": torch.zeros(2, 1), "b": torch.zeros(1)})
+INITIAL = {"w": torch.zeros(2, 1), "b": torch.zeros(1)}
+LAYOUT = Layout.of(INITIAL)
 
 
-class Nodes(LocalGrid):
+class Trouble(LocalGrid):
     """Clients whose training adds 1 to every parameter and whose loss is its squared distance to 2.
 
     trouble : (round, node or client) -> "lost", "error", "raise", "nan", "late" or a function that changes the reply.
@@ -98,15 +99,12 @@ class Watch(Callback):
         self.ended.append((server_round, state()))
 
 
-class Takes(LocalOnly):
-    """Remembers who took part."""
+class Takes(Algorithm):
+    """Remembers who took part; all go on with what they trained."""
 
-    def aggregate(self, server_round, replies):
-        self.taken = [*getattr(self, "taken", []), (replies.names, replies.parameters.clone(), replies.graph)]
-        return super().aggregate(server_round, replies)
-
-    def global_model(self):
-        return CohortStrategy.global_model(self)
+    def aggregate(self, clients, state, answers):
+        self.taken = [*getattr(self, "taken", []), (answers.names, answers.parameters.clone(), answers.graph)]
+        return answers.parameters
 
 
 def federation(graph=None):
@@ -118,12 +116,20 @@ def federation(graph=None):
 
 def make(watch=(), kind=Takes, graph=None, **plan):
     defaults = {"splits": ("test",), "callbacks": tuple(watch), "on_missing": "skip"}
-    return kind(Settings(), federation(graph), RunPlan(LAYOUT, "client", "{}", "run", **{**defaults, **plan}))
+    plan = RunPlan(LAYOUT, "client", "{}", "run", **{**defaults, **plan})
+    return AlgorithmRun(kind(Settings()), federation(graph), plan, INITIAL)
 
 
-def run(strategy, trouble=None, rounds=3, **more):
-    nodes = Nodes(trouble)
-    return strategy.start(nodes, INITIAL, num_rounds=rounds, **more), nodes
+def go(made, grid, rounds):
+    ordered = grid if isinstance(grid, OrderedGrid) else OrderedGrid(grid, made.federation)
+    RoundLoop(made, Nodes(ordered, made.federation, made.plan, 60.0)).run(rounds)
+
+
+def run(made, trouble=None, rounds=3):
+    """The grid, which has the requests."""
+    grid = Trouble(trouble)
+    go(made, grid, rounds)
+    return grid
 
 
 # ---- requests, exchanges, evaluations
@@ -132,9 +138,9 @@ def run(strategy, trouble=None, rounds=3, **more):
 def test_every_client_gets_its_own_model_and_a_round_is_one_exchange():
     watch = Watch()
     strategy = make([watch])
-    nodes = Nodes()
+    nodes = Trouble()
     ordered = OrderedGrid(nodes, strategy.federation)
-    strategy.start(ordered, INITIAL, num_rounds=3)
+    go(strategy, ordered, 3)
     assert ordered.traffic.exchanges == 3 + 1
     assert [(kind, node) for kind, node, _ in nodes.requests] == [
         *[("train", node) for node in (1000, 1001, 1002)] * 3, *[("evaluate", node) for node in (1000, 1001, 1002)],
@@ -161,7 +167,7 @@ def test_evaluation_every_so_many_rounds_and_at_the_end(every, rounds, measured)
 
 def test_splits_that_are_asked_for():
     watch = Watch()
-    _, nodes = run(make([watch], splits=("train", "validation")), rounds=1)
+    nodes = run(make([watch], splits=("train", "validation")), rounds=1)
     assert nodes.requests[0][2].evaluate == ("train", "validation")
     assert list(watch.evaluated[0].metrics) == ["train/loss", "validation/loss"]
     watch = Watch()
@@ -171,37 +177,12 @@ def test_splits_that_are_asked_for():
 
 def test_no_rounds_measure_the_initial_models():
     watch = Watch()
-    result, nodes = run(make([watch]), rounds=0)
+    strategy = make([watch])
+    nodes = run(strategy, rounds=0)
     assert [kind for kind, _, _ in nodes.requests] == ["evaluate"] * 3
     assert [evaluation.round for evaluation in watch.evaluated] == [0]
     assert watch.trained == []
-    assert torch.equal(torch.from_numpy(result.arrays["w"].numpy()), torch.zeros(2, 1))
-
-
-def test_result_is_what_flower_documents():
-    result, _ = run(make(), rounds=2)
-    assert isinstance(result, Result)
-    assert result.arrays["w"].numpy().tolist() == [[2.0], [2.0]]
-    assert list(result.arrays) == ["w", "b"]
-    assert {r: m["loss"] for r, m in result.train_metrics_clientapp.items()} == {1: 3.0, 2: 6.0}
-    assert result.evaluate_metrics_clientapp[2]["test/loss"] == 0.0
-
-
-def test_evaluation_at_the_server_after_every_round():
-    seen = []
-
-    def evaluate(server_round, arrays):
-        seen.append((server_round, float(arrays["b"].numpy()[0])))
-        return MetricRecord({"x": 1.0}) if server_round != 2 else None
-
-    result, _ = run(make(), rounds=3, evaluate_fn=evaluate)
-    assert [pair for pair in seen if pair[0] > 0] == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert set(result.evaluate_metrics_serverapp) - {0} == {1, 3}
-
-
-def test_evaluation_at_the_server_before_the_first_round():
-    result, _ = run(make(), rounds=1, evaluate_fn=lambda server_round, arrays: MetricRecord({"r": server_round}))
-    assert list(result.evaluate_metrics_serverapp) == [0, 1]
+    assert torch.equal(strategy.models, torch.zeros(5, 3))
 
 
 # ---- absent clients
@@ -230,8 +211,8 @@ def test_skip_leaves_the_absent_out_of_one_round(trouble):
     graph = ClientGraph.complete(NAMES)
     strategy = make([watch], graph=graph)
     run(strategy, {(2, 1000): trouble})
-    assert [names for names, _, _ in strategy.taken] == [NAMES, ("b", "c", "e"), NAMES]
-    assert strategy.taken[1][2].names == ("b", "c", "e")
+    assert [names for names, _, _ in strategy.algorithm.taken] == [NAMES, ("b", "c", "e"), NAMES]
+    assert strategy.algorithm.taken[1][2].names == ("b", "c", "e")
     assert strategy.models[:, 0].tolist() == [2, 3, 3, 2, 3]
     assert set(watch.trained[1].absent) == {"a", "d"}
     assert watch.trained[1].loss.isnan().tolist() == [True, False, False, True, False]
@@ -243,15 +224,15 @@ def test_skip_leaves_the_absent_out_of_one_round(trouble):
 def test_keep_last_lets_the_last_reply_take_part():
     strategy = make(on_missing="keep-last")
     run(strategy, {(2, 1000): "lost", (3, "c"): "nan"})
-    assert [names for names, _, _ in strategy.taken] == [NAMES] * 3
-    assert strategy.taken[1][1][:, 0].tolist() == [1, 2, 2, 1, 2]
-    assert strategy.taken[2][1][:, 0].tolist() == [2, 3, 2, 2, 3]
+    assert [names for names, _, _ in strategy.algorithm.taken] == [NAMES] * 3
+    assert strategy.algorithm.taken[1][1][:, 0].tolist() == [1, 2, 2, 1, 2]
+    assert strategy.algorithm.taken[2][1][:, 0].tolist() == [2, 3, 2, 2, 3]
 
 
 def test_keep_last_of_a_client_that_never_replied():
     strategy = make(on_missing="keep-last")
     run(strategy, {(1, 1001): "raise", (2, 1001): "raise"})
-    assert [names for names, _, _ in strategy.taken] == [("a", "c", "d", "e")] * 2 + [NAMES]
+    assert [names for names, _, _ in strategy.algorithm.taken] == [("a", "c", "d", "e")] * 2 + [NAMES]
     assert strategy.models[:, 0].tolist() == [3, 1, 3, 3, 3]
 
 
@@ -259,7 +240,7 @@ def test_one_bad_client_costs_its_neighbour_on_the_node_nothing():
     watch = Watch()
     strategy = make([watch])
     run(strategy, {(1, "d"): "nan"}, rounds=1)
-    assert strategy.taken[0][0] == ("a", "b", "c", "e")
+    assert strategy.algorithm.taken[0][0] == ("a", "b", "c", "e")
     assert list(watch.trained[0].absent) == ["d"]
     assert watch.trained[0].absent["d"].startswith("array 'parameters' holds NaN or infinite values")
 
@@ -278,7 +259,7 @@ def test_nobody_at_all():
 
 
 def test_replies_of_strangers_are_ignored():
-    class Crowded(Nodes):
+    class Crowded(Trouble):
         def send_and_receive(self, messages, *, timeout=None):
             replies = super().send_and_receive(messages)
             stranger = Message(RecordDict(), 1003, "train")
@@ -286,29 +267,29 @@ def test_replies_of_strangers_are_ignored():
             return [unasked, *replies]
 
     strategy = make()
-    strategy.start(Crowded(), INITIAL, num_rounds=1)
-    assert [names for names, _, _ in strategy.taken] == [NAMES]
+    go(strategy, Crowded(), 1)
+    assert [names for names, _, _ in strategy.algorithm.taken] == [NAMES]
 
 
 def test_a_node_that_disconnected_is_not_waited_for():
-    nodes = Nodes()
+    nodes = Trouble()
     del nodes.contexts[1001]
     strategy = make()
-    strategy.start(nodes, INITIAL, num_rounds=1)
-    assert strategy.taken[0][0] == ("a", "c", "d", "e")
+    go(strategy, nodes, 1)
+    assert strategy.algorithm.taken[0][0] == ("a", "c", "d", "e")
 
 
 def test_a_node_that_answers_twice_counts_once():
     strategy = make()
     run(strategy, {(1, 1000): "twice"}, rounds=1)
-    assert strategy.taken[0][0] == NAMES
+    assert strategy.algorithm.taken[0][0] == NAMES
 
 
 def test_a_node_that_reports_no_metrics_takes_part():
     watch = Watch()
     strategy = make([watch])
     run(strategy, {(1, 1000): lambda content: content["metrics"].clear()}, rounds=1)
-    assert strategy.taken[0][0] == NAMES
+    assert strategy.algorithm.taken[0][0] == NAMES
     assert watch.trained[0].loss.isnan().tolist() == [True, False, False, True, False]
 
 
@@ -319,17 +300,17 @@ def change_config(content):
 def test_a_reply_whose_clients_are_no_list_costs_its_node_only():
     strategy = make()
     run(strategy, {(1, 1000): change_config}, rounds=1)
-    assert strategy.taken[0][0] == ("b", "c", "e")
+    assert strategy.algorithm.taken[0][0] == ("b", "c", "e")
 
 
 def test_an_evaluation_that_nobody_answers_is_recorded_as_such():
     watch = Watch()
 
-    class Silent(Nodes):
+    class Silent(Trouble):
         def send_and_receive(self, messages, *, timeout=None):
             return [m for m in super().send_and_receive(messages) if m.metadata.message_type == "train"]
 
-    make([watch]).start(Silent(), INITIAL, num_rounds=2)
+    go(make([watch]), Silent(), 2)
     assert watch.evaluated[-1].round == 2
     assert watch.evaluated[-1].metrics["test/loss"].isnan().all()
 
@@ -341,14 +322,14 @@ def test_an_evaluation_that_nobody_answers_is_recorded_as_such():
 def test_early_stopping_ends_the_run_and_restores_the_best_models(restore):
     watch = Watch()
     strategy = make([EarlyStopping("test/loss", 2, restore), watch])
-    result, nodes = run(strategy, rounds=50)
+    nodes = run(strategy, rounds=50)
     # Losses after 0, 1, 2, ... rounds: 4, 1, 0, 1, 4; the last is seen in the exchange that would train round 5.
     assert strategy.progress.rounds == 4
     assert len(nodes.requests) == 3 * (5 + restore)
     assert torch.equal(strategy.models, torch.full((5, 3), 2.0 if restore else 4.0))
     assert watch.evaluated[-1].metrics["test/loss"].tolist() == [0.0 if restore else 4.0] * 5
     assert torch.equal(watch.evaluated[-1].models, strategy.models)
-    assert result.arrays["b"].numpy().tolist() == [2.0 if restore else 4.0]
+    assert strategy.readout().tolist() == [2.0 if restore else 4.0] * 3
 
 
 def test_the_best_models_are_restored_at_the_end_of_the_rounds_too():
@@ -378,13 +359,13 @@ def test_a_strategy_goes_on_from_its_state(done, policy):
     watch = Watch()
     run(make([watch], on_missing=policy), trouble, rounds=done)
     resumed = make(on_missing=policy)
-    resumed.load_state(watch.ended[-1][1])
+    resumed.load(watch.ended[-1][1])
     run(resumed, trouble, rounds=4)
     assert torch.equal(resumed.models, whole.models)
 
 
 def test_state_of_rounds_before_the_last_checkpoint_may_be_dropped():
-    _, nodes = run(make(checkpoint_every=2), rounds=5)
+    nodes = run(make(checkpoint_every=2), rounds=5)
     kept = {request.round: request.keep_from for kind, _, request in nodes.requests if kind == "train"}
     assert kept == {1: 1, 2: 1, 3: 3, 4: 3, 5: 5}
 
@@ -395,7 +376,6 @@ def test_state_of_rounds_before_the_last_checkpoint_may_be_dropped():
 @pytest.mark.parametrize("method", ["local", "sfl"])
 def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(method):
     from fedgraph.clients.app import app
-    from fedgraph.strategies.engine.chosen import ChosenMethod
 
     experiment = parse_experiment({
         "experiment": {"method": method},
@@ -411,14 +391,16 @@ def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(met
     model = build(experiment.model, found.task)
     watch = Watch()
     watch.on_round_end = lambda server_round, state: None
-    strategy = chosen.build(found, RunPlan(model.layout, chosen.client, part, "run", splits=(), callbacks=(watch,)))
-    initial = to_record(model.layout.row_state(model.initial(torch.Generator().manual_seed(0))))
+    plan = RunPlan(model.layout, chosen.client, part, "run", splits=(), callbacks=(watch,))
+    nodes = Nodes(OrderedGrid(grid, found), found, plan, 60.0)
+    initial = model.layout.row_state(model.initial(torch.Generator().manual_seed(0)))
+    made = AlgorithmRun(chosen.algorithm(found, plan, nodes), found, plan, initial)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            strategy.start(OrderedGrid(grid, found), initial, num_rounds=strategy.progress.rounds + 10)
+            RoundLoop(made, nodes).run(made.progress.rounds + 10)
             if min(training.seconds for training in watch.trained) <= 0.008:
                 break
     finally:

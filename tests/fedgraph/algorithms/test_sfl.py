@@ -14,13 +14,14 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
-from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.client_state import ClientState
 
 NAMES = ("a", "b", "c", "d")
+INITIAL = {"w": torch.zeros(5)}
 
 
 def federation(graph=None):
@@ -46,15 +47,17 @@ def strategy(graph=None, buffers=(), on_missing="fail", **table):
     layout = Layout.of({"w": torch.zeros(5), **{name: torch.zeros(2) for name in buffers}}, buffers)
     plan = RunPlan(layout, "c", "{}", "run", on_missing=on_missing)
     algorithm = SFL(parse(SFLSettings, table, "[sfl]"))
-    return AlgorithmStrategy(algorithm, federation(ring() if graph is None else graph), plan)
+    initial = layout.row_state(torch.zeros(layout.num_parameters))
+    return AlgorithmRun(algorithm, federation(ring() if graph is None else graph), plan, initial)
 
 
 def aggregated(served, server_round, replies):
     """Next models of those who replied."""
-    served.begin(server_round)
-    models = served.aggregate(server_round, replies)
-    served.write_back(replies, models)
-    return models
+    begun, _ = served.algorithm.begin(served.clients, served.state, server_round)
+    with pytest.raises(StopIteration) as end:
+        begun.send(replies.answers())
+    served.state = served.algorithm.after(served.state, end.value.value)
+    return served.models[replies.positions]
 
 
 def replies(theta, graph, absent=()):
@@ -76,11 +79,11 @@ def test_aggregation_is_the_formula(alpha, hops, normalisation):
 
 def test_read_out_is_the_mean_of_the_personalised_models():
     served = strategy()
-    served.models = torch.arange(20.0).reshape(4, 5)
-    assert torch.equal(served.global_model(), served.models.mean(dim=0))
-    stacked, shared = served.outgoing(1)
-    assert torch.equal(stacked["parameters"], served.models)
-    assert torch.equal(shared["global"], served.models.mean(dim=0))
+    served.replace_models(torch.arange(20.0).reshape(4, 5))
+    assert torch.equal(served.readout(), served.models.mean(dim=0))
+    ask = served.algorithm.ask(served.clients, served.state)
+    assert torch.equal(ask.stacked["parameters"], served.models)
+    assert torch.equal(ask.shared["global"], served.models.mean(dim=0))
 
 
 def test_released_settings_stand_for_others():
@@ -90,7 +93,7 @@ def test_released_settings_stand_for_others():
 
 def test_a_graph_is_needed():
     with pytest.raises(ExperimentError, match=r"SFL needs a client graph: give the experiment \[graph\] source"):
-        AlgorithmStrategy(SFL(SFLSettings()), federation(), RunPlan(Layout.of({"w": torch.zeros(5)}), "c", "{}", "run"))
+        AlgorithmRun(SFL(SFLSettings()), federation(), RunPlan(Layout.of(INITIAL), "c", "{}", "run"), INITIAL)
 
 
 @pytest.mark.parametrize("squared", [False, True])
@@ -193,17 +196,17 @@ def test_private_layers_do_not_go_over_the_graph(digits_tables, run_experiment, 
 def test_updates_over_the_graph_keep_clients_different():
     served = strategy(mixes="updates", alpha=1.0, hops=1, server_learning_rate=0.5, server_momentum=0.9)
     draws = torch.Generator().manual_seed(0)
-    served.models = torch.randn(4, 5, generator=draws)
+    served.replace_models(torch.randn(4, 5, generator=draws))
     a = ring().dense().numpy().astype(float) + np.eye(4)
     s, velocity, models = a / a.sum(1)[:, None], np.zeros((4, 5)), served.models.numpy().copy()
     for server_round in (1, 2):
         theta = torch.randn(4, 5, generator=draws)
         velocity = 0.9 * velocity + s @ (theta.numpy() - models)
         models = theta.numpy() + 0.5 * velocity
-        served.models = aggregated(served, server_round, replies(theta, ring()))
+        aggregated(served, server_round, replies(theta, ring()))
         np.testing.assert_allclose(served.models.numpy(), models, rtol=1e-5, atol=1e-5)
     again = strategy(mixes="updates", alpha=1.0, hops=1, server_learning_rate=0.5)
-    again.load_state(served.state())
+    again.load(served.saved())
     torch.testing.assert_close(
         aggregated(again, 3, replies(theta, ring())), aggregated(served, 3, replies(theta, ring()))
     )
@@ -216,8 +219,8 @@ def test_updates_of_running_statistics_are_not_mixed(start):
     part = strategy(mixes="updates", start=start)
     for _ in range(3):
         theta = torch.cat([torch.randn(4, 5, generator=draws), torch.rand(4, 2, generator=draws)], dim=1)
-        whole.models = aggregated(whole, 1, replies(theta, ring()))
-        part.models = aggregated(part, 1, replies(theta[:, :5], ring()))
+        aggregated(whole, 1, replies(theta, ring()))
+        aggregated(part, 1, replies(theta[:, :5], ring()))
         assert torch.equal(whole.models[:, 5:], theta[:, 5:])
         torch.testing.assert_close(whole.models[:, :5], part.models)
 
@@ -229,21 +232,21 @@ def test_an_absent_client_takes_part_with_its_last_update(start):
     draws = torch.Generator().manual_seed(0)
     updates, velocity, last = torch.randn(4, 5, generator=draws), torch.zeros(5), None
     for absent in ((), ("d",), ("d",)):
-        began = served.models if start == "personalised" else served.global_model()
+        began = served.models if start == "personalised" else served.readout()
         updates = torch.cat([torch.randn(3, 5, generator=draws), updates[3:]])
         theta = began + updates
         theta = theta if last is None else torch.cat([theta[:3], last])
         last, velocity = theta[3:], 0.9 * velocity + updates.mean(dim=0)
         got = aggregated(served, 1, replies(theta, ClientGraph.complete(NAMES), absent))
         torch.testing.assert_close(got, theta + 0.5 * velocity)
-        state, served = served.state(), strategy(ClientGraph.complete(NAMES), on_missing="keep-last", **table)
-        served.load_state({**state, "models": got})
+        state, served = served.saved(), strategy(ClientGraph.complete(NAMES), on_missing="keep-last", **table)
+        served.load(state)
 
 
 def test_means_need_weights_that_are_not_below_zero():
     weights = torch.tensor([[0.0, 1, -1, 0], [1, 0, 0, 0], [-1, 0, 0, 0], [0, 0, 0, 0]])
     graph = ClientGraph.from_dense(NAMES, weights, directed=False, allow_negative=True)
-    plan = RunPlan(Layout.of({"w": torch.zeros(5)}), "c", "{}", "run")
+    plan = RunPlan(Layout.of(INITIAL), "c", "{}", "run")
     for kind, table in (
         (SFL, {"weighting": "examples"}),
         (SFL, {"everybody": 0.1}),
@@ -251,7 +254,7 @@ def test_means_need_weights_that_are_not_below_zero():
         (SFLColdStart, {"weighting": "none"}),
     ):
         with pytest.raises(ExperimentError, match=r"\[graph\] has weights below zero"):
-            AlgorithmStrategy(kind(parse(kind.settings_type, table, "[x]")), federation(graph), plan)
+            AlgorithmRun(kind(parse(kind.settings_type, table, "[x]")), federation(graph), plan, INITIAL)
     strategy(graph)
 
 

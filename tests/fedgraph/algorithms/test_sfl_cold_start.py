@@ -13,8 +13,8 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
-from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort, TrainSettings
@@ -33,16 +33,23 @@ def strategy(graph=GRAPH, **table):
         num_examples=dict.fromkeys(("train", "validation", "test"), COUNTS),
         graph=graph,
     )
-    plan = RunPlan(Layout.of({"w": torch.zeros(4), "b": torch.zeros(2)}), "c", "{}", "run")
-    return AlgorithmStrategy(SFLColdStart(parse(SFLColdStartSettings, table, "[sfl-cold-start]")), federation, plan)
+    initial = {"w": torch.zeros(4), "b": torch.zeros(2)}
+    plan = RunPlan(Layout.of(initial), "c", "{}", "run")
+    algorithm = SFLColdStart(parse(SFLColdStartSettings, table, "[sfl-cold-start]"))
+    return AlgorithmRun(algorithm, federation, plan, initial)
+
+
+def asked(served):
+    return served.algorithm.ask(served.clients, served.state)
 
 
 def aggregated(served, server_round, replies):
     """Next models of those who replied."""
-    served.begin(server_round)
-    models = served.aggregate(server_round, replies)
-    served.write_back(replies, models)
-    return models
+    begun, _ = served.algorithm.begin(served.clients, served.state, server_round)
+    with pytest.raises(StopIteration) as end:
+        begun.send(replies.answers())
+    served.state = served.algorithm.after(served.state, end.value.value)
+    return served.models[replies.positions]
 
 
 def replies(theta, graph=GRAPH, rows=(0, 1, 2, 3, 4)):
@@ -75,31 +82,31 @@ def test_cold_clients_get_the_warm_models_of_their_neighbourhood():
 def test_everybody_trains_from_the_mean_by_examples():
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy()
-    served.models = aggregated(served, 1, replies(theta))
+    aggregated(served, 1, replies(theta))
     wanted = (COUNTS[:, None] * theta).sum(0) / COUNTS.sum()
-    torch.testing.assert_close(served.outgoing(2)[1]["global"], wanted)
+    torch.testing.assert_close(asked(served).shared["global"], wanted)
     again = strategy()
-    again.load_state(served.state())
-    torch.testing.assert_close(again.outgoing(2)[1]["global"], wanted)
-    assert torch.equal(again.outgoing(2)[0]["prior"], served.outgoing(2)[0]["prior"])
+    again.load(served.saved())
+    torch.testing.assert_close(asked(again).shared["global"], wanted)
+    assert torch.equal(asked(again).stacked["prior"], asked(served).stacked["prior"])
 
 
 def test_candidates_travel_only_to_nodes_that_choose_and_only_to_measure():
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy()
-    assert "prior" not in served.outgoing(1)[0]
-    served.models = aggregated(served, 1, replies(theta))
+    assert "prior" not in asked(served).stacked
+    aggregated(served, 1, replies(theta))
     choosing, other = served.federation.hosts[7], served.federation.hosts[8]
-    assert torch.equal(served.shared_with(choosing, measures=True)["candidates"], theta[[0, 1, 3]])
-    assert served.shared_with(choosing, measures=False) == {}
-    assert served.shared_with(other, measures=True) == {}, "e has nothing to choose by"
-    prior = served.outgoing(2)[0]["prior"]
+    assert torch.equal(asked(served).further(choosing, True)["candidates"], theta[[0, 1, 3]])
+    assert asked(served).further(choosing, False) == {}
+    assert asked(served).further(other, True) == {}, "e has nothing to choose by"
+    prior = asked(served).stacked["prior"]
     assert prior.any(dim=1).tolist() == [False, False, True, False, False]
     torch.testing.assert_close(prior[2].sum(), torch.tensor(1.0))
     assert not served.restorable
     by_graph = strategy(temperature=0)
-    by_graph.models = aggregated(by_graph, 1, replies(theta))
-    assert by_graph.shared_with(choosing, measures=True) == {}
+    aggregated(by_graph, 1, replies(theta))
+    assert asked(by_graph).further is None
     assert by_graph.restorable
 
 
@@ -111,7 +118,7 @@ def test_with_absent_clients_the_others_go_on():
     p, n = walk(GRAPH.subgraph(("a", "c", "d"))), COUNTS[list(present)].numpy() * [1, 0, 1]
     g = (p[1] + 1 / 3) * n
     np.testing.assert_allclose(got[1].numpy(), g @ theta[list(present)].numpy() / g.sum(), rtol=1e-4, atol=1e-5)
-    prior = served.outgoing(2)[0]["prior"]
+    prior = asked(served).stacked["prior"]
     assert prior.shape == (5, 2)
     only_cold = aggregated(served, 2, replies(theta, rows=(2, 4)))
     torch.testing.assert_close(only_cold, theta[[2, 2]], msg="those with examples are all there is to average")

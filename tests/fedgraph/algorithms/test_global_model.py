@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 import torch
 
+from fedgraph.algorithms import GlobalModel
 from fedgraph.federation.federation import Federation
 from fedgraph.graph.means import weighted_mean
-from fedgraph.messages.array_records import to_record
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.base import Replies
-from fedgraph.strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Settings
 
 NAMES = ("a", "b", "c")
-PLAIN = {"method": None, "strategy": "fedgraph.strategies.engine.global_model:GlobalModelStrategy"}
+PLAIN = {"method": None, "strategy": "fedgraph.algorithms.global_model:GlobalModel"}
 
 
 @pytest.mark.parametrize("weights", [[3, 1, 2], [0, 5, 0], [0, 0, 0]])
@@ -28,27 +28,35 @@ def test_weighted_mean(weights):
 
 
 @pytest.fixture
-def strategy():
+def made():
+    """``made(kind)``: a run of an algorithm."""
     counts = torch.tensor([30, 10, 20])
     federation = Federation(
         NAMES, {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": counts, "test": counts}
     )
-    served = GlobalModelStrategy(Settings(), federation, RunPlan(Layout.of({"w": torch.zeros(4)}), "c", "{}", "run"))
-    served.initialise(to_record({"w": torch.arange(4.0)}))
-    return served
+    plan, initial = RunPlan(Layout.of({"w": torch.zeros(4)}), "c", "{}", "run"), {"w": torch.arange(4.0)}
+    return lambda kind=GlobalModel: AlgorithmRun(kind(Settings()), federation, plan, initial)
 
 
-def test_one_model_is_for_everybody_also_for_the_absent(strategy):
+def one_round(run, theta, positions, absent=()):
+    replies = Replies.of(run.federation, positions, {"parameters": theta}, {}, dict.fromkeys(absent, "gone"))
+    begun, _ = run.algorithm.begin(run.clients, run.state, 1)
+    try:
+        begun.send(replies.answers())
+    except StopIteration as end:
+        run.state = run.algorithm.after(run.state, end.value)
+
+
+def test_one_model_is_for_everybody_also_for_the_absent(made):
+    run = made()
     theta = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
-    present = torch.tensor([0, 2])
-    replies = Replies.of(strategy.federation, present, {"parameters": theta}, {}, {"b": "gone"})
-    strategy.write_back(replies, strategy.aggregate(1, replies))
+    one_round(run, theta, torch.tensor([0, 2]), absent="b")
     expected = (30 * theta[0] + 20 * theta[1]) / 50
-    torch.testing.assert_close(strategy.models, expected.expand(3, -1))
-    assert torch.equal(strategy.global_model(), strategy.models[1])
-    stacked, shared = strategy.outgoing(2)
-    assert stacked == {}
-    assert torch.equal(shared["parameters"], strategy.models[0])
+    torch.testing.assert_close(run.models, expected.expand(3, -1))
+    assert torch.equal(run.readout(), run.models[1])
+    ask = run.algorithm.ask(run.clients, run.state)
+    assert ask.stacked == {}
+    assert torch.equal(ask.shared["parameters"], run.models[0])
 
 
 @pytest.mark.parametrize(
@@ -61,27 +69,27 @@ def test_one_model_is_for_everybody_also_for_the_absent(strategy):
         (torch.zeros(1, 4), r"returned \[1, 4\] in place of \[4\]: a number for each parameter"),
     ],
 )
-def test_an_update_that_is_no_model_is_said_to_be_none(strategy, returned, message):
-    class Mine(GlobalModelStrategy):
-        def update(self, server_round, replies):
+def test_an_update_that_is_no_model_is_said_to_be_none(made, returned, message):
+    class Mine(GlobalModel):
+        def update(self, clients, model, answers):
             return returned
 
-    mine = Mine(Settings(), strategy.federation, strategy.plan)
     with pytest.raises(RunError, match=message):
-        mine.aggregate(1, Replies.of(strategy.federation, torch.arange(3), {"parameters": torch.zeros(3, 4)}, {}, {}))
+        one_round(made(Mine), torch.zeros(3, 4), torch.arange(3))
 
 
-def test_a_checkpoint_holds_the_model_once(strategy):
-    state = strategy.state()
-    assert state["models"].shape == (1, 4)
-    strategy.replace_models(torch.ones(3, 4))
-    strategy.load_state(state)
-    assert torch.equal(strategy.models, torch.arange(4.0).expand(3, -1))
+def test_a_checkpoint_holds_the_model_once(made):
+    run = made()
+    saved = run.saved()
+    assert saved["models"].shape == (1, 4)
+    run.replace_models(torch.ones(3, 4))
+    run.load(saved)
+    assert torch.equal(run.models, torch.arange(4.0).expand(3, -1))
 
 
 def test_whole_run_is_that_of_the_stock_strategy_and_of_a_few_lines(problem, close):
     ours = problem.run("fedavg", experiment=PLAIN)
-    assert json.loads((ours.path / "summary.json").read_text())["method"] == "GlobalModelStrategy"
+    assert json.loads((ours.path / "summary.json").read_text())["method"] == "GlobalModel"
     w = problem.initial
     for _ in range(3):
         w = problem.mean([problem.train(client, w) for client in range(3)])

@@ -2,14 +2,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedgraph.algorithms.drift import Scaffold, ScaffoldSettings
 from fedgraph.federation.federation import Federation
-from fedgraph.messages.array_records import to_record
-from fedgraph.methods.baselines import ScaffoldSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.base import Replies
-from fedgraph.strategies.scaffold import Scaffold
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.batches import shuffling_keys, training_batches
@@ -23,9 +22,21 @@ def strategy(counts=(5, 1, 9), train="{}", **table):
         tuple("abc"), {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": torch.tensor(counts)}
     )
     plan = RunPlan(LAYOUT, "c", f'{{"train": {train}}}', "run")
-    served = Scaffold(parse(ScaffoldSettings, table, "[scaffold]"), federation, plan)
-    served.initialise(to_record({"w": torch.arange(4.0), "mean": torch.ones(2)}))
-    return served
+    initial = {"w": torch.arange(4.0), "mean": torch.ones(2)}
+    return AlgorithmRun(Scaffold(parse(ScaffoldSettings, table, "[scaffold]")), federation, plan, initial)
+
+
+def updated(served, replies):
+    """The model after the first round."""
+    begun, _ = served.algorithm.begin(served.clients, served.state, 1)
+    with pytest.raises(StopIteration) as end:
+        begun.send(replies.answers())
+    served.state = end.value.value
+    return served.readout()
+
+
+def control(served):
+    return served.algorithm.ask(served.clients, served.state).shared["control"]
 
 
 def by_hand(problem, eta=1.0, present=lambda client, server_round: True, **sgd):
@@ -139,26 +150,26 @@ def test_buffers_are_averaged_and_clients_count_alike():
         served.federation, torch.tensor([0, 2]), {"parameters": theta, "control": controls}, {}, {"b": "gone"}
     )
     x = torch.arange(4.0)
-    got = served.update(1, replies)
+    got = updated(served, replies)
     torch.testing.assert_close(got[:4], x + 3 * (theta[:, :4].mean(0) - x))
     torch.testing.assert_close(got[4:], theta[:, 4:].mean(0))
-    torch.testing.assert_close(served.outgoing(2)[1]["control"], controls.sum(0) / 3)
+    torch.testing.assert_close(control(served), controls.sum(0) / 3)
 
 
 def test_clients_without_examples_do_not_thin_the_means():
     served = strategy(counts=(5, 0, 9))
     theta, controls = torch.arange(18.0).reshape(3, 6), torch.tensor([[2.0] * 4, [0.0] * 4, [4.0] * 4])
     replies = Replies.of(served.federation, torch.arange(3), {"parameters": theta, "control": controls}, {}, {})
-    torch.testing.assert_close(served.update(1, replies), (theta[0] + theta[2]) / 2)
-    assert served.controls.mean().tolist() == [3.0] * 4
+    torch.testing.assert_close(updated(served, replies), (theta[0] + theta[2]) / 2)
+    assert control(served).tolist() == [3.0] * 4
 
 
 def test_a_checkpoint_brings_the_control_variates_back():
     served, other = strategy(), strategy()
-    served.controls.rows = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    other.load_state(served.state())
-    assert torch.equal(other.controls.mean(), served.controls.mean())
-    assert torch.equal(other.global_model(), served.global_model())
+    served.state["controls"] = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    other.load(served.saved())
+    assert torch.equal(control(other), control(served))
+    assert torch.equal(other.readout(), served.readout())
 
 
 def test_only_sgd_with_fresh_momentum():

@@ -15,8 +15,8 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
-from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
 
@@ -40,23 +40,25 @@ def strategy(graph=None, layout=RUNNING, **table):
         graph=graph,
     )
     algorithm = SFLStar(parse(SFLStarSettings, table, "[sfl-star]"))
-    return AlgorithmStrategy(algorithm, federation, RunPlan(layout, "c", "{}", "run"))
+    initial = layout.row_state(torch.zeros(layout.num_parameters))
+    return AlgorithmRun(algorithm, federation, RunPlan(layout, "c", "{}", "run"), initial)
 
 
 def related(served, server_round, replies):
     """The graph of a round, which is remembered."""
-    clients, before = served.clients, served.algorithm_state
+    clients, before = served.clients, served.state
     graph, own = served.algorithm.relations(clients, before, replies.answers(), server_round)
-    served.algorithm_state = {**before, **own}
+    served.state = {**before, **own}
     return graph
 
 
 def aggregated(served, server_round, replies):
     """Next models of those who replied."""
-    served.begin(server_round)
-    models = served.aggregate(server_round, replies)
-    served.write_back(replies, models)
-    return models
+    begun, _ = served.algorithm.begin(served.clients, served.state, server_round)
+    with pytest.raises(StopIteration) as end:
+        begun.send(replies.answers())
+    served.state = served.algorithm.after(served.state, end.value.value)
+    return served.models[replies.positions]
 
 
 def models(seed=0):
@@ -113,7 +115,7 @@ def test_aggregation_goes_over_the_learned_graph():
 def test_updates_are_what_training_changed(start):
     theta = models()
     served = strategy(learner="kernel", features="updates", neighbours=3, start=start)
-    served.models = 5 * models(seed=1)
+    served.replace_models(5 * models(seed=1))
     began = served.models if start == "personalised" else served.models.mean(dim=0)
     expected = kernel_graph(squared_distances((theta - began)[:, :5]), 3)
     torch.testing.assert_close(related(served, 1, replies(theta)).dense(), rows_add_up(expected, 3.0))
@@ -121,7 +123,7 @@ def test_updates_are_what_training_changed(start):
 
 def test_updates_of_some_clients_are_against_their_own_models():
     served = strategy(learner="kernel", features="updates", neighbours=2)
-    served.models = 5 * models(seed=1)
+    served.replace_models(5 * models(seed=1))
     present = [1, 2, 5, 7]
     theta = models()[present]
     expected = kernel_graph(squared_distances((theta - served.models[present])[:, :5]), 2)
@@ -222,8 +224,8 @@ def test_state_is_everything_it_needs(learner, tmp_path):
     aggregated(whole, 1, replies(models(1)))
     expected = aggregated(whole, 2, replies(models(2)))
     aggregated(part, 1, replies(models(1)))
-    save_state(tmp_path / "state", part.state())
-    resumed.load_state(load_state(tmp_path / "state"))
+    save_state(tmp_path / "state", part.saved())
+    resumed.load(load_state(tmp_path / "state"))
     assert torch.equal(aggregated(resumed, 2, replies(models(2))), expected)
     assert resumed.learned_graph() == whole.learned_graph()
 

@@ -1,0 +1,203 @@
+"""What passes between an algorithm and who runs it: what it knows of clients, what it asks, and what it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.algorithms.model_rows import Models, combined, matrix
+from fedgraph.data import SplitName
+from fedgraph.graph import ClientGraph, weighted_mean
+from fedgraph.models import Layout, TaskSpec
+from fedgraph.training import TrainSettings
+
+State = dict[str, Any]
+"""What an algorithm remembers: tensors and JSON values, with all models under ``models``. It is the checkpoint."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What an algorithm may have to know of the run that it is to be part of, to refuse what does not fit.
+
+    Attributes
+    ----------
+    rounds : int or None
+        Number of rounds; None where it is not known.
+    own_splits : tuple of str
+        Splits of clients' own data that are measured.
+    averages : str
+        ``mean``, or the robust average that stands for it.
+    keeps_last : bool
+        Whether earlier answers of absent clients stand in for those that are missing.
+    train : TrainSettings or None
+        How clients train; None where they train as they like.
+    nodes : int or None
+        Number of nodes that host the clients; None where it is not known.
+    task : TaskSpec or None
+        The task that all clients have in common.
+    model : mapping
+        The table ``[model]``.
+    room : callable or None
+        Returns for how many examples of a split tensors over all clients have room.
+    """
+
+    rounds: int | None = None
+    own_splits: tuple[str, ...] = ()
+    averages: str = "mean"
+    keeps_last: bool = False
+    train: TrainSettings | None = None
+    nodes: int | None = None
+    task: TaskSpec | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)
+    room: Callable[[SplitName], int] | None = None
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of a run; everything indexed by client follows ``names``.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Their names, sorted.
+    num_examples : Tensor
+        Their training examples, int64 ``[clients]``; 1 where not yet known.
+    layout : Layout
+        Names and shapes of the part of a model that is exchanged.
+    graph : ClientGraph or None
+        The given client graph over ``names``.
+    seed : int
+        Of the run.
+    initial : callable or None
+        Returns an initial model ``[parameters]`` that is drawn for a client, given its name; None where there is none.
+    facts : RunFacts
+        What else is known of the run.
+    """
+
+    names: tuple[str, ...]
+    num_examples: Tensor
+    layout: Layout
+    graph: ClientGraph | None = None
+    seed: int = 0
+    initial: Callable[[str], Tensor] | None = None
+    facts: RunFacts = field(default_factory=RunFacts)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def drawn_models(self) -> Tensor:
+        """Return an initial model of each client's own, ``[clients, parameters]``; see ``initial``."""
+        assert self.initial is not None
+        return torch.stack([self.initial(name) for name in self.names])
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One exchange: what clients get; they train, and answer with the tensors named in ``returns``.
+
+    Attributes
+    ----------
+    stacked : mapping of str to Tensor
+        ``[clients, ...]``, of which every client gets its row; its model is ``parameters``.
+    shared : mapping of str to Tensor
+        Tensors that all clients get. A model that all get is ``parameters`` here.
+    returns : mapping of str to tuple of int
+        Shapes of what a client answers, by name; by default its trained model, ``parameters``.
+    to : Tensor or None
+        Positions of the clients that are asked, int64; None for all.
+    models : tuple of str
+        Names of those shared tensors that are models, ``[parameters]`` or ``[models, parameters]``.
+    further : callable or None
+        Given positions of clients, and whether what they got is measured before they train, returns further shared
+        tensors for these.
+    types : mapping of str to str
+        NumPy types of what is answered and is not float32, by name.
+    measures : tuple of str
+        Splits on which clients measure the models that they get, in place of training; they answer numbers alone.
+    means : bool
+        Whether the mean of a node's models, weighted by their examples, will do in place of each of them.
+    number : int or None
+        Number of the round that it belongs to; None for the one that is run.
+    """
+
+    stacked: Mapping[str, Models]
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    returns: Mapping[str, tuple[int, ...]] | None = None
+    to: Tensor | None = None
+    models: tuple[str, ...] = ()
+    further: Callable[[Tensor, bool], Mapping[str, Tensor]] | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+    measures: tuple[SplitName, ...] = ()
+    means: bool = False
+    number: int | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether clients answer models that they have trained."""
+        return not self.measures and (self.returns is None or "parameters" in self.returns)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Usable answers of one exchange.
+
+    Attributes
+    ----------
+    positions : Tensor
+        Positions of the clients that answered, int64 ``[present]``, ascending.
+    names : tuple of str
+        Their names.
+    tensors : mapping of str to Tensor
+        What they sent, each ``[present, ...]``.
+    num_examples : Tensor
+        Their training examples, int64 ``[present]``.
+    graph : ClientGraph or None
+        The given client graph among them.
+    fresh : Tensor
+        Whose answers are of this exchange, bool ``[present]``; others stand in for clients that are absent.
+    robust : callable or None
+        Function of rows ``[present, columns]`` and weights ``[targets, present]`` that returns robust averages
+        ``[targets, columns]``, where these stand for weighted means.
+    metrics : mapping of str to Tensor
+        Numbers that clients of the engine report, such as their loss, each float64 ``[present]``.
+    means : mapping of tuple of int to Tensor
+        Where an exchange asked for means: that of several clients ``[parameters]``, by their positions.
+    """
+
+    positions: Tensor
+    names: tuple[str, ...]
+    tensors: Mapping[str, Models]
+    num_examples: Tensor
+    graph: ClientGraph | None
+    fresh: Tensor
+    robust: Callable[[Tensor, Tensor], Tensor] | None = None
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    means: Mapping[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+    @property
+    def models(self) -> Models:
+        """Trained models, as they came."""
+        return self.tensors["parameters"]
+
+    @property
+    def parameters(self) -> Tensor:
+        """Trained models as one matrix, ``[present, parameters]``."""
+        return matrix(self.models)
+
+    def average(self, weights: Tensor) -> Tensor:
+        """Return the mean of the models with weights ``[present]``, or the robust average that stands for it."""
+        if self.robust is None:
+            return combined(self.models, lambda rows: weighted_mean(rows, weights))
+        shares = weights.double() if bool((weights > 0).any()) else torch.ones(len(weights))
+        return self.robust(self.parameters, shares[None])[0]
+
+
+Round = Generator[Ask, Answers, State]
+"""A round: exchanges that are asked for, their answers, and the state after it."""
+
+Measuring = Generator[Ask, Answers, None]
+"""A measurement: exchanges that are asked for, one of them with ``measures``."""

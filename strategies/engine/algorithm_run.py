@@ -1,0 +1,323 @@
+"""An algorithm in a run: its exchanges with the nodes, and what the engine keeps beside its state.
+
+Around each exchange are absent clients, the table ``[defence]`` and measurements. The loop that runs one round after
+the other is :mod:`fedgraph.strategies.engine.loop`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fedgraph.algorithms import Algorithm, Answers, Ask, Clients, RunFacts, check_rows
+from fedgraph.data import SplitName
+from fedgraph.federation import Federation
+from fedgraph.graph import ClientGraph
+from fedgraph.models import PersonalLayers, PersonalLayersSettings, initial_model
+from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.absence import AbsencePolicy
+from fedgraph.strategies.engine.defence import Defence
+from fedgraph.strategies.engine.nodes import Nodes
+from fedgraph.strategies.engine.replies import Reader, Replies, joined
+from fedgraph.support.errors import ExperimentError, RunError, quoted
+from fedgraph.support.files import State
+
+_KEPT_BY_THE_ENGINE = ("absence", "progress", "defence", "frozen")
+
+
+@dataclass
+class Progress:
+    """Progress of a run.
+
+    Attributes
+    ----------
+    rounds : int
+        Number of rounds that are finished.
+    measured : dict of str to Tensor
+        Last metrics by name, float64 ``[clients]``, NaN for absent clients.
+    after : int or None
+        Number of rounds after which ``measured`` was measured.
+    kept : list of str
+        Clients whose nodes keep the models that were measured, because the server has others.
+    broken : dict of str to int
+        Clients whose models have put out values that are not finite, and after which round first.
+    """
+
+    rounds: int = 0
+    measured: dict[str, Tensor] = field(default_factory=dict)
+    after: int | None = None
+    kept: list[str] = field(default_factory=list)
+    broken: dict[str, int] = field(default_factory=dict)
+
+    def state(self) -> State:
+        """Return everything, to be saved."""
+        own = {"kept": list(self.kept), "broken": dict(self.broken)}
+        return {"rounds": self.rounds, "measured": dict(self.measured), "after": self.after, **own}
+
+    @classmethod
+    def of_state(cls, state: State) -> Progress:
+        """Restore what :meth:`state` returned."""
+        return cls(**state)
+
+
+class AlgorithmRun:
+    """Runs the rounds of an algorithm, each client with a model of its own.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        The algorithm, with its settings.
+    federation : Federation
+        Clients of the run.
+    plan : RunPlan
+        What is the same for every algorithm.
+    initial : mapping of str to Tensor
+        The initial model, by the names of its layers.
+
+    Attributes
+    ----------
+    clients : Clients
+        The clients, as the algorithm sees them.
+    state : dict of str to Any
+        What the algorithm remembers.
+    layout : Layout
+        Names and shapes of the part of a model that is exchanged: all but personal layers, and frozen ones that nodes
+        are sent once.
+    absence : AbsencePolicy
+        Handles clients without a usable reply.
+    defence : Defence
+        Looks at what clients send before the algorithm does.
+    progress : Progress
+        Rounds so far, and the last metrics.
+
+    Raises
+    ------
+    ExperimentError
+        When the algorithm needs a client graph and there is none, and for whatever else it refuses.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm[Any], federation: Federation, plan: RunPlan, initial: Mapping[str, Tensor]
+    ) -> None:
+        if algorithm.needs_graph and federation.graph is None:
+            raise ExperimentError(
+                f'{algorithm.class_name} needs a client graph: give the experiment [graph] source = "data", '
+                '"labels", "complete" or "file"'
+            )
+        self.algorithm, self.federation, self.plan = algorithm, federation, plan
+        settings, facts = algorithm.settings, _facts(federation, plan)
+        personal = settings.personal_layers if isinstance(settings, PersonalLayersSettings) else ()
+        layers, own = PersonalLayers.of(plan.layout, personal, plan.frozen is not None), algorithm.own_model(facts)
+        self.layout, draw = layers.shared if own is None else own.layout, plan.initial_model_of
+        self.clients = Clients(
+            federation.names,
+            federation.num_examples["train"],
+            self.layout,
+            federation.graph,
+            plan.seed,
+            None if draw is None else lambda name: layers.split(draw(name)[None])[0][0],
+            facts,
+        )
+        algorithm.check(self.clients)
+        self.absence = AbsencePolicy(federation, plan)
+        self.progress = Progress()
+        self.defence = Defence(plan.defence, federation, self.layout.num_trainable)
+        row = self.layout.row(initial) if own is None else initial_model(own, plan.seed)
+        self.state = algorithm.init(self.clients, row.repeat(len(self.clients), 1))
+        taken = sorted(self.state.keys() & set(_KEPT_BY_THE_ENGINE))
+        if taken:
+            raise RunError(
+                f"{algorithm.class_name}.init calls what it remembers '{taken[0]}', which the engine keeps beside it: "
+                "take another name"
+            )
+
+    @property
+    def models(self) -> Tensor:
+        """Current models, ``[clients, parameters]``."""
+        return cast(Tensor, self.state["models"])
+
+    def replace_models(self, models: Tensor) -> None:
+        """Continue with other models ``[clients, parameters]``, such as the best of the run."""
+        self.state = self.algorithm.replaced(self.clients, self.state, models)
+
+    # ---- exchanges ---------------------------------------------------------------------------------------------------
+
+    def round(self, number: int, nodes: Nodes) -> Iterator[Replies]:
+        """Run a round; it changes ``state`` at its end.
+
+        Yields what clients report in each exchange in which they train, before the algorithm gets their answers: the
+        models that they were sent are measured in the first, or, where they take turns, those they have trained in
+        each.
+        """
+        algorithm, plan, reports = self.algorithm, self.plan, list[Replies]()
+        in_turns = algorithm.measures == "after"
+        splits = {"before": plan.splits_after(number - 1), "after": plan.splits_after(number), "apart": ()}
+        begun, ask = algorithm.begin(self.clients, self.state, number)
+        while True:
+            measured = splits[algorithm.measures] if ask.trains and (in_turns or not reports) else ()
+            replies = self.exchange(nodes, number, ask, measured)
+            if ask.trains:
+                reports.append(replace(replies, tensors={}, means={}))
+                yield reports[-1]
+            # In turns, who is absent keeps its model, and nothing stands in for it.
+            answers = replies.answers() if in_turns else self._answers(number, ask, replies)
+            try:
+                ask = begun.send(answers)
+            except StopIteration as end:
+                after = algorithm.after(self.state, end.value)
+                break
+        if in_turns:
+            self.absence.enforce(number, joined(self.federation, reports))
+        self._check_models(number, after["models"])
+        self.state = after
+
+    def measure(self, number: int, nodes: Nodes) -> Replies:
+        """Measure the current models, after ``number`` rounds."""
+        measuring = self.algorithm.measuring(self.clients, self.state, number, self.plan.splits)
+        ask, measured = next(measuring), Replies.of(self.federation, torch.zeros(0, dtype=torch.int64), {}, {}, {})
+        while True:
+            replies = self.exchange(nodes, number, ask)
+            if ask.measures:
+                measured = replace(replies, not_asked=self._not_drawn(ask))
+            else:
+                self.absence.enforce(number, replies)
+            try:
+                ask = measuring.send(replies.answers())
+            except StopIteration:
+                return measured
+
+    def exchange(
+        self,
+        nodes: Nodes,
+        number: int,
+        ask: Ask,
+        splits: Sequence[SplitName] = (),
+        predictions: Reader | None = None,
+    ) -> Replies:
+        """Run one exchange; models that are sent are measured on ``splits``, or predict, see :meth:`Nodes.ask`."""
+        shapes = {"parameters": (self.layout.num_parameters,)} if ask.returns is None else dict(ask.returns)
+        stacked = {name: cast(Tensor, each) for name, each in ask.stacked.items()}
+        return nodes.ask(
+            number if ask.number is None else ask.number,
+            stacked,
+            ask.shared,
+            ask.measures or splits,
+            None if ask.measures or predictions is not None else shapes,
+            ask.further,
+            predictions,
+            ask.types,
+            ask.to,
+            ask.means,
+        )
+
+    def _answers(self, number: int, ask: Ask, replies: Replies) -> Answers:
+        """Return what the algorithm sees: usable replies, or earlier ones, of which the defence has seen the models."""
+        if not ask.trains:
+            self.absence.enforce(number, replies)
+            return replies.answers()
+        replies = self.absence.taking_part(number, replies)
+        if self.algorithm.aggregates:
+            starts = self.algorithm.starts(self.clients, self.state, replies.positions)
+            replies = self.defence.replies(number, replies, starts)
+        return replies.answers(None if self.plan.defence.average == "mean" else self.defence.averages)
+
+    def _not_drawn(self, ask: Ask) -> dict[str, str]:
+        """Return the clients that are not measured, which a strategy of Flower may draw, and why."""
+        asked = set(range(len(self.clients)) if ask.to is None else ask.to.tolist())
+        others = [name for place, name in enumerate(self.clients.names) if place not in asked]
+        return dict.fromkeys(others, f"not drawn by {self.algorithm.class_name} (fraction-evaluate)")
+
+    def _check_models(self, number: int, models: Tensor) -> None:
+        """Raise RunError if the algorithm did not make a finite model for each client."""
+        where = f"{self.algorithm.class_name}.round, in round {number}, returned"
+        meaning = "a row for each client, in the order of their names, and a column for each parameter"
+        check_rows(f"{where} models", models, tuple(self.models.shape), meaning, self.models)
+        names = self.federation.names
+        bad = [name for name, fine in zip(names, models.isfinite().all(1).tolist(), strict=True) if not fine]
+        if bad:
+            raise RunError(
+                f"{where} NaN or infinite values for {quoted(bad)}, of answers that were finite: look for a division "
+                "by zero, or for parameters that grow without bound ([train] learning-rate, clip-norm)"
+            )
+
+    # ---- results -----------------------------------------------------------------------------------------------------
+
+    def readout(self) -> Tensor | None:
+        """Return the global model ``[parameters]``; None where there is none."""
+        return self.algorithm.readout(self.clients, self.state)
+
+    def learned_graph(self) -> ClientGraph | None:
+        """Return the client graph that the algorithm learned; None where it learns none."""
+        return self.algorithm.learned_graph(self.clients, self.state)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the algorithm has to say in ``summary.json``."""
+        return self.algorithm.facts(self.clients, self.state)
+
+    def with_frozen(self, models: Tensor) -> Tensor:
+        """Return models ``[clients, columns]`` with the frozen layers that they all have."""
+        frozen = self.plan.frozen
+        if frozen is None:
+            return models
+        whole = self.plan.layout.part({*self.layout.names, *frozen.layout.names})
+        parts = PersonalLayers(whole, self.layout, whole.part(()), frozen.layout)
+        return parts.join(models, models[:, :0], frozen.row)
+
+    @property
+    def restorable(self) -> bool:
+        """Whether ``replace_models`` restores earlier models in whole; False where clients keep a part of them."""
+        frozen = () if self.plan.frozen is None else self.plan.frozen.layout.names
+        whole = len(self.layout.names) + len(frozen) == len(self.plan.layout.names)
+        return whole and self.algorithm.restorable(self.clients)
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def saved(self) -> State:
+        """Return what a resumed run needs: the state of the algorithm, and what the engine keeps beside it."""
+        return {
+            **self.algorithm.saved(self.state),
+            "absence": self.absence.state(),
+            "progress": self.progress.state(),
+            "defence": self.defence.state(),
+            "frozen": "" if self.plan.frozen is None else self.plan.frozen.fingerprint,
+        }
+
+    def load(self, saved: State) -> None:
+        """Restore what :meth:`saved` returned.
+
+        Raises KeyError for the state of another algorithm, and RunError for other frozen layers.
+        """
+        own = {name: value for name, value in saved.items() if name not in _KEPT_BY_THE_ENGINE}
+        expected = self.algorithm.saved(self.state)
+        if own.keys() != expected.keys():
+            raise KeyError(f"{sorted(own)} in place of {sorted(expected)}")
+        self.absence.load_state(saved["absence"])
+        self.progress = Progress.of_state(saved["progress"])
+        self.defence.load_state(saved.get("defence", {}))
+        if saved.get("frozen", "") != ("" if self.plan.frozen is None else self.plan.frozen.fingerprint):
+            raise RunError(
+                "the frozen layers of [model] are others than before the run was stopped: have its constructor give "
+                "them the same values (those of a file that it reads), or begin a new run"
+            )
+        self.state = self.algorithm.loaded(self.clients, own)
+
+
+def _facts(federation: Federation, plan: RunPlan) -> RunFacts:
+    experiment = json.loads(plan.experiment)
+    shared_test = "test" if experiment.get("data", {}).get("test") == "shared" else ""
+    return RunFacts(
+        rounds=plan.rounds,
+        own_splits=tuple(split for split in plan.splits if split != shared_test),
+        averages=plan.defence.average,
+        keeps_last=plan.on_missing == "keep-last",
+        train=plan.train,
+        nodes=len(federation.hosts),
+        task=federation.task,
+        model=experiment.get("model", {}),
+        room=lambda split: federation.room(split, plan.on_missing != "fail"),
+    )
