@@ -24,7 +24,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 from fedgraph.commands.keys import describe, inner_tables, meanings, setting_tables
-from fedgraph.methods import built_ins
+from fedgraph.experiment import built_ins
 from fedgraph.support.settings import Settings
 
 DOCS = Path(__file__).resolve().parent

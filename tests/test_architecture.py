@@ -28,7 +28,6 @@ ROOMS = [
         "fusion",
         "graphical",
         "messages",
-        "methods",
         "algorithms",
     ),
     *("federation", "experiment", "runs", "starting", "reproduce", "commands"),
@@ -46,7 +45,15 @@ MATHEMATICS = {
     "algorithms",
 }
 # Rooms and folders whose modules are doors themselves: each is one contract, one source, one tool or one command.
-DOORS_OF_THEIR_OWN = ("messages.apps", "support", "models.native", "methods", "algorithms", "starting", "commands")
+DOORS_OF_THEIR_OWN = (
+    "messages.apps",
+    "messages.frozen_layers",
+    "support",
+    "models.native",
+    "algorithms",
+    "starting",
+    "commands",
+)
 
 # What takes a tenth of a second or more, and not every run needs: a program starts in half the time without.
 IMPORTED_WHERE_USED = (

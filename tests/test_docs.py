@@ -16,8 +16,7 @@ import typer.main
 import fedgraph
 from fedgraph.commands.cli import app
 from fedgraph.commands.keys import setting_tables
-from fedgraph.experiment import load_experiment, parse_experiment
-from fedgraph.methods import built_ins
+from fedgraph.experiment import built_ins, load_experiment, parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.plugins import add_plugin_paths
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 import fedgraph
 from fedgraph.data import open_source, parse_data
-from fedgraph.methods.registry import built_ins
+from fedgraph.experiment import built_ins
 from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.errors import RunError
 

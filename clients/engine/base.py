@@ -17,7 +17,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.messages.apps import STOCK_TERMS
-from fedgraph.methods.frozen_layers import lacking, named
+from fedgraph.messages.frozen_layers import lacking, named
 from fedgraph.models import PersonalLayers, finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S

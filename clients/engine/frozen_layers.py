@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedgraph.clients.engine.node import Node
-from fedgraph.methods.frozen_layers import RECORD, fingerprint_of, given
+from fedgraph.messages.frozen_layers import RECORD, fingerprint_of, given
 from fedgraph.support.files import file_name, write_atomically
 
 

@@ -125,7 +125,7 @@ def methods() -> None:
 
 
 def _described() -> list[tuple[str, ...]]:
-    from fedgraph.methods import built_ins
+    from fedgraph.experiment import built_ins
 
     return [
         (name, *(getattr(found, key) for key in ("title", "needs", "paper"))) for name, found in built_ins().items()

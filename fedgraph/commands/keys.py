@@ -12,10 +12,16 @@ from pydantic_core import PydanticUndefined
 
 from fedgraph.data import settings_by_set
 from fedgraph.defence import DefenceTable
-from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+from fedgraph.experiment import (
+    EvaluationTable,
+    ExperimentTable,
+    FairnessTable,
+    OutputTable,
+    built_ins,
+    constructor_arguments,
+)
 from fedgraph.federation import ClientsTable
 from fedgraph.graph import GraphTable
-from fedgraph.methods import built_ins, constructor_arguments
 from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
 from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
 from fedgraph.support.settings import Settings

@@ -94,7 +94,7 @@ def experiment_file(name: str, method: str) -> dict[str, str]:
         When there is no such method, it needs data that do not come along, or the name is not one of a file.
     """
     from fedgraph.commands.templates import kind_of_data, template
-    from fedgraph.methods import built_in, built_ins
+    from fedgraph.experiment import built_in, built_ins
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ExperimentError(f"'{name}' is no name for an experiment: letters, digits, dashes, dots and underscores")
@@ -153,6 +153,6 @@ def _class_name(module: str) -> str:
 
 def _nodes(method: str) -> str:
     """Return the option with which a method runs that needs all clients on one node."""
-    from fedgraph.methods import built_in
+    from fedgraph.experiment import built_in
 
     return " --nodes 1" if "number-of-nodes" in getattr(built_in(method), "expected_failures", {}) else ""

@@ -1,4 +1,4 @@
-"""The experiment: one TOML file, validated, overridable key by key, the same for every grid.
+"""The experiment: one TOML file, validated, overridable key by key, the same for every grid; and the method it names.
 
 >>> from fedgraph.experiment import parse_experiment
 >>> tables = {"experiment": {"method": "sfl"}, "data": {"set": "digits"}, "model": {"name": "mlp"}}
@@ -13,23 +13,32 @@ from fedgraph.experiment.experiment import (
     parse_experiment,
     plugin_folders,
 )
+from fedgraph.experiment.method_tables import NODE_MINIMA, constructor_arguments
+from fedgraph.experiment.methods import Method, built_in, built_ins, resolve, run_by_experiments
 from fedgraph.experiment.overrides import Overrides, apply_overrides, overrides_by_key, toml_value
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.experiment.yardsticks import yardsticks
 
 __all__ = [
+    "NODE_MINIMA",
     "EvaluationTable",
     "Experiment",
     "ExperimentTable",
     "FairnessTable",
+    "Method",
     "OutputTable",
     "Overrides",
     "apply_overrides",
+    "built_in",
+    "built_ins",
+    "constructor_arguments",
     "find_experiment",
     "load_experiment",
     "overrides_by_key",
     "parse_experiment",
     "plugin_folders",
+    "resolve",
+    "run_by_experiments",
     "toml_value",
     "yardsticks",
 ]

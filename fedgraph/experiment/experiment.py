@@ -17,11 +17,12 @@ import tomli_w
 
 from fedgraph.data import CLIENT, OF_ONES_OWN, parse_data
 from fedgraph.defence import DefenceTable
+from fedgraph.experiment.method_tables import resolved_table
+from fedgraph.experiment.methods import Method, built_in, built_ins, resolve
 from fedgraph.experiment.overrides import Overrides, apply_overrides, overrides_by_key
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable, RollCall
 from fedgraph.graph import GraphTable
-from fedgraph.methods import Method, built_in, built_ins, resolve, resolved_table
 from fedgraph.models import ModelChoice
 from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.settings import Settings, parse

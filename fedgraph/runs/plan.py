@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgraph.data import SplitName
 from fedgraph.defence import DefenceTable
-from fedgraph.methods.frozen_layers import FrozenLayers
+from fedgraph.messages.frozen_layers import FrozenLayers
 from fedgraph.models import Layout
 from fedgraph.runs.callbacks import Callback
 from fedgraph.support.settings import parse

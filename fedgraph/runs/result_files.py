@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedgraph.methods.frozen_layers import FrozenLayers
+from fedgraph.messages.frozen_layers import FrozenLayers
 from fedgraph.models import Layout
 from fedgraph.support.files import write_atomically
 

@@ -10,9 +10,8 @@ from flwr.serverapp.strategy import Strategy
 from fedgraph.algorithms import Algorithm
 from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.defence import DefenceTable
-from fedgraph.experiment import Experiment
+from fedgraph.experiment import Experiment, built_ins
 from fedgraph.federation import Federation
-from fedgraph.methods import built_ins
 from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.nodes import Nodes

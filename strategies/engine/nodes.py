@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.messages import WorkReply, WorkRequest, to_record
-from fedgraph.methods.frozen_layers import is_lacking
+from fedgraph.messages.frozen_layers import is_lacking
 from fedgraph.models import usable_rows
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.replies import Reader, Replies, collect

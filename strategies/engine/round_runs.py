@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
 from fedgraph.graph import write_graph
-from fedgraph.methods.frozen_layers import FrozenLayers
+from fedgraph.messages.frozen_layers import FrozenLayers
 from fedgraph.models import (
     ModelChoice,
     PersonalLayers,

@@ -10,7 +10,7 @@ import torch
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
-from fedgraph.methods import NODE_MINIMA, constructor_arguments
+from fedgraph.experiment import NODE_MINIMA, constructor_arguments
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.plugins import load_object

@@ -11,9 +11,15 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 
 from fedgraph.commands.templates import kind_of_data, template
-from fedgraph.experiment import Experiment, apply_overrides, load_experiment, parse_experiment
-from fedgraph.methods import built_in, built_ins
-from fedgraph.methods.registry import run_by_experiments
+from fedgraph.experiment import (
+    Experiment,
+    apply_overrides,
+    built_in,
+    built_ins,
+    load_experiment,
+    parse_experiment,
+    run_by_experiments,
+)
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of, has_phases
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object

@@ -8,8 +8,7 @@ import fedgraph
 from fedgraph.algorithms.sfl import SFLSettings
 from fedgraph.commands import cli
 from fedgraph.commands.new import experiment_file, method_table, strategy_files
-from fedgraph.experiment import parse_experiment
-from fedgraph.methods import built_ins
+from fedgraph.experiment import built_ins, parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse

@@ -19,10 +19,10 @@ from fedgraph.clients.engine.base import CohortClient
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.stock import StockClient
 from fedgraph.data import open_source, parse_data
+from fedgraph.experiment import built_ins
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages import from_record, to_record
-from fedgraph.methods import built_ins
 from fedgraph.runs.reports.words import sentence
 from fedgraph.runs.result_files import load_models
 from fedgraph.strategies.engine.chosen import has_phases

@@ -6,7 +6,7 @@ import pytest
 import tomli_w
 
 from fedgraph.commands.checking import CONTRACT, check_strategy, checks_of
-from fedgraph.methods import built_ins
+from fedgraph.experiment import built_ins
 from fedgraph.support.errors import ContractError, ExperimentError
 
 # Variants of others, and what takes longer.

@@ -7,8 +7,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedgraph.algorithms import Algorithm
-from fedgraph.experiment import load_experiment, parse_experiment
-from fedgraph.methods import NODE_MINIMA, built_ins, constructor_arguments
+from fedgraph.experiment import NODE_MINIMA, built_ins, constructor_arguments, load_experiment, parse_experiment
 from fedgraph.models import MODELS, parse_model
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import UNSET, Settings, parse, with_nulls
