@@ -22,10 +22,10 @@ run: venv  ## A tour of all four methods, in two minutes.
 # Two processes share the cores: threads of each that wait for those of the other would slow both down.
 test test-process test-all: export OMP_NUM_THREADS := 1
 
-test: lint  ## What every change must pass, with one smoke of each grid.
+test: lint  ## What every change must pass.
 	$(BIN)/pytest -m "not slow and not process" -n 2 --dist loadgroup
 
-test-process: venv  ## What starts servers, Ray or programs, or kills them.
+test-process: venv  ## What starts servers, Ray or programs, or kills them, and what takes long.
 	$(BIN)/pytest -m "process and not slow" -n 2 --dist loadgroup
 
 test-all: lint  ## With the slow tests.

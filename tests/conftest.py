@@ -28,8 +28,21 @@ settings.register_profile("fedgraph", deadline=None)
 settings.load_profile("fedgraph")
 
 
+LONG = Path(__file__).with_name("long.txt")
+"""Test functions that take 2 seconds and more, all their parameters together: those with the largest sums of
+``pytest --durations 0``."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items):
-    """Tests that one worker takes one after the other come first: begun late, they would keep the other waiting."""
+    """Long tests are of the tier ``process``, and those that one worker takes one after the other come first.
+
+    Begun late, they would keep the other worker waiting.
+    """
+    long = set(LONG.read_text().split())
+    for item in items:
+        if item.nodeid.partition("[")[0] in long:
+            item.add_marker(pytest.mark.process)
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 

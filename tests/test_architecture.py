@@ -307,6 +307,12 @@ def test_the_page_names_every_room_and_no_file_that_is_not_there():
     assert [name for name in named if not (REPOSITORY / name.replace("NAME", "sfl")).exists()] == []
 
 
+def test_long_tests_are_there():
+    named = [line.partition("::")[::2] for line in (REPOSITORY / "tests" / "long.txt").read_text().split()]
+    gone = [test for file, test in named if f"def {test}(" not in (REPOSITORY / file).read_text()]
+    assert gone == []
+
+
 def test_the_app_of_the_repository_waits_for_the_whole_package():
     """A bundle has no links: folders beside ``fedgraph`` are found as parts of it once it is imported whole."""
     components = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"]

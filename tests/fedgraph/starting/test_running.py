@@ -158,8 +158,8 @@ def test_nothing_is_run_when_one_of_the_methods_is_unknown(tables, tmp_path):
 
 
 def test_classes_of_a_notebook_run(tables):
+    from fedgraph.algorithms.sfl import SFL
     from fedgraph.clients.sfl import SFLClient
-    from fedgraph.strategies.sfl import SFL
 
     class MyClient(SFLClient):
         asked = 0
