@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -41,6 +42,7 @@ _SAID_BY_THE_ALGORITHM = (
     *("defences", "may_change", "default_client"),
 )
 _FILE = "strategy.safetensors"
+_POLL_SECONDS = 0.5
 _KINDS = {"train": "training", "evaluate": "evaluation"}
 _LARGE = 1 << 26
 """Numbers of all models from which on memory is released at once, which takes a tenth of a second."""
@@ -283,6 +285,7 @@ class FlowerStrategy(FedAvg):
                 "wrapped", "%s runs within another strategy: what that does to the aggregate, such as noise, reaches "
                 "the read-out alone, not the clients' own models", type(self).__name__,
             )  # fmt: skip
+        self._wait_for_nodes(grid, self.fraction_train)
         messages = list(super().configure_train(number, arrays, config, grid))
         self._grid, self._config, self._initial, self._drawn = grid, config, arrays, bool(messages)
         if not messages:
@@ -296,6 +299,13 @@ class FlowerStrategy(FedAvg):
         self._admit(self._selected)
         self._begin(number)
         return self._messages(self._ask, number, config, grid, MessageType.TRAIN)
+
+    def _wait_for_nodes(self, grid: Grid, fraction: float) -> None:
+        """Wait before Flower counts how many nodes to draw: it draws as many as are there, though others come."""
+        min_available_nodes = self.min_available_nodes if fraction else 0
+        while len(there := list(grid.get_node_ids())) < min_available_nodes:
+            log.info("waiting for nodes: %d of %d are connected", len(there), min_available_nodes)
+            time.sleep(_POLL_SECONDS)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -342,6 +352,7 @@ class FlowerStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Return messages with each client's own model."""
         number = server_round + self._offset
+        self._wait_for_nodes(grid, self.fraction_evaluate)
         messages = list(super().configure_evaluate(number, arrays, config, grid))
         self._initial = arrays
         if not messages or self._app.clients is None:

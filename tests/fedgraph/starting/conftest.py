@@ -83,7 +83,7 @@ class InOrder(FedAvg):
 @app.main()
 def main(grid, context):
     config = context.run_config
-    result = InOrder(fraction_evaluate=0.0, min_available_nodes=config["wait-for"]).start(
+    result = InOrder(fraction_evaluate=0.0, min_train_nodes=config["wait-for"]).start(
         grid,
         ArrayRecord({"w": Array(np.zeros(config["model.width"]))}),
         num_rounds=config["num-server-rounds"],

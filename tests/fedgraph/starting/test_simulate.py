@@ -49,7 +49,7 @@ def test_an_app_folder_gives_the_weights_of_federated_averaging(write_app):
 def test_an_app_gives_the_same_weights_as_flwr_run_on_ray(write_app, tmp_path):
     folder, out, log = write_app(), tmp_path / "ray.hex", tmp_path / "flower.log"
     here = fedgraph.simulate(folder, num_nodes=3).returned
-    # Flower begins a round with the nodes that are there by then.
+    # Flower draws as many nodes as are there when a round begins, or min_train_nodes.
     run_app_on_flower(folder, {"out": str(out), "wait-for": 3}, 3, log, {})
     assert out.is_file(), log.read_text(errors="replace")[-3000:]
     assert out.read_text() == here.tobytes().hex()

@@ -231,6 +231,24 @@ def test_a_client_that_does_not_answer_keeps_its_model_and_comes_back_under_anot
     assert rounds == [1, 3]
 
 
+def test_all_nodes_train_in_the_first_round_though_some_connect_while_it_waits():
+    class Connecting(LocalGrid):
+        asked = 0
+
+        def get_node_ids(self):
+            self.asked += 1
+            return list(super().get_node_ids())[: 1 + self.asked]
+
+    def trained(kind):
+        strategy = SFL(GRAPH, fraction_evaluate=0.0, hops=1)
+        strategy.start(kind(Plain().app, [{"client": name} for name in NAMES]), initial(), num_rounds=1)
+        return strategy.client_arrays
+
+    slow, at_once = trained(Connecting), trained(LocalGrid)
+    for name in NAMES:
+        assert slow[name]["weight"].data == at_once[name]["weight"].data
+
+
 @pytest.mark.parametrize("method", ["sfl", "sfl-star", "pfedgraph", "cgsv", "ipa", "fedper"])
 def test_a_client_that_joins_late(method):
     class Late(LocalGrid):
