@@ -109,7 +109,7 @@ def test_flwr_run_of_the_repository_itself(tmp_path):
 
 OWN = """
 from fedgraph.clients.sfl import SFLClient
-from fedgraph.strategies.sfl import SFL
+from fedgraph.algorithms.sfl import SFL
 
 
 class Patient(SFL):
