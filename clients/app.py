@@ -98,6 +98,8 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
         text = in_short(str(error) if node.tells_all else error.without_values)
         content = error_content(text if node.tells_all else node.without_places(text))
     except Exception as error:
+        if node.raises:
+            raise
         log.exception("a message of type %s was not answered", message.metadata.message_type)
         words = in_short(str(error)) if node.tells_all else "its words are in the log of the node"
         if isinstance(error, (MemoryError, OverflowError)) or _NO_MEMORY in str(error):

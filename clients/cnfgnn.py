@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,10 @@ _PURPOSE = "encoder"
 class CNFGNNClient(CohortClient[CNFGNNSettings]):
     """Readings stay here, but the server, which has the decoder, can tell from gradients what ``sends`` says."""
 
-    takes_function = False
+    @classmethod
+    def refuses_function(cls, method: Mapping[str, Any]) -> str:
+        """See :class:`CohortClient`."""
+        return "its clients train with embeddings of the graph network"
 
     sends: ClassVar[tuple[str, ...]] = (
         "the parameters of each client's model, whenever it has trained",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -41,7 +41,10 @@ Kept = TypeVar("Kept", bound=EncoderSettings)
 class _ForecastClient(CohortClient[Kept]):
     """Clients that keep what they have learned with their frozen models, for windows that come after the run."""
 
-    takes_function = False
+    @classmethod
+    def refuses_function(cls, method: Mapping[str, Any]) -> str:
+        """See :class:`CohortClient`."""
+        return "its clients train models of their own beside that of [model]"
 
     def keep(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
         """Keep tensors ``[clients, ...]`` of this run, such as those of the ``encoder``."""

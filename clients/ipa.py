@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from fedgraph.clients.engine.update_release import UpdateRelease
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.models import finite_rows
-from fedgraph.support.errors import ExperimentError, ReplyError
+from fedgraph.support.errors import ReplyError
 from fedgraph.support.settings import value_at
 from fedgraph.training import fresh_state
 from fedgraph.training.alignment import Distance, FixedAlignment, PeerAlignment
@@ -45,6 +46,12 @@ class IPAClient(CohortClient[IPASettings]):
         elif table.get("noise"):
             protection = "; with a little noise, which guarantees nothing"
         return [f"the parameters of each client's model, and of others' models as its turn has moved them{protection}"]
+
+    @classmethod
+    def refuses_function(cls, method: Mapping[str, Any]) -> str:
+        """See :class:`CohortClient`: a turn moves the others with each step of fedgraph's own training."""
+        moves = method.get("turns") == "sequential" and bool(method.get("moves-others"))
+        return "a turn moves the other peers with each step: set [ipa] moves-others = false" if moves else ""
 
     def reply(self) -> WorkReply:
         """Train, then evaluate the result."""
@@ -83,11 +90,6 @@ class IPAClient(CohortClient[IPASettings]):
             own, _ = self.layers.split(stacked["parameters"])
             shared = release(self.sent[:, None], own[:, None])
             return {"parameters": shared[:, 0]}, release.publishable(training)
-        if self.settings.moves_others and self.assignment.train.function is not None:
-            raise ExperimentError(
-                "[train] function: a turn of a peer moves the others with each of its steps, which only fedgraph's own "
-                "training takes: set [ipa] moves-others = false, or leave the function out"
-            )
         alignment, before = self.alignment, torch.cat([self.sent, self.request.shared["others"]])
         result = self.train_from(self.start(), alignment)
         own, _ = self.layers.split(result.parameters)

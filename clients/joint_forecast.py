@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,7 +21,10 @@ log = logging.getLogger("fedgraph")
 class JointForecastClient(CohortClient[JointForecastSettings]):
     """Sends errors and nothing else."""
 
-    takes_function = False
+    @classmethod
+    def refuses_function(cls, method: Mapping[str, Any]) -> str:
+        """See :class:`CohortClient`."""
+        return "it trains a network of its own"
 
     sends: ClassVar[tuple[str, ...]] = ("errors of each client's forecasts",)
     keeps: ClassVar[tuple[str, ...]] = ("readings",)

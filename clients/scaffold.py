@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +24,10 @@ class ScaffoldClient(CohortClient[S]):
     gradients; with ``clip-norm`` it is a mean of clipped ones. A client that did not train, or diverged, keeps its c_i.
     """
 
-    takes_function = False
+    @classmethod
+    def refuses_function(cls, method: Mapping[str, Any]) -> str:
+        """See :class:`CohortClient`."""
+        return "it has to know the steps of the optimiser, which its control variates are read off"
 
     sends: ClassVar[tuple[str, ...]] = (
         *CohortClient.sends,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from fedgraph.algorithms.simple_forecast import SimpleForecastSettings
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts
@@ -13,7 +14,10 @@ from fedgraph.training.forecasting import in_unit, simple_forecasts
 class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
     """Sends errors and nothing else."""
 
-    takes_function = False
+    @classmethod
+    def refuses_function(cls, method: Mapping[str, Any]) -> str:
+        """See :class:`CohortClient`."""
+        return "it fits forecasters of its own"
 
     sends: ClassVar[tuple[str, ...]] = ("errors of each client's forecasts",)
     keeps: ClassVar[tuple[str, ...]] = ("readings", "each client's forecaster")

@@ -43,6 +43,19 @@ def forgets_it(model, examples, penalty, **others):
     without_penalty(model, examples, others["local_steps"], others["batch_size"], others["learning_rate"])
 
 
+def drops_it(model, examples, penalty, **others):
+    penalty(model)
+    without_penalty(model, examples, others["local_steps"], others["batch_size"], others["learning_rate"])
+
+
+def without_examples(model, learning_rate, **others):
+    return None
+
+
+def trains_a_copy(model, examples, **others):
+    another(model, examples, **others)
+
+
 def another(model, examples, **others):
     copied = copy.deepcopy(model)
     named = ("local_steps", "batch_size", "learning_rate", "penalty")
@@ -131,6 +144,12 @@ def test_what_it_returns_is_the_loss_or_the_model(tables, run_experiment):
     assert in_place.summary()["weights_sha256"] == other.summary()["weights_sha256"]
 
 
+def test_a_model_that_nobody_has_moved_is_said(tables, run_experiment, caplog):
+    run_experiment(with_method(tables, "fedavg", function="trains_a_copy"))
+    told = [record.getMessage() for record in caplog.records if "has not changed the model" in record.getMessage()]
+    assert told[0].endswith("train the module that it is given, in place, or return the trained one")
+
+
 def test_draws_depend_on_client_and_round_and_not_on_the_packing(tables, run_experiment):
     own = with_method(tables, "local", function="noisy")
     models = [load_models(run_experiment(own, nodes).models)[0] for nodes in (1, 3)]
@@ -145,14 +164,17 @@ def test_draws_depend_on_client_and_round_and_not_on_the_packing(tables, run_exp
     ("name", "own", "function", "message"),
     [
         ("sfl", SFL, "without_penalty", r"adds a term .* parameter `penalty`, and add penalty\(model\) to the loss"),
-        ("sfl", SFL, "forgets_it", "did not call `penalty`"),
-        ("scaffold", {}, "train", "ScaffoldClient does not only train the model of"),
-        ("feddc", {}, "train", "FedDCClient does not only train"),
+        ("sfl", SFL, "forgets_it", "trained without `penalty`"),
+        ("sfl", SFL, "drops_it", "trained without `penalty`"),
+        ("scaffold", {}, "train", "cannot be used by ScaffoldClient: it has to know the steps"),
+        ("feddc", {}, "train", "cannot be used by FedDCClient: it has to know"),
         ("ipa", {}, "train", r"set \[ipa\] moves-others = false"),
         ("fedavg", {}, "nothing_here", "has no 'nothing_here'"),
+        ("fedavg", {}, "no:path", "write it as 'package.module:function'"),
         ("fedavg", {}, "CODE", "has no 'CODE'"),
         ("fedavg", {}, "needs_more", r"needs 'teacher', .* called as train\(model, examples\), .*learning_rate"),
-        ("fedavg", {}, "of_one", "takes fewer than two arguments"),
+        ("fedavg", {}, "of_one", "takes no examples, its second argument"),
+        ("fedavg", {}, "without_examples", "takes no examples, its second argument"),
         ("fedavg", {}, "returns_text", "returned str: it returns nothing, the mean loss, or the trained module"),
     ],
 )

@@ -64,11 +64,11 @@ class Assignment:
 
         Also for a class that cannot have its clients trained by ``[train] function``.
         """
-        if self.train.function is not None and not getattr(client_class, "takes_function", False):
-            raise ExperimentError(
-                f"[train] function: {client_class.__name__} does not only train the model of [model], or has to know "
-                "the steps that it takes; choose another method, or leave the function out"
-            )
+        if self.train.function is not None:
+            why = getattr(client_class, "refuses_function", None)
+            reason = why(self.method) if why is not None else "its clients do not train the model of [model] alone"
+            if reason:
+                raise ExperimentError(f"[train] function cannot be used by {client_class.__name__}: {reason}")
         # By name: nothing is imported because a server says so.
         if self.terms and self.terms not in {f"{base.__module__}:{base.__name__}" for base in client_class.__mro__}:
             raise ExperimentError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -133,14 +133,11 @@ class CohortClient(Configured[S]):
         Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
     divides : bool
         Whether data have to be enough for training, validation and test.
-    takes_function : bool
-        Whether clients may be trained by ``[train] function``: not where a class has to know of their steps.
     terms : frozenset of str
         Numbers of stock strategies (:data:`fedgraph.messages.apps.STOCK_TERMS`) that change how the class trains.
     """
 
     divides: ClassVar[bool] = True
-    takes_function: ClassVar[bool] = True
     terms: ClassVar[frozenset[str]] = frozenset()
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
@@ -153,6 +150,11 @@ class CohortClient(Configured[S]):
         self.request = request
         self.assignment = Assignment.of(request.experiment)
         self.settings = cast(S, self.assignment.method_as(self.settings_type))
+
+    @classmethod
+    def refuses_function(cls, method: Mapping[str, Any]) -> str:
+        """Return why clients cannot be trained by ``[train] function``, given the method's table; empty if they can."""
+        return ""
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:

@@ -129,6 +129,11 @@ class Node:
         """
         return bool(self.config.get("full-errors") or os.environ.get(_FULL))
 
+    @property
+    def raises(self) -> bool:
+        """Whether an exception of the work on a message is raised as it is, as a simulation asks for."""
+        return os.environ.get(_FULL) == "raise"
+
     def without_places(self, text: str) -> str:
         """Return ``text`` without paths of this machine; those in the node config become its key in angle brackets."""
         if self.own is not None:

@@ -44,7 +44,8 @@ def new(
         files = strategy_files(name or "") if kind == "strategy" else experiment_file(name or method, method)
         there = [path for path in files if Path(path).exists()]
         if there:
-            raise ExperimentError(f"{' and '.join(there)} exists already: take another name, or remove it first")
+            exist = "exist" if len(there) > 1 else "exists"
+            raise ExperimentError(f"{' and '.join(there)} {exist} already: take another name, or remove it first")
         for path, text in files.items():
             write_atomically(Path(path), text.encode())
     module = next(iter(files)).partition(".")[0]

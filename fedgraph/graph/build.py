@@ -7,6 +7,7 @@ on Graphs (2013), eq. 1, as used for road sensors by Li et al., Diffusion Convol
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -25,6 +26,8 @@ from fedgraph.graph.distances import (
 )
 from fedgraph.graph.edges import mirrored
 from fedgraph.support.errors import GraphError
+
+log = logging.getLogger("fedgraph")
 
 Array = Tensor | np.ndarray | Sequence[Sequence[float]]
 
@@ -72,6 +75,12 @@ class Builders(Constructors):
         matrix = _matrix(distances, len(names), "distances", columns=len(names))
         edge_index = matrix.isfinite().nonzero().T
         weights = gaussian_edges(names, edge_index, matrix[edge_index[0], edge_index[1]], sigma, cut)
+        between = edge_index[0] != edge_index[1]
+        if bool(between.any()) and not bool((weights[between] > 0).any()):
+            log.warning(
+                "no edge is left of %d distances: all weights are below cut = %g; give a larger sigma or a smaller cut",
+                int(between.sum()), cut,
+            )  # fmt: skip
         return cls(names, edge_index, weights, directed)
 
     @classmethod
@@ -141,7 +150,7 @@ class Builders(Constructors):
         k: int | None = None,
         sigma: float | None = None,
         cut: float = 0.1,
-        weights: Literal["binary", "gaussian"] = "gaussian",
+        weights: Literal["binary", "gaussian"] = "binary",
     ) -> Self:
         """Build a graph from the places of clients.
 

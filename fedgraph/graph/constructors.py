@@ -60,12 +60,18 @@ class Constructors:
         """
         sources, targets, weights = [], [], []
         given = [(*pair, weight) for pair, weight in edges.items()] if isinstance(edges, Mapping) else edges
+        if not isinstance(given, Iterable):
+            raise GraphError(f"edges are a list of (source, target) or (source, target, weight), not {given!r}")
         for edge in given:
-            if not isinstance(edge, Sequence) or isinstance(edge, str) or len(edge) not in (2, 3):
-                raise GraphError(f"an edge is (source, target) or (source, target, weight), not {edge!r}")
+            wrong = GraphError(f"an edge is (source, target) or (source, target, weight), not {edge!r}")
+            if not isinstance(edge, (Sequence, np.ndarray)) or isinstance(edge, str) or len(edge) not in (2, 3):
+                raise wrong
             sources.append(str(edge[0]))
             targets.append(str(edge[1]))
-            weights.append(float(edge[2]) if len(edge) == 3 else 1.0)
+            try:
+                weights.append(float(edge[2]) if len(edge) == 3 else 1.0)
+            except (TypeError, ValueError):
+                raise wrong from None
         everybody = sorted({*sources, *targets}) if names is None else [str(name) for name in names]
         return cls.from_lists(everybody, sources, targets, weights, directed=directed, allow_negative=allow_negative)
 
@@ -80,10 +86,18 @@ class Constructors:
     ) -> Self:
         """Build a graph from an adjacency matrix ``[N, N]``: ``A[i, j]`` is the weight with which i listens to j.
 
-        Clients are named ``str(name)``, by default by their number from 0; the graph is directed unless the matrix is
+        The matrix may be a data frame, whose columns are the names, or a sparse one of SciPy. Clients are named
+        ``str(name)``, by default by their number from 0; the graph is directed unless the matrix is
         symmetric. Raises GraphError as :meth:`from_dense` does.
         """
-        whole = torch.as_tensor(matrix)
+        if hasattr(matrix, "toarray"):  # a sparse matrix of SciPy
+            matrix = matrix.toarray()
+        elif names is None and hasattr(matrix, "columns"):  # a data frame
+            names = list(matrix.columns)
+        try:
+            whole = matrix if isinstance(matrix, Tensor) else torch.as_tensor(np.array(matrix))
+        except (TypeError, ValueError) as error:
+            raise GraphError(f"an adjacency matrix is [N, N] numbers: {error}") from None
         everybody = [str(name) for name in (range(len(whole)) if names is None else names)]
         found = cls.from_dense(everybody, whole, directed=directed is not False, allow_negative=allow_negative)
         return found if directed else found.undirected_if_symmetric()
@@ -108,6 +122,8 @@ class Constructors:
         ClientGraph
             Directed if ``graph`` is.
         """
+        if not hasattr(graph, "is_directed") or not hasattr(graph, "nodes"):
+            raise GraphError(f"this is no graph of NetworkX but a {type(graph).__name__}; edges go to from_edges")
         edges = list(graph.edges(data=weight, default=1.0))
         return cls.from_lists(
             [str(node) for node in graph.nodes],
@@ -141,6 +157,8 @@ class Constructors:
         GraphError
             When there is not one weight per edge and one name per node.
         """
+        if getattr(data, "edge_index", None) is None:
+            raise GraphError("the data has no edge_index, and so no edges: give it torch.zeros(2, 0, dtype=torch.long)")
         if names is None:
             names = getattr(data, "names", None) or [str(at) for at in range(data.num_nodes)]
         weights = getattr(data, "edge_weight", None)

@@ -103,7 +103,7 @@ def nearest_edges(
     """
     if weights not in ("binary", "gaussian"):
         raise GraphError(f"weights are 'binary' or 'gaussian'; got {weights!r}")
-    if not 1 <= k < len(names):
+    if not isinstance(k, int) or not 1 <= k < len(names):
         raise GraphError(f"k is between 1 and {len(names) - 1}, the number of other clients; got {k}")
     found, nearest = [], []
     count, total, total_squares = 0, 0.0, 0.0

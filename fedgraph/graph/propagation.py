@@ -93,12 +93,13 @@ class PropagationMatrix:
         GraphError
             When the leading axis is not N or ``hops`` is negative.
         """
+        stacked = torch.as_tensor(stacked)
         if stacked.ndim == 0 or stacked.shape[0] != self.num_clients:
             raise GraphError(
                 f"values of shape {list(stacked.shape)} cannot be propagated over a graph of {self.num_clients} "
                 "clients: the leading axis is the client axis; reindex the graph to the clients at hand"
             )
-        if hops < 0:
+        if not isinstance(hops, int) or hops < 0:
             raise GraphError(f"hops is the number of propagation steps, 0 or more; got {hops}")
         double = stacked.dtype == torch.float64
         values = stacked.reshape(self.num_clients, -1).to(torch.float64 if double else torch.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from fedgraph.starting.flower_app import FlowerApp, RunConfig, Value, flattened,
 from fedgraph.support.errors import AppError
 
 ON_ERROR = ("reply", "raise")
+_FULL = "FEDGRAPH_FULL_ERRORS"
 _USUAL_NODES = 2
 _SEEDS = 2**32
 
@@ -134,11 +136,25 @@ def _run(
     _refuse_old(server_app, client_app)
     grid = SimulationGrid(client_app, node_configs, run_config, raise_errors=on_error == "raise")
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
-    with _kept_return(server_app) as returned:
+    with _kept_return(server_app) as returned, _told_in_full(on_error):
         server_app(grid, context)
     return Simulation(
         returned[-1] if returned else None, context, list(grid.contexts.values()), grid.failures, grid.answered
     )
+
+
+@contextmanager
+def _told_in_full(on_error: str) -> Iterator[None]:
+    """Have nodes hide nothing of an error: they are all in this process."""
+    before = os.environ.get(_FULL)
+    os.environ[_FULL] = "raise" if on_error == "raise" else "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_FULL]
+        else:
+            os.environ[_FULL] = before
 
 
 def _node_configs(num_nodes: int | None, given: Sequence[Mapping[str, Value]] | None) -> list[dict[str, Value]]:

@@ -75,8 +75,9 @@ def load_object(path: str, key: str) -> Any:
     module_name, _, attribute = path.partition(":")
     # The path may come from a server: only a name is imported, and a long one is not repeated.
     if len(path) > _LONGEST_PATH or not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+        kind = "function" if key.endswith("function") else "Class"
         raise ExperimentError(
-            f"{key} = '{in_short(path, 200)}' is not a dotted path; write it as 'package.module:Class'"
+            f"{key} = '{in_short(path, 200)}' is not a dotted path; write it as 'package.module:{kind}'"
         )
     try:
         module = importlib.import_module(module_name)

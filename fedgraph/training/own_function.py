@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Sequence
 from numbers import Real
@@ -19,6 +20,8 @@ from fedgraph.support.plugins import load_object
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.local_training import GradientTerm
 from fedgraph.training.settings import TrainSettings
+
+log = logging.getLogger("fedgraph")
 
 _WHERE = "[train] function"
 _OF_THE_ENGINE = frozenset({"function", "workers", "threads", "block-size", "device"})
@@ -61,7 +64,7 @@ class Penalty:
     def __init__(self, term: GradientTerm | None, row: int, layout: Layout, batch_size: int) -> None:
         self._term, self._row, self._batch_size = term, row, batch_size
         self._names = tuple(name for name in layout.names if name not in layout.buffers)
-        self.asked = term is None
+        self.used = term is None
 
     def __call__(self, model: nn.Module, examples: int | None = None) -> Tensor:
         """Return a scalar to be added to the mean loss of a minibatch of so many ``examples``, by default batch-size.
@@ -71,7 +74,6 @@ class Penalty:
         ExperimentError
             For another model than the one that the function was given.
         """
-        self.asked = True
         parameters = dict(model.named_parameters())
         if lacking := [name for name in self._names if name not in parameters]:
             raise ExperimentError(
@@ -83,7 +85,12 @@ class Penalty:
         with torch.no_grad():
             weight = torch.tensor([float(self._batch_size if examples is None else examples)], device=v.device)
             gradient = self._term(v[None], torch.tensor([self._row]), weight)[0]
-        return v @ gradient
+        value = v @ gradient
+        value.register_hook(self._note)
+        return value
+
+    def _note(self, gradient: Tensor) -> None:
+        self.used = True
 
 
 class OwnFunction:
@@ -106,7 +113,7 @@ class OwnFunction:
     """
 
     def __init__(self, settings: TrainSettings) -> None:
-        self.settings, self.path = settings, settings.function or ""
+        self.settings, self.path, self._warned = settings, settings.function or "", False
         found = load_object(self.path, _WHERE)
         if not callable(found):
             raise ExperimentError(f"{_WHERE} = '{self.path}' is no function: write `def train(model, examples): ...`")
@@ -119,8 +126,11 @@ class OwnFunction:
         keys = [key for key in given if key not in _OF_THE_ENGINE]
         offered = [*map(_name, keys), *_OF_THE_ROUND]
         unknown = [each.name for each in named if each.name not in offered and each.default is each.empty]
-        if len(parameters) < 2 or unknown:
-            wrong = f"needs '{unknown[0]}', which there is not" if unknown else "takes fewer than two arguments"
+        second = "" if len(parameters) < 2 else parameters[1].name
+        if len(parameters) < 2 or second in offered or unknown:
+            wrong = "takes no examples, its second argument"
+            if unknown and second not in offered:
+                wrong = f"needs '{unknown[0]}', which there is not"
             raise ExperimentError(
                 f"{_WHERE} = '{self.path}' {wrong}: it is called as train(model, examples), with those of "
                 f"{', '.join(offered)} that its parameters name"
@@ -215,23 +225,35 @@ class OwnFunction:
         loss = math.nan
         if isinstance(returned, nn.Module):
             module = returned
-        elif isinstance(returned, Real) or (isinstance(returned, Tensor) and returned.numel() == 1):
+        elif _is_number(returned):
             loss = float(returned)
         elif returned is not None:
             raise ExperimentError(
                 f"{_WHERE} = '{self.path}' returned {type(returned).__name__}: it returns nothing, the mean loss, or "
                 "the trained module"
             )
-        if not penalty.asked:
+        if not penalty.used:
             raise ExperimentError(
-                f"{_WHERE} = '{self.path}' did not call `penalty`, so that its training is not the method's: add "
+                f"{_WHERE} = '{self.path}' trained without `penalty`, so that its training is not the method's: add "
                 "penalty(model) to the loss before backward()"
             )
         state = module.state_dict()
         if lacking := [name for name in layout.names if name not in state]:
             raise ExperimentError(f"{_WHERE} = '{self.path}' returned a module without the tensor '{lacking[0]}'")
-        return layout.row({name: state[name].detach().cpu() for name in layout.names}), loss
+        trained = layout.row({name: state[name].detach().cpu() for name in layout.names})
+        if not self._warned and torch.equal(trained, row.float()):
+            self._warned = True
+            log.warning(
+                "[train] function has not changed the model of '%s': train the module that it is given, in place, or "
+                "return the trained one", client,
+            )  # fmt: skip
+        return trained, loss
 
 
 def _name(key: str) -> str:
     return key.replace("-", "_")
+
+
+def _is_number(value: Any) -> bool:
+    one = isinstance(value, Tensor) and value.numel() == 1
+    return one or (isinstance(value, Real) and not isinstance(value, bool))

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_matrix
+from torch_geometric.data import Data
 
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import GraphError
@@ -57,3 +60,34 @@ def test_pyg_without_names_or_weights():
     data.edge_attr = torch.ones(2, 4)
     with pytest.raises(GraphError, match=r"shape \[2, 4\] for 2 edges"):
         ClientGraph.from_pyg(data)
+
+
+def test_what_people_have_their_edges_in():
+    matrix = np.array([[0, 1.0], [1.0, 0]])
+    graph = ClientGraph.from_edges([("a", "b")])
+    assert ClientGraph.from_edges(np.array([["a", "b", "1.0"]])) == graph
+    assert ClientGraph.from_adjacency(pd.DataFrame(matrix, columns=["a", "b"])) == graph
+    assert ClientGraph.from_adjacency(csr_matrix(matrix), "ab") == graph
+    assert graph.propagate([[1.0], [3.0]]).tolist() == graph.propagate(np.array([[1.0], [3.0]])).tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ClientGraph.from_edges([("a", "b", "x")]), r"an edge is .*, not \('a', 'b', 'x'\)"),
+        (lambda: ClientGraph.from_edges(None), "edges are a list of .*, not None"),
+        (lambda: ClientGraph.from_adjacency([["a", "b"]]), r"an adjacency matrix is \[N, N\] numbers"),
+        (lambda: ClientGraph.from_networkx([("a", "b")]), "no graph of NetworkX but a list; .* from_edges"),
+        (lambda: ClientGraph.from_pyg(Data(num_nodes=2)), "the data has no edge_index"),
+        (lambda: ClientGraph.nearest(np.eye(3), "abc", 1.5), "k is between 1 and 2"),
+        (lambda: undirected().propagate(torch.ones(4, 1), hops=1.5), "hops is the number of propagation steps"),
+    ],
+)
+def test_what_is_none_of_it_is_said_in_words(make, message):
+    with pytest.raises(GraphError, match=message):
+        make()
+
+
+def test_distances_of_which_no_edge_is_left_are_warned_of(caplog):
+    assert ClientGraph.from_distances([[0, 3], [3, 0]], "ab").without_self_loops().num_edges == 0
+    assert "no edge is left of 2 distances: all weights are below cut = 0.1" in caplog.text

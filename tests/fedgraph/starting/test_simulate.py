@@ -1,3 +1,4 @@
+import os
 import random
 import sys
 import time
@@ -11,9 +12,11 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedgraph
+from fedgraph.clients import table_client_app
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.grids.local_flower import run_app_on_flower
-from fedgraph.support.errors import AppError, RunError
+from fedgraph.strategies import FedNGM
+from fedgraph.support.errors import AppError, IdentityError, RunError
 
 
 def by_hand(nodes, rounds, lr):
@@ -367,3 +370,20 @@ def test_the_seed_comes_before_modules_of_the_app(write_app):
     task = "import numpy as np\nSTART = np.random.rand()\ndef step(w, partition, lr):\n    return w + START, 1\n"
     found = [fedgraph.simulate(write_app(task=task), seed=seed).returned.tolist() for seed in (1, 1, 2)]
     assert found[0] == found[1] != found[2]
+
+
+def test_an_error_in_the_app_of_a_table_is_told_in_full_and_raised_where_asked_for(caplog):
+    def load(context):
+        raise ValueError("the file is empty")
+
+    server = ServerApp()
+
+    @server.main()
+    def main(grid, context):
+        FedNGM(scaling={"source": "shared-ranges"}).start(grid)
+
+    with pytest.raises(ValueError, match="the file is empty"):
+        fedgraph.simulate(server, table_client_app(load=load), num_nodes=2, on_error="raise")
+    with pytest.raises(IdentityError, match="the file is empty"):
+        fedgraph.simulate(server, table_client_app(load=load), num_nodes=2)
+    assert "FEDGRAPH_FULL_ERRORS" not in os.environ
