@@ -100,7 +100,7 @@ class Introduction:
         if name:
             check_name(name, "an aggregator")
         if not usable:
-            raise ReplyError(f"the public key of aggregator '{name}' is none of {PUBLIC_BYTES} bytes")
+            raise ReplyError(f"the public key of aggregator '{name}' does not have {PUBLIC_BYTES} bytes")
         return cls(owners, name or None, public)
 
 

@@ -296,8 +296,8 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
                 sums.check(common, sum(here.rows_of(found).values()))
             except ReplyError as error:
                 raise RunError(
-                    f"the sum over all clients is none of rows ({error}). Masks hide whose part is wrong: run without "
-                    "masks to find out, or without the clients that are in doubt"
+                    f"the sum over all clients cannot be a sum of rows ({error}). Masks hide whose part is wrong: "
+                    "run without masks to find out, or without the clients that are in doubt"
                 ) from None
         return recover_from_sums(settings, common, sums, self.settings.targets).graph
 

@@ -260,7 +260,7 @@ def _columns(text: Any) -> dict[str, WhyNone]:
     """Read which columns of a client are no features, and why. Raises ReplyError for anything else."""
     found = read_json(text, "what the answer says of columns")
     if not isinstance(found, dict) or len(found) > _MOST_COLUMNS or not set(found.values()) <= set(get_args(WhyNone)):
-        raise ReplyError("what the answer says of columns is none of names and reasons")
+        raise ReplyError("the answer does not give columns by name with a reason")
     for name in found:
         check_name(name, "a column")
     return found

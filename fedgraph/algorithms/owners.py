@@ -1,4 +1,4 @@
-"""What methods over owners of different features share: one exchange for their samples, and what is told of these."""
+"""What methods over owners of different features share: one exchange for their samples, and what is said of them."""
 
 from __future__ import annotations
 

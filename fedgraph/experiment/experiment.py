@@ -342,7 +342,7 @@ def _drop_keys_of_another_source(tables: dict[str, Any], given: Mapping[str, Any
     if source is None or source == _table(given, "graph").get("source"):
         return
     kept = set(_table(chosen, "graph"))
-    # A path of a file is none of a run, either.
+    # The path of a file is not that of a run, either.
     fit = {key for key in _table(tables, "graph") if GraphTable.fits(key, str(source))} - {"path"}
     tables["graph"] = {key: value for key, value in _table(tables, "graph").items() if key in fit | kept}
 

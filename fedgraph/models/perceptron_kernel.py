@@ -101,7 +101,7 @@ def loss_gradient(sizes: Sequence[int], loss: str, models: Tensor, batch: Batch)
         parameters=parameters,
     )
     if compiled.perceptron_gradient(ctypes.byref(structure)):
-        raise IndexError(f"a target is none of the classes 0 to {sizes[-1] - 1}")
+        raise IndexError(f"a target is not one of the classes 0 to {sizes[-1] - 1}")
     return sums, gradient
 
 

@@ -108,7 +108,7 @@ class Quantity(NamedTuple):
         if client is None:
             return found
         if self.split == PEERS or self.statistic != "mean" or self.group:
-            raise ValueError(f"'{self}' is of several clients, so that there is none of client '{client}' alone")
+            raise ValueError(f"'{self}' is of several clients together: client '{client}' has none")
         return found._replace(client=client)
 
     def __str__(self) -> str:

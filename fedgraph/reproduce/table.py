@@ -335,7 +335,7 @@ class PublishedTable(Settings):
         """
         text = column.choose_by or self.table.choose_by
         if not text:
-            raise ValueError(f"row '{row.label}' has settings to choose; [table] choose-by must say by what")
+            raise ValueError(f"row '{row.label}' has settings to choose: give [table] choose-by")
         return Quantity.of(text).at(row.client or column.client, row.suffix)
 
     def quantity(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Quantity:

@@ -179,7 +179,7 @@ def resume(
 
 
 def check_grid(grid: str) -> None:
-    """Raise ExperimentError for a grid that there is not."""
+    """Raise ExperimentError for an unknown grid."""
     if grid not in GRIDS:
         raise ExperimentError(f"the grid is {' or '.join(map(repr, GRIDS))}, not '{grid}'")
 

@@ -96,5 +96,5 @@ def read_predictions(
     for name, labels in reply.stacked.items():
         none = ((labels < 0) | (labels >= classes)).any(dim=1)
         for row in none.nonzero().flatten().tolist():
-            unusable[clients[row]] = f"array '{name}' holds what is none of the {classes} classes"
+            unusable[clients[row]] = f"array '{name}' holds labels beyond the {classes} classes"
     return reply, unusable

@@ -116,7 +116,7 @@ def checks_of(
     Raises
     ------
     ExperimentError
-        When the class cannot be found or run, or declares a failure of a check that there is not.
+        When the class cannot be found or run, or declares a failure of an unknown check.
     """
     subject = Subject.of(what, experiment, overrides)
     expected: Mapping[str, str] = getattr(subject.checked, "expected_failures", {})

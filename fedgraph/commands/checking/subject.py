@@ -143,7 +143,7 @@ def _found(path: str) -> type[Any]:
 
 
 def _strategy_for(client: type[Any]) -> str:
-    """Return the built-in method whose client class this one extends; ``local`` for one that is none of these."""
+    """Return the built-in method whose client class this one extends; ``local`` for any other."""
     known = {getattr(strategy, "default_client", ""): name for name, strategy in reversed(built_ins().items())}
     # Of the many whose clients just train, the one that adds nothing at the server.
     known[getattr(built_in("local"), "default_client", "")] = "local"

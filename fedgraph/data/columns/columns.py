@@ -132,7 +132,7 @@ class Column:
         if unknown.any() and not unknown_is_missing:
             words = some(self.texts.filter(pa.array(unknown)).to_pylist())
             raise DataError(
-                f"column '{self.name}' of {self.where} holds {words}, which is none of its categories: list all "
+                f"column '{self.name}' of {self.where} holds unknown categories: {words}. List all "
                 f'of them under kinds, name what means missing under missing-codes, or set unknown = "missing"',
                 quoted=words,
             )

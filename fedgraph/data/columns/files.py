@@ -74,7 +74,7 @@ class Table:
         return row + 1 if self.numbered is None else int(self.numbered[row])
 
     def column(self, name: str) -> pa.Array:
-        """Return one column; raise DataError listing the columns if there is none of that name."""
+        """Return one column; raise DataError listing the columns if none has that name."""
         if name not in self.columns:
             raise DataError(f"{self.where} has no column '{name}'; its columns: {', '.join(self.names)}")
         return self.columns[name]

@@ -79,7 +79,7 @@ class SchemaSettings(Settings):
     kinds              : by column, ``"ordinal"``, ``"embedding"`` or the like; or ``{ kind = "ordinal", categories =
                          ["low", "high"] }`` with all categories, so that no client needs to send those of its data.
     missing_codes      : by column, values that mean missing, e.g. ``[99, 9999]`` or ``["unknown"]``.
-    unknown            : a value that is none of a feature's categories is an ``error``, or ``missing``.
+    unknown            : a value that is not one of a feature's categories is an ``error``, or ``missing``.
     max_categories     : most distinct values of a categorical feature; it has a unit for each.
     least_rows         : a value in fewer rows of a client is not sent as a category, and is missing in them unless
                          another client sends it. Categories listed under ``kinds`` are known to all anyway.

@@ -69,7 +69,7 @@ def cold_clients(settings: ColdStartSettings, names: Sequence[str]) -> frozenset
     if settings.cold_clients is not None:
         unknown = [name for name in settings.cold_clients if name not in set(names)]
         if unknown:
-            raise DataError(f"`cold-clients` names {', '.join(unknown[:5])}, which is none of the {len(names)} clients")
+            raise DataError(f"`cold-clients` names unknown clients: {', '.join(unknown[:5])} (of {len(names)} clients)")
         return frozenset(settings.cold_clients)
     count = round(settings.cold_share * len(names))
     if settings.cold_share and not count:

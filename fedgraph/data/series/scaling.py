@@ -100,7 +100,7 @@ def replace_known(
     """
     unknown = sorted(set(known) - set(all_names))
     if unknown:
-        text = f"`scales` names {', '.join(unknown[:5])}, which is none of the {len(all_names)} clients"
+        text = f"`scales` names unknown clients: {', '.join(unknown[:5])} (of {len(all_names)} clients)"
         if len(unknown) == len(known):
             raise DataError(text)
         log.warning("%s", text)

@@ -47,7 +47,7 @@ class ClientTableSettings(Settings):
     @model_validator(mode="after")
     def _fold_is_there(self) -> ClientTableSettings:
         if self.fold is not None and self.fold >= self.folds:
-            raise ValueError(f"fold {self.fold} is none of {self.folds} folds: they are numbered from 0")
+            raise ValueError(f"there are {self.folds} folds, numbered from 0, and no fold {self.fold}")
         return self
 
 
@@ -74,7 +74,7 @@ class TablesOfClients:
             raise DataError(f"{self.describe()} has no client '{name}'; its clients: {', '.join(known[:10])}")
         strangers = sorted(set(self.settings.private) - set(known))
         if strangers and self.own is None:
-            raise DataError(f"[data] private names client {', '.join(strangers)}, which there is none of")
+            raise DataError(f"[data] private names unknown clients: {', '.join(strangers)}")
         table = self.whole_table(name)
         self._check_dropped(table)
         others = {column for client, own in self.settings.private.items() if client != name for column in own}

@@ -129,4 +129,4 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
             f"local model '{text}' is a pickle, which can run code when it is read: save a fitted scikit-learn "
             "pipeline by skops.io.dump(pipeline, path), and a network by torch.export.save"
         )
-    raise ExperimentError(f"local model '{text}' is none of what can be loaded: {_KNOWN}")
+    raise ExperimentError(f"local model '{text}' is of no known kind: {_KNOWN}")

@@ -73,7 +73,7 @@ void forward_of(const Perceptron& p, const Client& client) {
     }
 }
 
-// The loss of one row of outputs and its weighted derivative; false where a class is none of the outputs.
+// The loss of one row of outputs and its weighted derivative; false where a class is not among the outputs.
 bool cross_entropy(Size classes, const float* outputs, Size target, float weight, double& loss, float* slopes) {
     if (weight == 0.0f) {
         std::fill(slopes, slopes + classes, 0.0f);

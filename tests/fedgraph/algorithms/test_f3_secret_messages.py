@@ -136,7 +136,7 @@ def test_introductions():
             answer.aggregator, answer.public, (1, 3), (),
         )  # fmt: skip
     for name, public in (("north", b"short"), (None, b"k" * 32)):
-        with pytest.raises(ReplyError, match="none of 32 bytes"):
+        with pytest.raises(ReplyError, match="does not have 32 bytes"):
             Introduction.unpack(Introduction(nobody, name, public).pack())
     with pytest.raises(ReplyError, match="what the answer says of an aggregator is malformed"):
         Introduction.unpack(nobody.pack())

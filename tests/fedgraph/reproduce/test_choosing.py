@@ -126,7 +126,7 @@ def test_what_the_command_line_says_is_not_chosen(choosing, choices_of):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"choose-by": ""}, "row 'SFL' has settings to choose; [table] choose-by must say by what"),
+        ({"choose-by": ""}, "row 'SFL' has settings to choose: give [table] choose-by"),
         ({"choose-by": "test/accuracy"}, "'test/accuracy' is not a value on validation data"),
         ({"choose-by": "validation/accuracy:std"}, "has a better and a worse"),
     ],

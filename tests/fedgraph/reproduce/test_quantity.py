@@ -49,9 +49,7 @@ def test_one_client_and_one_of_several_models():
     assert weight.at("north", "-local").better == "lower"
     assert Quantity.of("test/accuracy:worst5@cold").at(None, "-local").metric == "accuracy-local"
     for text in ("test/accuracy:worst5", "test/accuracy@cold", "test/accuracy:rounds", "peers/l1"):
-        with pytest.raises(
-            ValueError, match=f"'{text}' is of several clients, so that there is none of client 'north'"
-        ):
+        with pytest.raises(ValueError, match=f"'{text}' is of several clients together: client 'north' has none"):
             Quantity.of(text).at("north", "")
     assert Quantity.of("run/bytes").at("north", "-local") == Quantity.of("run/bytes"), "of the whole run"
     with pytest.raises(ValueError, match="'peers/l1' has no suffix '-local'"):

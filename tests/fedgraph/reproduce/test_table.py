@@ -43,7 +43,7 @@ def test_an_unknown_table_is_answered_with_the_known():
         (
             ("columns", 0),
             {"client": "a"},
-            "'test/accuracy:worst5' is of several clients, so that there is none of client 'a'",
+            "'test/accuracy:worst5' is of several clients together: client 'a' has none",
         ),
         (("rows", 0), {"suffix": "local"}, "suffix"),
         (("table",), {"stand-alone": "alone"}, "a row 'alone'; the rows that are run are FedAvg, SFL$"),

@@ -151,9 +151,9 @@ def at(row, value, tensor):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (replaced("predicted", lambda tensor, row: at(row, 10, tensor)), "'predicted' holds what is none of the 10"),
-        (replaced("predicted", lambda tensor, row: at(row, -1, tensor)), "'predicted' holds what is none of the 10"),
-        (replaced("targets", lambda tensor, row: at(row, 10**9, tensor)), "'targets' holds what is none of the 10"),
+        (replaced("predicted", lambda tensor, row: at(row, 10, tensor)), "'predicted' holds labels beyond the 10"),
+        (replaced("predicted", lambda tensor, row: at(row, -1, tensor)), "'predicted' holds labels beyond the 10"),
+        (replaced("targets", lambda tensor, row: at(row, 10**9, tensor)), "'targets' holds labels beyond the 10"),
         (replaced("predicted", lambda tensor, row: tensor[:, 1:]), r"'predicted' has the shape \(1, 358\), expected"),
         (replaced("targets", lambda tensor, row: tensor[0]), r"'targets' has the shape \(359,\), expected"),
         (replaced("predicted", lambda tensor, row: tensor.float()), "'predicted' has the type float32, expected int32"),

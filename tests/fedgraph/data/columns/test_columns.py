@@ -85,7 +85,7 @@ def test_words_in_the_place_of_numbers_or_categories():
         DataError, match=r"'x' of t.csv is to be numbers, but holds '<5', '\?', .* and 1 more .the first in row 2.: "
     ):
         column.as_numbers()
-    with pytest.raises(DataError, match="holds '<5', .*none of its categories"):
+    with pytest.raises(DataError, match="holds unknown categories: '<5'"):
         column.as_codes(("a", "b", "1"))
     codes = column.as_codes(("a", "b", "1"), unknown_is_missing=True)
     np.testing.assert_array_equal(codes, [2, np.nan, np.nan, 0, 1, np.nan, np.nan])

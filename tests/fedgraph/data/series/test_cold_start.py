@@ -189,7 +189,7 @@ def test_the_description() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"cold_clients": ("c1", "zz")}, "`cold-clients` names zz, which is none of the 6 clients"),
+        ({"cold_clients": ("c1", "zz")}, "`cold-clients` names unknown clients: zz"),
         ({"cold_clients": None, "cold_share": 0.05}, "`cold-share` 0.05 of 6 clients is nobody"),
         ({"cold_steps": 71}, "`cold-steps` is 71, but the training part has only 70 time steps"),
         ({"cold_steps": 5}, "`cold-steps` is 5, too few for one window of 6 steps"),

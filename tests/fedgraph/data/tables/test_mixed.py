@@ -116,7 +116,7 @@ def test_private_features(folder):
     assert names == {"a": ["id", "pay"], "b": ["id", "pay", "sex"], "c": ["id", "pay", "sex", "site"]}
     with pytest.raises(DataError, match="no column 'age'"):
         source(folder, clients=["a"], private={"a": ["age"]}).load_table("a")
-    with pytest.raises(DataError, match="private names client z"):
+    with pytest.raises(DataError, match="private names unknown clients: z"):
         source(folder, clients=["a"], private={"z": ["sex"]}).load_table("a")
 
 
@@ -207,7 +207,7 @@ def test_folds_test_every_row_once(folder):
         assert counts == [2100, 300, 600]
         seen[held.rows("test")] += 1
     assert (seen == 1).all()
-    with pytest.raises(ExperimentError, match="fold 5 is none of 5 folds"):
+    with pytest.raises(ExperimentError, match="there are 5 folds, numbered from 0, and no fold 5"):
         source(folder, clients=2, fold=5)
 
 

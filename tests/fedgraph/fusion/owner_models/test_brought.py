@@ -278,7 +278,7 @@ def test_pickled_weights_of_an_archive_are_refused(hand_over, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model.tflite", r"'model.tflite' is none of what can be loaded: a torch.export program \(.pt2\)"),
+        ("model.tflite", r"'model.tflite' is of no known kind: a torch.export program \(.pt2\)"),
         ("no-such.pt2", r"local model no-such.pt2 cannot be read: No such file"),
         ("no-such.ts", r"local model no-such.ts cannot be read: No such file"),
         ("no_such_package:make", r"local model = 'no_such_package:make': cannot import"),
