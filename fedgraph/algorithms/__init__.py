@@ -26,7 +26,18 @@ A Flower strategy or the engine runs them; by hand, one exchange looks so:
 from fedgraph.algorithms.algorithm import Algorithm
 from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
-from fedgraph.algorithms.model_rows import ModelRows, Models, check_rows, combined, filled, matrix, mixed, written
+from fedgraph.algorithms.kept import check_state
+from fedgraph.algorithms.model_rows import (
+    ModelRows,
+    Models,
+    check_models,
+    check_rows,
+    combined,
+    filled,
+    matrix,
+    mixed,
+    written,
+)
 
 __all__ = [
     "Algorithm",
@@ -40,7 +51,9 @@ __all__ = [
     "Round",
     "RunFacts",
     "State",
+    "check_models",
     "check_rows",
+    "check_state",
     "combined",
     "filled",
     "matrix",

@@ -23,6 +23,8 @@ from fedgraph.support.settings import Configured, S
 
 log = logging.getLogger("fedgraph")
 
+_FIRST = 'return {"models": models}, and whatever else is remembered'
+
 
 class Algorithm(Configured[S]):
     """Base class of algorithms, subscripted by their settings: ``class SFL(Algorithm[SFLSettings])``.
@@ -58,6 +60,8 @@ class Algorithm(Configured[S]):
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
+        if type(self).round is Algorithm.round and type(self).aggregate is Algorithm.aggregate:
+            raise RunError(f"{self.class_name} needs an aggregate, or a round of its own: see fedgraph.algorithms")
 
     # ---- what an algorithm has to say -------------------------------------------------------------------------------
 
@@ -67,7 +71,7 @@ class Algorithm(Configured[S]):
 
     def aggregate(self, clients: Clients, state: State, answers: Answers) -> Tensor:
         """Return the next models of the clients that have answered, ``[present, parameters]``."""
-        raise NotImplementedError(f"{self.class_name} needs an aggregate, or a round of its own")
+        raise NotImplementedError
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
         """Run a round, numbered from 1: yield what is asked, take the answers, return the next state.
@@ -92,6 +96,16 @@ class Algorithm(Configured[S]):
 
     # ---- how it is run ---------------------------------------------------------------------------------------------
 
+    def first_state(self, clients: Clients, models: Models) -> State:
+        """Return what ``init`` does. Raises RunError, with what to do, when it is no dict with ``models``."""
+        returned: object = self.init(clients, models)
+        where = f"{self.class_name}.init returned"
+        if not isinstance(returned, dict):
+            raise RunError(f"{where} {type(returned).__name__} in place of a state: {_FIRST}")
+        if "models" not in returned:
+            raise RunError(f"{where} a state without models: {_FIRST}")
+        return returned
+
     def begin(self, clients: Clients, state: State, number: int) -> tuple[Round, Ask]:
         """Begin a round, and return it with the first exchange that it asks for.
 
@@ -104,12 +118,30 @@ class Algorithm(Configured[S]):
                 f"{where} is no generator: have it yield what clients are asked, `answers = yield self.ask(...)`"
             )
         try:
-            ask = next(begun)
+            ask = self._proceeding(begun, None, clients.graph)
         except StopIteration:
             raise RunError(f"{where} ended without an exchange: have it yield an Ask, `answers = yield ...`") from None
         if not isinstance(ask, Ask):
             raise RunError(f"{where} yielded {type(ask).__name__} in place of an Ask: see fedgraph.algorithms.Ask")
         return begun, ask
+
+    def proceed(self, begun: Round, answers: Answers) -> Ask:
+        """Hand the answers of an exchange to a round, and return the next that it asks for; StopIteration at its end.
+
+        An error of a round that looks for a client graph where there is none gets a note that says what to do.
+        """
+        return self._proceeding(begun, answers, answers.graph)
+
+    def _proceeding(self, begun: Round, answers: Answers | None, graph: ClientGraph | None) -> Ask:
+        try:
+            return begun.send(answers)  # type: ignore[arg-type]
+        except AttributeError as error:
+            if graph is None and error.obj is None and hasattr(ClientGraph, error.name or ""):
+                error.add_note(
+                    f"No client graph is given, so that answers.graph and clients.graph are None: set needs_graph = "
+                    f"True in {self.class_name}, for a run without one to be refused"
+                )
+            raise
 
     def after(self, before: State, returned: object) -> State:
         """Return the state that ``round`` has returned. Raises RunError for anything but a state like ``before``."""

@@ -8,12 +8,18 @@ and writes them as columns of the same matrix.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Never
 
 import torch
 from torch import Tensor
 
 from fedgraph.models import Layout
 from fedgraph.support.errors import ReplyError, RunError
+
+_IN_PLACE = (
+    "compute with matrix(models), and return written(models, positions, rows), mixed(...) or filled(...), of "
+    "fedgraph.algorithms, which take one tensor as well"
+)
 
 _AT_ONCE = 1 << 23
 """Most numbers that are computed with at once, 32 MiB of them; of more, columns are taken in blocks."""
@@ -89,6 +95,23 @@ class ModelRows:
                 if name not in self.layout.names:
                     self.models[place][name] = value.clone()
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Never:
+        """Refuse to be taken for a tensor, with what to write."""
+        raise TypeError(f"models of a Flower app are not a tensor, for torch's {_name(function)}: {_IN_PLACE}")
+
+    def __getattr__(self, name: str) -> Never:
+        if not hasattr(Tensor, name):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        raise AttributeError(f"models of a Flower app are not a tensor, and have no '{name}': {_IN_PLACE}")
+
+    def _is_no_tensor(self, *operands: object) -> Never:
+        raise TypeError(f"models of a Flower app are not a tensor, to compute with or to index: {_IN_PLACE}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _is_no_tensor
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = _is_no_tensor
+    __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __setitem__ = __iter__ = _is_no_tensor
+
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[str, slice, slice]]:
         """Yield the tensors that columns lie in: name, places in the tensor, and places among the columns."""
         first = 0
@@ -144,9 +167,9 @@ def mixed(models: Models, positions: Tensor, rows: Models, mix: Callable[[Tensor
     """
     if isinstance(models, Tensor):
         return written(models, positions, mix(matrix(rows)))
-    assert isinstance(rows, ModelRows)
-    for start, stop in _blocks(*rows.shape):
-        models.write(positions, start, mix(rows.columns(start, stop)))
+    for start, stop in _blocks(len(rows), rows.shape[1]):
+        part = rows.columns(start, stop) if isinstance(rows, ModelRows) else rows[:, start:stop]
+        models.write(positions, start, mix(part))
     return models
 
 
@@ -163,9 +186,20 @@ def combined(models: Models, combine: Callable[[Tensor], Tensor]) -> Tensor:
     return whole
 
 
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", function))
+
+
 def _blocks(clients: int, parameters: int) -> list[tuple[int, int]]:
     width = max(_AT_ONCE // max(clients, 1), 1)
     return [(start, min(start + width, parameters)) for start in range(0, parameters, width)]
+
+
+def check_models(where: str, returned: object, models: Models) -> None:
+    """Check that what an algorithm returned are models of all clients, as ``models`` are; see :func:`check_rows`."""
+    shape, meaning = tuple(models.shape), "a row for each client, in the order of their names, and a column for each"
+    meaning += ' parameter; where clients are absent, written(state["models"], answers.positions, rows) has all rows'
+    check_rows(where, returned, shape, meaning, models)
 
 
 def check_rows(where: str, returned: object, shape: tuple[int, ...], meaning: str, models: Models) -> None:

@@ -7,7 +7,7 @@ Keys are in kebab case. Unknown keys are refused; the message lists the known on
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Generic, get_args
+from typing import Annotated, Any, ClassVar, Generic, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import TypeVar
@@ -107,14 +107,27 @@ class Configured(Generic[S]):
     settings: S
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Set ``settings_type`` from the brackets."""
+        """Set ``settings_type`` from the brackets. Raises TypeError when they have no class of :class:`Settings`."""
         super().__init_subclass__(**named)
         if "settings_type" in vars(cls):
             return
-        for argument in (argument for base in vars(cls).get("__orig_bases__", ()) for argument in get_args(base)):
-            kind = getattr(argument, "__bound__", None) or argument
-            if isinstance(kind, type) and issubclass(kind, Settings):
-                cls.settings_type = kind
+        for base in vars(cls).get("__orig_bases__", ()):
+            given = get_args(base)
+            kinds = [getattr(argument, "__bound__", None) or argument for argument in given]
+            found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)]
+            if found:
+                cls.settings_type = found[-1]
+            elif given and issubclass(get_origin(base), Configured) and not any(_is_variable(each) for each in given):
+                names = ", ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+                raise TypeError(
+                    f"class {cls.__name__}({get_origin(base).__name__}[{names}]): settings are a class derived from "
+                    f"fedgraph.support.settings.Settings, which {names} is not"
+                )
+
+
+def _is_variable(argument: Any) -> bool:
+    # The TypeVar of typing and that of typing_extensions need not be one class.
+    return hasattr(argument, "__bound__")
 
 
 def part_of(kind: type[S], table: Mapping[str, Any], where: str) -> S:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedgraph.algorithms import Algorithm, Answers, Ask, Clients, RunFacts, check_rows
+from fedgraph.algorithms import Algorithm, Answers, Ask, Clients, RunFacts, check_models, check_state
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph
@@ -128,7 +128,8 @@ class AlgorithmRun:
         self.progress = Progress()
         self.defence = Defence(plan.defence, federation, self.layout.num_trainable)
         row = self.layout.row(initial) if own is None else initial_model(own, plan.seed)
-        self.state = algorithm.init(self.clients, row.repeat(len(self.clients), 1))
+        self.state = algorithm.first_state(self.clients, row.repeat(len(self.clients), 1))
+        check_state(f"{algorithm.class_name}.init returned", algorithm.saved(self.state))
         taken = sorted(self.state.keys() & set(_KEPT_BY_THE_ENGINE))
         if taken:
             raise RunError(
@@ -167,13 +168,14 @@ class AlgorithmRun:
             # In turns, who is absent keeps its model, and nothing stands in for it.
             answers = replies.answers() if in_turns else self._answers(number, ask, replies)
             try:
-                ask = begun.send(answers)
+                ask = algorithm.proceed(begun, answers)
             except StopIteration as end:
                 after = algorithm.after(self.state, end.value)
                 break
         if in_turns:
             self.absence.enforce(number, joined(self.federation, reports))
         self._check_models(number, after["models"])
+        check_state(f"{algorithm.class_name}.round, in round {number}, returned", algorithm.saved(after))
         self.state = after
 
     def measure(self, number: int, nodes: Nodes) -> Replies:
@@ -235,8 +237,7 @@ class AlgorithmRun:
     def _check_models(self, number: int, models: Tensor) -> None:
         """Raise RunError if the algorithm did not make a finite model for each client."""
         where = f"{self.algorithm.class_name}.round, in round {number}, returned"
-        meaning = "a row for each client, in the order of their names, and a column for each parameter"
-        check_rows(f"{where} models", models, tuple(self.models.shape), meaning, self.models)
+        check_models(f"{where} models", models, self.models)
         names = self.federation.names
         bad = [name for name, fine in zip(names, models.isfinite().all(1).tolist(), strict=True) if not fine]
         if bad:

@@ -9,7 +9,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedgraph.algorithms import Algorithm, Clients, ModelRows, State
+from fedgraph.algorithms import Algorithm, Clients, ModelRows, State, check_models, check_state, matrix, written
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record, to_record
 from fedgraph.models import PersonalLayers, PersonalLayersSettings
@@ -60,9 +60,8 @@ class AppState:
     @property
     def models(self) -> ModelRows:
         """Their models."""
-        models = self.state["models"]
-        assert isinstance(models, ModelRows)
-        return models
+        rows: ModelRows = self.state["models"]
+        return rows
 
     def readout(self) -> ArrayRecord | None:
         """Return the read-out; None before the first round, and for a method that has none.
@@ -85,12 +84,19 @@ class AppState:
             self._private = {name: model[name] for name in rows.own}
             self.clients = self._as_clients(tuple(everybody), torch.ones(len(everybody), dtype=torch.int64), rows)
             self._algorithm.check(self.clients)
-            self.state = self._algorithm.init(self.clients, rows)
+            first = self._algorithm.first_state(self.clients, rows)
+            self.state = _with_rows(f"{self._algorithm.class_name}.init returned", first, rows)
             return []
         new = sorted(set(names) - set(self.clients.names))
         if new:
             self._grow(self.clients, new, arrays)
         return new
+
+    def take(self, number: int, returned: object) -> None:
+        """Go on with the state that a round has returned, whose models may be one tensor."""
+        after = self._algorithm.after(self.state, returned)
+        where = f"{self._algorithm.class_name}.round, in round {number}, returned"
+        self.state = _with_rows(where, after, self.models)
 
     def count(self, numbers: Mapping[str, int]) -> None:
         """Note numbers of training examples."""
@@ -127,7 +133,7 @@ class AppState:
         rows = ModelRows([models[name] for name in names], self.models.own)
         counts = torch.ones(len(names), dtype=torch.int64).index_copy(0, places, old.num_examples)
         self.clients = self._as_clients(names, counts, rows)
-        fresh = self._algorithm.init(self.clients, rows)
+        fresh = self._algorithm.first_state(self.clients, rows)
         self.state = {**{name: grown(self.state[name], fresh[name], places) for name in fresh}, "models": rows}
 
     def _own_layers(self, model: Mapping[str, Tensor]) -> list[str]:
@@ -142,6 +148,17 @@ class AppState:
         graph = None if self._graph is None else self._graph.subgraph(names)
         own = self._initial_of if names and self._initial_of(names[0]) is not None else None
         return Clients(names, counts, rows.layout, graph, self._seed, own)  # type: ignore[arg-type]
+
+
+def _with_rows(where: str, state: State, rows: ModelRows) -> State:
+    """Return a state with its models written to ``rows``. Raises RunError for what is no state with such models."""
+    check_state(where, {name: value for name, value in state.items() if name != "models"})
+    models = state["models"]
+    if models is not rows:
+        whole = matrix(models) if isinstance(models, ModelRows) else models
+        check_models(f"{where} models", whole, rows)
+        written(rows, torch.arange(len(rows)), whole)
+    return {**state, "models": rows}
 
 
 class _ClientArrays(Mapping[str, ArrayRecord]):

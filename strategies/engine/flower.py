@@ -100,6 +100,8 @@ class FlowerStrategy(FedAvg):
     def __init__(
         self, graph: ClientGraph | None = None, *, seed: int = 0, save_to: str | Path | None = None, **keywords: Any
     ) -> None:
+        if not hasattr(self, "algorithm_class"):
+            raise TypeError(f"{type(self).__name__} has no algorithm: set algorithm_class = YourAlgorithm in the class")
         kind = self.algorithm_class.settings_type
         flower = set(inspect.signature(FedAvg.__init__).parameters) - {"self"}
         unknown = sorted(set(keywords) - set(kind.model_fields) - flower)
@@ -319,16 +321,19 @@ class FlowerStrategy(FedAvg):
             heard += usable
             if self._progress is None and usable:
                 self._begin(number)
+                usable = [reply for reply in usable if self._is_asked(reply.name)]
             if not usable and (self._progress is None or self._ask.to is None):
                 self._progress = None
                 log.warning("round %d: no usable answer, so that nothing is aggregated", number)
                 return None, None
             assert self._progress is not None
             try:
-                self._ask = self._progress.send(answers(self._app.everybody, self._app.models, self._ask, usable))
+                self._ask = self.algorithm.proceed(
+                    self._progress, answers(self._app.everybody, self._app.models, self._ask, usable)
+                )
             except StopIteration as end:
                 self._progress = None
-                self._app.state = self.algorithm.after(self._app.state, end.value)
+                self._app.take(number, end.value)
                 break
             sent = self._messages(self._ask, number, self._config, self._grid, MessageType.TRAIN)
             replies = list(self._grid.send_and_receive(sent, timeout=self._timeout))
@@ -387,6 +392,10 @@ class FlowerStrategy(FedAvg):
     def _begin(self, number: int) -> None:
         self._progress, self._ask = self.algorithm.begin(self._app.everybody, self._app.state, number)
 
+    def _is_asked(self, name: str) -> bool:
+        """Return whether the exchange is with a client; before the first round is begun all are sent something."""
+        return self._ask.to is None or self._app.everybody.names.index(name) in self._ask.to.tolist()
+
     def _messages(self, ask: Ask, number: int, config: ConfigRecord, grid: Grid, kind: str) -> Iterable[Message]:
         """Return the messages of an exchange, one by one where a grid can take them so: models may be large."""
         config["server-round"] = number
@@ -404,6 +413,7 @@ class FlowerStrategy(FedAvg):
     def _usable(self, number: int, replies: Iterable[Message], kind: str) -> list[AppReply]:
         """Return the usable replies in the order of names, note their metrics, and say what is wrong with others."""
         found: dict[str, AppReply] = {}
+        nodes: dict[str, int] = {}
         for message in list(replies):
             node = message.metadata.src_node_id
             whose = self._members.name_of.get(node, f"node {node}")
@@ -418,9 +428,11 @@ class FlowerStrategy(FedAvg):
             except ReplyError as error:
                 log.warning("round %d, %s: no usable answer of client '%s': %s", number, _KINDS[kind], whose, error)
                 continue
-            found[whose] = reply
+            found[whose], nodes[whose] = reply, node
         if self._app.clients is None and found:
             self._admit(found)
+            # From now on they are known by name, for what else the round asks.
+            self._selected = nodes
         if kind == "train" and found:
             self._count(found)
         usable = [found[name] for name in sorted(found)]

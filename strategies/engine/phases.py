@@ -269,6 +269,11 @@ class PhasesRun:
 
     def _addressed(self, asked: Request | Callable[[tuple[str, ...]], Request], names: tuple[str, ...] = ()) -> Request:
         plan, request = self.plan, asked(names) if callable(asked) else asked
+        if not isinstance(request, Request):
+            raise RunError(
+                f"{self.class_name}.phases asks with {type(request).__name__} in place of a Request: give an instance "
+                "of fedgraph.messages.Request, or of a class derived from it"
+            )
         return replace(request, client=plan.client, experiment=plan.experiment, run=request.run or plan.folder.name)
 
     # ---- who is there ----------------------------------------------------------------------------------------------

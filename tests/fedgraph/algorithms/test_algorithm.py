@@ -66,7 +66,7 @@ def run(kind, present=(0, 1), models=None):
     names = tuple(CLIENTS.names[place] for place in present)
     answers = Answers(places, names, theta, CLIENTS.num_examples[places], None, torch.ones(len(names)).bool())
     try:
-        begun.send(answers)
+        algorithm.proceed(begun, answers)
     except StopIteration as end:
         return algorithm.after(state, end.value)
     raise AssertionError("one exchange is all")
@@ -91,8 +91,42 @@ def test_a_measurement_is_the_exchange_of_a_round_without_training():
 
 
 def test_an_algorithm_without_mathematics_says_what_it_needs():
-    with pytest.raises(NotImplementedError, match="Algorithm needs an aggregate, or a round of its own"):
-        run(Algorithm)
+    with pytest.raises(RunError, match="Algorithm needs an aggregate, or a round of its own"):
+        Algorithm(Settings())
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (torch.zeros(2, 2), r'First.init returned Tensor in place of a state: return \{"models": models\}'),
+        ({"velocity": 0.0}, r'First.init returned a state without models: return \{"models": models\}'),
+    ],
+)
+def test_what_is_no_first_state_is_explained(returned, words):
+    class First(Doubled):
+        def init(self, clients, models):
+            return returned
+
+    with pytest.raises(RunError, match=words):
+        First(Settings()).first_state(CLIENTS, torch.zeros(2, 2))
+
+
+class OfNeighbours(Doubled):
+    def aggregate(self, clients, state, answers):
+        return answers.graph.propagate(answers.parameters, hops=1)
+
+
+class OfNothing(Doubled):
+    def aggregate(self, clients, state, answers):
+        return clients.initial.elsewhere
+
+
+@pytest.mark.parametrize(("kind", "told"), [(OfNeighbours, True), (OfNothing, False)])
+def test_a_round_that_looks_for_a_graph_where_none_is_given_is_told_how_to_need_one(kind, told):
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute") as caught:
+        run(kind)
+    notes = getattr(caught.value, "__notes__", [])
+    assert any(f"needs_graph = True in {kind.__name__}" in note for note in notes) == told
 
 
 @pytest.mark.parametrize(
@@ -159,6 +193,8 @@ def test_a_mixture_is_that_of_the_matrix_whatever_is_computed_at_once(monkeypatc
     expected = mixed(whole.clone(), present, matrix(answers), lambda part: weights @ part)
     found = mixed(rows(), present, answers, lambda part: weights @ part)
     torch.testing.assert_close(matrix(found), expected, rtol=1e-3, atol=1e-3)  # a part of it is half precision
+    beside = mixed(rows(), present, matrix(answers), lambda part: weights @ part)
+    assert torch.equal(matrix(beside), matrix(found))
     torch.testing.assert_close(combined(found, lambda part: part.mean(0)), matrix(found).mean(0))
     assert torch.equal(matrix(filled(found, whole[1])), matrix(rows())[1].expand(3, -1))
 
@@ -172,6 +208,33 @@ def test_arrays_of_ones_own_are_in_no_column_and_are_taken_over():
     assert models.models[2]["half"].tolist() == [7] * 4
     assert models.models[2]["count"] == 99
     assert torch.equal(matrix(models), matrix(rows(own=["half"])))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda models: models + 1,
+        lambda models: 0.5 * models,
+        lambda models: torch.zeros(3, 11) - models,
+        lambda models: models - torch.zeros(3, 11),
+        lambda models: models @ torch.zeros(11, 2),
+        lambda models: models[torch.tensor([0, 1])],
+        list,
+        torch.zeros_like,
+        lambda models: torch.stack([models, models]),
+        lambda models: models.mean(dim=0),
+        lambda models: models.clone(),
+    ],
+)
+def test_rows_that_are_taken_for_a_tensor_say_what_to_write(use):
+    words = r"models of a Flower app are not a tensor.*matrix\(models\).*written\(.*mixed\(.*filled\("
+    with pytest.raises((TypeError, AttributeError), match=words):
+        use(rows())
+
+
+def test_rows_lack_other_attributes_as_any_object_does():
+    with pytest.raises(AttributeError, match="^'ModelRows' object has no attribute 'weights'$"):
+        _ = rows().weights
 
 
 def test_double_precision_is_that_of_the_matrix():

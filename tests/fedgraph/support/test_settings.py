@@ -1,8 +1,8 @@
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import Schedule, Settings, of_keywords, parse, value_at
+from fedgraph.support.settings import Configured, Schedule, Settings, of_keywords, parse, value_at
 
 
 class Example(Settings):
@@ -56,3 +56,16 @@ def test_keywords_of_a_call_are_named_as_fields():
         of_keywords(Example, {"num_step": 5}, "make")
     with pytest.raises(ValueError, match=r"make: num_steps: Input should be a valid integer.*\(got 'x'\)"):
         of_keywords(Example, {"num_steps": "x"}, "make")
+
+
+class OfPydantic(BaseModel):
+    rate: float = 0.1
+
+
+@pytest.mark.parametrize(("kind", "name"), [(OfPydantic, "OfPydantic"), (dict, "dict"), (dict[str, int], "dict")])
+def test_brackets_with_no_settings_are_refused_where_the_class_is_defined(kind, name):
+    words = rf"class Mine\(Configured\[{name}\]\): settings are a class derived from fedgraph.support.settings.Settings"
+    with pytest.raises(TypeError, match=words):
+
+        class Mine(Configured[kind]):
+            pass

@@ -114,3 +114,34 @@ def test_the_state_of_another_algorithm_is_not_loaded():
     run.load(saved)
     with pytest.raises(KeyError, match="in place of"):
         made(Other).load(saved)
+
+
+class ByPosition(TwoOfThree):
+    def init(self, clients, models):
+        return {"models": models, "told": {0: 1.0}}
+
+
+class WithTuple(TwoOfThree):
+    def round(self, clients, state, number):
+        return {**(yield from super().round(clients, state, number)), "told": (1, 2)}
+
+
+def test_a_state_that_would_not_be_the_same_in_a_resumed_run_is_refused_in_the_first_round():
+    with pytest.raises(RunError, match=r'ByPosition.init returned state\["told"\] with the key 0 of type int'):
+        made(ByPosition)
+    with pytest.raises(RunError, match=r'WithTuple.round, in round 1, returned state\["told"\] of type tuple'):
+        one_round(made(WithTuple), {})
+
+
+class OfThosePresent(TwoOfThree):
+    def round(self, clients, state, number):
+        answers = yield self.ask(clients, state)
+        return {**state, "models": answers.parameters}
+
+
+def test_rows_of_those_present_alone_are_refused_with_what_has_all():
+    words = (
+        r'OfThosePresent.round, in round 1, returned models \[2, 2\] in place of \[3, 2\].*written\(state\["models"\]'
+    )
+    with pytest.raises(RunError, match=words):
+        one_round(made(OfThosePresent, on_missing="skip"), {1: "b"})

@@ -17,10 +17,11 @@ from flwr.clientapp.mod import fixedclipping_mod, message_size_mod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fedgraph import ClientGraph
-from fedgraph.algorithms import matrix
+from fedgraph.algorithms import Algorithm, matrix, written
 from fedgraph.clients import Peers, alignment, client_name, proximity
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.strategies import CGSV, IPA, SFL, FedAtt, FedPer, LGFedAvg, PFedGraph, SFLStar
+from fedgraph.strategies.engine.flower import FlowerStrategy
 from fedgraph.support.errors import FedgraphError, IdentityError, RunError
 
 NAMES = ("county", "mercy", "saint-luke", "valley")
@@ -733,6 +734,127 @@ def test_mods_of_flower_around_it():
 def test_what_is_refused(make, words):
     with pytest.raises((TypeError, FedgraphError), match=words):
         make()
+
+
+# ---- algorithms of one's own
+
+
+def of(algorithm):
+    """Return the strategy of an algorithm."""
+    return type(f"{algorithm.__name__}Strategy", (FlowerStrategy,), {"algorithm_class": algorithm})
+
+
+class Twice(Algorithm):
+    """All clients train, or the first three; then those train again that have answered."""
+
+    first = None
+
+    def round(self, clients, state, number):
+        for to in (self.first, None):
+            answers = yield replace(self.ask(clients, state), to=to)
+            mean = answers.average(answers.num_examples)
+            rows = answers.parameters + mean
+            state = {**state, "models": written(state["models"], answers.positions, rows / 2)}
+        return state
+
+
+class FirstThreeTwice(Twice):
+    first = torch.arange(3)
+
+
+@pytest.mark.parametrize("algorithm", [Twice, FirstThreeTwice])
+def test_a_round_of_two_exchanges_is_the_same_with_a_graph_and_without(algorithm):
+    without, beside = of(algorithm)(), of(algorithm)(ClientGraph.complete(NAMES))
+    apps = Plain(), Plain()
+    for strategy, app in zip((without, beside), apps, strict=True):
+        strategy.start(app.grid(), initial(), num_rounds=2)
+    assert without.round == 2
+    assert same(arrays(without), arrays(beside))
+    assert len(apps[0].sent) == (16 if algorithm is Twice else 15), "the first contact is with all"
+
+
+class Tensors(Algorithm):
+    """Models as one tensor, as an algorithm for experiments may have them."""
+
+    def init(self, clients, models):
+        return {"models": matrix(models), "velocity": torch.zeros(*models.shape)}
+
+    def round(self, clients, state, number):
+        answers = yield self.ask(clients, state)
+        velocity = 0.5 * state["velocity"] + answers.parameters - matrix(state["models"])
+        return {"models": matrix(state["models"]) + velocity, "velocity": velocity}
+
+
+class Rows(Tensors):
+    def init(self, clients, models):
+        return {**super().init(clients, models), "models": models}
+
+    def round(self, clients, state, number):
+        after = yield from super().round(clients, state, number)
+        return {**after, "models": written(state["models"], torch.arange(len(clients)), after["models"])}
+
+
+class AsAnswered(Algorithm):
+    def round(self, clients, state, number):
+        answers = yield self.ask(clients, state)
+        return {**state, "models": answers.models}
+
+
+class Unchanged(Algorithm):
+    def aggregate(self, clients, state, answers):
+        return answers.parameters
+
+
+@pytest.mark.parametrize(("algorithm", "other"), [(Tensors, Rows), (AsAnswered, Unchanged)])
+def test_models_may_be_returned_as_one_tensor_or_as_they_were_answered(algorithm, other):
+    one, two = of(algorithm)(), of(other)()
+    for strategy in (one, two):
+        strategy.start(Plain().grid(), initial(), num_rounds=3)
+    assert one.round == 3
+    assert same(arrays(one), arrays(two))
+
+
+class TooFew(Tensors):
+    def round(self, clients, state, number):
+        answers = yield self.ask(clients, state)
+        return {**state, "models": answers.parameters[:2]}
+
+
+class Arithmetic(Algorithm):
+    def round(self, clients, state, number):
+        answers = yield self.ask(clients, state)
+        return {**state, "models": state["models"] + answers.parameters}
+
+
+class Tuples(Unchanged):
+    def init(self, clients, models):
+        return {"models": models, "seen": ()}
+
+
+class Incomplete(Algorithm):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        (TooFew, r"TooFew.round, in round 1, returned models \[2, 3\] in place of \[4, 3\].*answers.positions"),
+        (Arithmetic, r"models of a Flower app are not a tensor.*matrix\(models\)"),
+        (Tuples, r'Tuples.init returned state\["seen"\] of type tuple'),
+        (Incomplete, "Incomplete needs an aggregate, or a round of its own"),
+    ],
+)
+def test_what_an_algorithm_does_wrongly_is_told(algorithm, words):
+    with pytest.raises((RunError, TypeError), match=words):
+        of(algorithm)().start(Plain().grid(), initial(), num_rounds=1)
+
+
+def test_a_strategy_without_an_algorithm_says_what_to_set():
+    class Mine(FlowerStrategy):
+        pass
+
+    with pytest.raises(TypeError, match="Mine has no algorithm: set algorithm_class = YourAlgorithm"):
+        Mine()
 
 
 def test_strategies_of_flower_are_there_under_their_names():

@@ -252,6 +252,9 @@ def test_what_an_algorithm_does_wrongly_is_told(tmp_path):
 
     with pytest.raises(RunError, match="Endless.phases returned NoneType in place of an Outcome"):
         running(tmp_path, Endless).run(grid(Nodes()))
+    algorithm, _ = of(Query({"what": "numbers"}, numbers))
+    with pytest.raises(RunError, match="Stepping.phases asks with dict in place of a Request"):
+        running(tmp_path, algorithm).run(grid(Nodes()))
 
 
 def test_a_request_that_names_a_run_keeps_the_name(tmp_path):
