@@ -77,6 +77,10 @@ def of_one(model):
     return None
 
 
+def without_rate(model, examples, local_steps, batch_size):
+    return None
+
+
 def returns_text(model, examples, **others):
     return "trained"
 """
@@ -186,6 +190,12 @@ def test_what_does_not_fit_is_refused(tables, run_experiment, name, own, functio
 def test_keys_that_would_have_no_effect_are_refused(tables, run_experiment):
     own = with_method(tables, "fedavg")
     own["train"]["momentum"] = 0.9
+    decayed = with_method(tables, "fedavg", function="without_rate")
+    decayed["train"] |= {"learning-rate-decay": 0.5, "learning-rate": 0.01}
+    with pytest.raises(
+        FedgraphError, match="learning-rate-decay would have no effect: .* no parameter 'learning_rate'"
+    ):
+        run_experiment(decayed)
     with pytest.raises(FedgraphError, match=r"\[train\] momentum would have no effect: .* no parameter 'momentum'"):
         run_experiment(own)
 

@@ -12,10 +12,7 @@ from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import load_object
 
 PACKAGES = ("fedgraph.algorithms", "fedgraph.strategies")
-"""Built-in methods are the classes in their modules that have a ``name``, and a title, needs and paper beside it.
-
-Algorithms come first: a strategy that runs one in a Flower app has its name too.
-"""
+"""Built-in methods are the classes in their modules that have a ``name``, and a title, needs and paper beside it."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ class OwnFunction:
         if ignored:
             raise ExperimentError(
                 f"[train] {ignored[0]} would have no effect: the function '{self.path}' has no parameter "
-                f"'{_name(ignored[0])}'; give it one, or leave the key out"
+                f"'{_PART_OF.get(ignored[0], _name(ignored[0]))}'; give it one, or leave the key out"
             )
 
     def _takes(self, name: str) -> bool:

@@ -37,10 +37,6 @@ log = logging.getLogger("fedgraph")
 
 AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 
-_SAID_BY_THE_ALGORITHM = (
-    *("name", "title", "needs", "paper", "settings_type", "uses_graph", "needs_graph", "own_models"),
-    *("defences", "may_change", "default_client"),
-)
 _FILE = "strategy.safetensors"
 _POLL_SECONDS = 0.5
 _KINDS = {"train": "training", "evaluate": "evaluation"}
@@ -87,15 +83,7 @@ class FlowerStrategy(FedAvg):
     """
 
     algorithm_class: ClassVar[type[Algorithm[Any]]]
-    default_client: ClassVar[str | type] = ""
     needs_names: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **named: Any) -> None:
-        """Take over what the algorithm says of itself."""
-        super().__init_subclass__(**named)
-        if "algorithm_class" in vars(cls):
-            for attribute in _SAID_BY_THE_ALGORITHM:
-                setattr(cls, attribute, getattr(cls.algorithm_class, attribute))
 
     def __init__(
         self, graph: ClientGraph | None = None, *, seed: int = 0, save_to: str | Path | None = None, **keywords: Any
