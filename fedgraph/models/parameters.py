@@ -114,13 +114,16 @@ def flattened(state: Mapping[str, Tensor]) -> Tensor:
 def finite_rows(matrix: Tensor) -> Tensor:
     """Find the rows of ``[clients, ...]`` without NaN and infinite values.
 
-    One pass over everything: a finite sum has finite terms. Only rows with another sum are checked number by number.
+    One pass over everything: a finite sum has finite terms. Only rows with another sum are checked number by number,
+    and a row that was expanded to many is looked at once.
 
     Returns
     -------
     Tensor
         bool ``[clients]``.
     """
+    if len(matrix) > 1 and matrix.stride(0) == 0:
+        return finite_rows(matrix[:1]).expand(len(matrix))
     rows = matrix.reshape(len(matrix), math.prod(matrix.shape[1:]))
     finite = rows.sum(dim=1).isfinite()
     suspects = (~finite).nonzero().flatten()

@@ -134,24 +134,28 @@ class Cohort:
             if optimizer_state is not None:
                 check_state(optimizer_state, kept)
                 kept = {name: value.to("cpu", copy=True) for name, value in optimizer_state.items()}
-        result = torch.empty(clients, self.model.layout.num_parameters).copy_(parameters.detach())
+        start, result = parameters.detach(), torch.empty(clients, self.model.layout.num_parameters)
         loss = torch.full((clients,), torch.nan)
         steps = torch.zeros(clients, dtype=torch.int64)
 
         def train(chosen: slice) -> None:
             block = self._block(chosen)
-            # Copies of a block's own: autograd would notice what other threads write into a shared tensor.
-            matrix = result[block.rows].to(self.device, copy=True)
+            # In place where rows lie together. Of `data`, since autograd counts changes of a tensor and all its views,
+            # and other threads change theirs.
+            shared = isinstance(block.rows, slice) and self.device.type == "cpu"
+            matrix = result.data[block.rows].copy_(start[block.rows]) if shared else start[block.rows].to(self.device)
             moments = {name: value[block.rows].to(self.device, copy=True) for name, value in kept.items()}
             used = moments or fresh_state(self.settings, len(matrix), trainable, self.device)
             mean_loss, count = self._training.run(block, matrix, used, round, gradient_term)
             loss[block.rows], steps[block.rows] = mean_loss.to("cpu", torch.float32), count.cpu()
-            result[block.rows] = matrix.cpu()
+            if not shared:
+                result[block.rows] = matrix.cpu()
             for name, value in moments.items():
                 kept[name][block.rows] = value.cpu()
 
         if self._function is not None:
             self._function.check_terms(gradient_term)
+            result.copy_(start)
             for row in (self._num_examples > 0).nonzero().flatten().tolist():
                 result[row], loss[row] = self._function.train(
                     self.model,
@@ -168,6 +172,8 @@ class Cohort:
         elif self.settings.local_steps or self.settings.local_epochs:
             self._check_batches()
             self._in_blocks(train, self.settings.batch_size, training=True)
+        else:
+            result.copy_(start)
         return TrainResult(result, loss, steps, self._num_examples.clone(), kept)
 
     def evaluate(

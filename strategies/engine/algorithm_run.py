@@ -18,7 +18,7 @@ from fedgraph.algorithms import Algorithm, Answers, Ask, Clients, RunFacts, chec
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph
-from fedgraph.models import PersonalLayers, PersonalLayersSettings, initial_model
+from fedgraph.models import PersonalLayers, PersonalLayersSettings, finite_rows, initial_model
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.absence import AbsencePolicy
 from fedgraph.strategies.engine.defence import Defence
@@ -239,7 +239,7 @@ class AlgorithmRun:
         where = f"{self.algorithm.class_name}.round, in round {number}, returned"
         check_models(f"{where} models", models, self.models)
         names = self.federation.names
-        bad = [name for name, fine in zip(names, models.isfinite().all(1).tolist(), strict=True) if not fine]
+        bad = [name for name, fine in zip(names, finite_rows(models).tolist(), strict=True) if not fine]
         if bad:
             raise RunError(
                 f"{where} NaN or infinite values for {quoted(bad)}, of answers that were finite: look for a division "
