@@ -69,7 +69,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     def model(self) -> ContextForecaster:
         """The forecaster."""
         model = ContextForecaster(parse_model(self.assignment.model), self.cohort.data.task)
-        return model.compiled() if self.cohort.settings.compile else model
+        return model.compiled() if self.cohort.settings.compiles else model
 
     def evaluate(self) -> dict[str, Tensor]:
         """Return metrics of the models with what the server made of the windows."""

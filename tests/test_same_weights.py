@@ -74,6 +74,8 @@ def changed(tables, name, changes):
     tables["experiment"]["method"] = name
     for table, values in changes.items():
         tables.setdefault(table, {}).update(values)
+    if "train" in tables:
+        tables["train"]["compile"] = False  # what is recorded depends on the processor, not on a compiler too
     if tables["experiment"]["method"] != own:
         tables.pop(own)
     return tables

@@ -70,6 +70,8 @@ class StackedModel(Protocol):
     ----------
     draws : bool
         Whether the forward pass in training draws random numbers.
+    alone : bool
+        Whether the model is computed client after client on a CPU, as with convolutions.
     native : bool
         Whether the model is computed by native code of its own on a CPU, where ``torch.compile`` has nothing to add.
     least_examples : int
@@ -85,6 +87,10 @@ class StackedModel(Protocol):
     @property
     def draws(self) -> bool:
         """Whether the forward pass in training draws random numbers."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the model is computed client after client on a CPU, as with convolutions."""
 
     @property
     def native(self) -> bool:
@@ -171,4 +177,32 @@ class Differentiated(StackedModel, Protocol):
         tuple of Tensor or None
             The sums of :func:`fedgraph.training.metrics.loss_sums`, ``[2, clients]``, and the gradient of their mean,
             ``[clients, parameters]``. None for tensors, or in a context, for which there is no such code.
+        """
+
+
+@runtime_checkable
+class Descending(Differentiated, Protocol):
+    """A model that takes steps of gradient descent itself, several at a time."""
+
+    def descend(self, loss: str, matrix: Tensor, steps: Batch, rates: Tensor, decay: float) -> Tensor | None:
+        """Take steps in place, one after the other: w <- (1 - rate decay) w - rate dL/dw.
+
+        Parameters
+        ----------
+        loss : str
+            A key of :data:`fedgraph.training.metrics.LOSSES`.
+        matrix : Tensor
+            The models, ``[clients, parameters]``.
+        steps : Batch
+            Minibatches ``[clients, steps, batch, ...]``.
+        rates : Tensor
+            Learning rates, float32 ``[clients, steps]``.
+        decay : float
+            Weight decay.
+
+        Returns
+        -------
+        Tensor or None
+            Sums over all steps as of :func:`fedgraph.training.metrics.loss_sums`, float64 ``[2, clients]``. None, and
+            the models are as they were, for tensors, or in a context, for which there is no such code.
         """

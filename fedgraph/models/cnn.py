@@ -1,7 +1,6 @@
 """A convolutional network: blocks of 3x3 convolutions with ReLU and 2x2 max pooling, then linear layers.
 
-Clients are folded into channels: one grouped convolution computes all of them. Pooling comes before ReLU, which gives
-the same result at a quarter of the cost.
+Pooling comes before ReLU, which gives the same result at a quarter of the cost.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.convolution import convolution, folded, unfolded
 from fedgraph.models.stacked import ModelFromTwin, linear
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
@@ -78,6 +78,8 @@ class CNNModel(ModelFromTwin):
     Raises ExperimentError for inputs that are no images, or images too small for that.
     """
 
+    alone = True
+
     def __init__(self, settings: CNNSettings, task: TaskSpec) -> None:
         super().__init__(task)
         least = 2 ** len(settings.channels)
@@ -96,15 +98,15 @@ class CNNModel(ModelFromTwin):
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the embeddings of images ``[clients, batch, channels, height, width]``."""
         clients, number = inputs.shape[0], 0
-        values = inputs.transpose(0, 1).flatten(1, 2)
+        values = folded(inputs)
         for block in self.settings.blocks:
             for place in range(len(block)):
                 number += 1
-                weight, bias = state[f"conv{number}.weight"].flatten(0, 1), state[f"conv{number}.bias"].flatten()
-                values = functional.conv2d(values, weight, bias, padding=1, groups=clients)
+                weight, bias = state[f"conv{number}.weight"], state[f"conv{number}.bias"]
+                values = convolution(values, weight, bias)
                 last = place == len(block) - 1
                 values = (functional.max_pool2d(values, 2) if last else values).relu()
-        values = values.unflatten(1, (clients, -1)).transpose(0, 1).flatten(2)
+        values = unfolded(values, clients).flatten(2)
         for layer in range(len(self.settings.hidden)):
             values = linear(state, f"hidden.{layer}", values).relu()
         return values, {}

@@ -1,7 +1,8 @@
-"""Fully connected layers, their loss and its gradient as one call into C++, for float32 on a CPU.
+"""Fully connected layers, their loss, and its gradient or steps down it, as one call into C++, for float32 on a CPU.
 
 Clients are computed one after the other, so that a client's activations stay in a core's cache, and without Python's
-global lock. Matrix products are PyTorch's own; they write the gradient directly into the matrix of all parameters.
+global lock. Matrix products are PyTorch's own; they write the gradient directly into the matrix of
+all parameters, or a step of descent into the models, so that a descent needs no gradient in memory.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class _Perceptron(ctypes.Structure):
     """``Perceptron`` of the C++ source, which explains the fields."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("clients", "batch", "layers")),
+        *((name, ctypes.c_int64) for name in ("clients", "steps", "batch", "layers")),
         *((name, ctypes.c_void_p) for name in ("sizes", "models")),
         ("model_step", ctypes.c_int64),
         ("inputs", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("input_step", "loss")),
-        *((name, ctypes.c_void_p) for name in ("targets", "weights", "activations", "gradients", "sums", "gradient")),
+        *((name, ctypes.c_void_p) for name in ("targets", "weights", "activations", "slopes", "sums")),
+        *((name, ctypes.c_void_p) for name in ("gradient", "rates")),
+        ("decay", ctypes.c_float),
         ("parameters", ctypes.c_int64),
     )
 
@@ -60,30 +63,70 @@ def loss_gradient(sizes: Sequence[int], loss: str, models: Tensor, batch: Batch)
     IndexError
         When a target that counts is a class without an output.
     """
+    gradient = torch.empty(models.shape)
+    sums = _computed(sizes, loss, _whole_rows(models), Batch(*(each.unsqueeze(1) for each in batch)), gradient=gradient)
+    return None if sums is None else (sums.float(), gradient)
+
+
+def descend(
+    sizes: Sequence[int], loss: str, models: Tensor, steps: Batch, rates: Tensor, decay: float
+) -> Tensor | None:
+    """Take steps of gradient descent in place: w <- (1 - rate decay) w - rate dL/dw, one after the other.
+
+    Returns sums of weighted losses and of weights of all steps, float64 ``[2, clients]``; None, and nothing is changed,
+    for tensors that the C++ code does not support. Other arguments and errors as of :func:`loss_gradient`.
+
+    Parameters
+    ----------
+    models : Tensor
+        Whose rows are contiguous.
+    steps : Batch
+        Minibatches ``[clients, steps, batch, ...]``.
+    rates : Tensor
+        Learning rates, float32 ``[clients, steps]``.
+    decay : float
+        Weight decay.
+    """
+    if not models[0].is_contiguous():
+        return None
+    return _computed(sizes, loss, models, steps, rates=rates.contiguous(), decay=decay)
+
+
+def _computed(
+    sizes: Sequence[int],
+    loss: str,
+    models: Tensor,
+    steps: Batch,
+    gradient: Tensor | None = None,
+    rates: Tensor | None = None,
+    decay: float = 0.0,
+) -> Tensor | None:
+    """Compute the gradient of one step, or go down it step after step; return the sums, float64 ``[2, clients]``."""
     classes = loss == "cross-entropy"
-    kinds = (models, batch.inputs, batch.weights) if classes else (models, *batch)
+    kinds = (models, steps.inputs, steps.weights) if classes else (models, *steps)
     suits = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in kinds)
-    compiled = library() if suits and batch.inputs.numel() else None
+    compiled = library() if suits and steps.inputs.numel() else None
     if compiled is None:
         return None
-    clients, examples = batch.inputs.shape[:2]
-    inputs = batch.inputs.flatten(2)
+    clients, count, examples = steps.inputs.shape[:3]
+    inputs = steps.inputs.flatten(3)
     parameters = sum((before + 1) * size for before, size in pairwise(sizes))
-    wanted = (clients, examples) if classes else (clients, examples, sizes[-1])
-    targets, weights = batch.targets.reshape(wanted).contiguous(), batch.weights.reshape(wanted).contiguous()
+    wanted = (clients, count, examples) if classes else (clients, count, examples, sizes[-1])
+    targets, weights = steps.targets.reshape(wanted).contiguous(), steps.weights.reshape(wanted).contiguous()
     # C++ sees addresses only.
     if (
         models.shape != (clients, parameters)
-        or inputs.shape[2] != sizes[0]
+        or inputs.shape[3] != sizes[0]
         or (classes and targets.dtype != torch.int64)
+        or (rates is not None and rates.shape != (clients, count))
     ):
         raise ValueError(f"inputs {tuple(inputs.shape)} and models {tuple(models.shape)} do not fit layers of {sizes}")
-    models, inputs = _whole_rows(models), _whole_rows(inputs)
-    sums, gradient = torch.empty(2, clients), torch.empty(clients, parameters)
-    activations, gradients = torch.empty(examples * sum(sizes[1:])), torch.empty(2 * examples * max(sizes[1:]))
+    inputs, sums = _whole_rows(inputs), torch.zeros(2, clients, dtype=torch.float64)
+    activations, slopes = torch.empty(examples * sum(sizes[1:])), torch.empty(2 * examples * max(sizes[1:]))
     layers = (ctypes.c_int64 * len(sizes))(*sizes)
     structure = _Perceptron(
         clients=clients,
+        steps=count,
         batch=examples,
         layers=len(sizes) - 1,
         sizes=ctypes.addressof(layers),
@@ -95,14 +138,16 @@ def loss_gradient(sizes: Sequence[int], loss: str, models: Tensor, batch: Batch)
         targets=targets.data_ptr(),
         weights=weights.data_ptr(),
         activations=activations.data_ptr(),
-        gradients=gradients.data_ptr(),
+        slopes=slopes.data_ptr(),
         sums=sums.data_ptr(),
-        gradient=gradient.data_ptr(),
+        gradient=None if gradient is None else gradient.data_ptr(),
+        rates=None if rates is None else rates.data_ptr(),
+        decay=decay,
         parameters=parameters,
     )
-    if compiled.perceptron_gradient(ctypes.byref(structure)):
+    if compiled.perceptron(ctypes.byref(structure)):
         raise IndexError(f"a target is not one of the classes 0 to {sizes[-1] - 1}")
-    return sums, gradient
+    return sums
 
 
 def _whole_rows(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """ResNet9, the image model of Chen et al. (IJCAI 2022, section 5.2; the layers are those of their program).
 
-Clients are folded into channels: one grouped convolution and one batch normalisation compute all of them.
+Clients are folded into channels: one convolution and one batch normalisation compute all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.convolution import convolution, folded, unfolded
 from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin
 from fedgraph.support.errors import ExperimentError
@@ -88,6 +89,8 @@ class ResNet9Model(ModelFromTwin):
     statistics as buffers. Raises ExperimentError for inputs that are no such images.
     """
 
+    alone = True
+
     def __init__(self, settings: ResNet9Settings, task: TaskSpec) -> None:
         super().__init__(task)
         if len(task.input_shape) != 3 or min(task.input_shape[1:]) < SMALLEST:
@@ -114,7 +117,7 @@ class ResNet9Model(ModelFromTwin):
         changed: dict[str, Tensor] = {}
 
         def layer(name: str, values: Tensor) -> Tensor:
-            values = functional.conv2d(values, state[f"{name}.conv.weight"].flatten(0, 1), padding=1, groups=clients)
+            values = convolution(values, state[f"{name}.conv.weight"])
             # Copies, because batch normalisation changes the running statistics in place.
             mean, variance = (
                 state[f"{name}.norm.running_{kind}"].detach().flatten().clone() for kind in ("mean", "var")
@@ -126,7 +129,7 @@ class ResNet9Model(ModelFromTwin):
                 changed[f"{name}.norm.running_var"] = variance.unflatten(0, (clients, -1))
             return values
 
-        values = layer("prep", inputs.transpose(0, 1).flatten(1, 2)).relu_()
+        values = layer("prep", folded(inputs)).relu_()
         for number in (1, 2):
             # Pooling before ReLU gives the same at a quarter of the cost.
             values = functional.max_pool2d(layer(f"layer{number}", values), 2).relu_()
@@ -136,7 +139,7 @@ class ResNet9Model(ModelFromTwin):
             values = values + branch
         values = functional.max_pool2d(layer("layer3", values), 2).relu_()
         values = functional.adaptive_max_pool2d(values, 1).flatten(1)
-        return values.unflatten(1, (clients, -1)).transpose(0, 1), changed
+        return unfolded(values, clients), changed
 
     def head(self, state: Mapping[str, Tensor], embeddings: Tensor) -> Tensor:
         """Apply the last layer, which has no bias and whose outputs are scaled."""

@@ -32,6 +32,11 @@ class ModelFromTwin(ABC):
         return False
 
     @property
+    def alone(self) -> bool:
+        """Whether clients are computed one after the other on a CPU; True for models of convolutions."""
+        return False
+
+    @property
     def native(self) -> bool:
         """Whether the model has native code; False for models of single operations, which ``torch.compile`` fuses."""
         return False

@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.conv import _ConvNd as _Convolution
 from torch.utils import _pytree
 
 from fedgraph.models.base import TaskSpec
@@ -174,6 +175,11 @@ class ModuleModel(ModelFromTwin):
         return copy.deepcopy(self._prototype)
 
     @cached_property
+    def alone(self) -> bool:
+        """Whether clients are computed one after the other on a CPU: where the module has convolutions."""
+        return any(isinstance(layer, _Convolution) for layer in self._prototype.modules())
+
+    @cached_property
     def draws(self) -> bool:
         """Whether the forward pass in training draws random numbers (dropout), determined by trying.
 
@@ -286,6 +292,9 @@ class ModuleModel(ModelFromTwin):
         # A compiled graph takes the parameters as inputs, so one module suffices for all threads.
         module = (self._prototype if torch.compiler.is_compiling() else self.module).train(training)
         one = partial(self._one, call, module)
+        if inputs.shape[0] == 1 and self.alone and not torch.compiler.is_compiling():
+            outputs, changed = one({name: value[0] for name, value in state.items()}, inputs[0])
+            return _pytree.tree_map(lambda each: each[None], outputs), {k: v[None] for k, v in changed.items()}
         if self.vectorise:
             # A generator's state is not accessible in a graph that is being compiled.
             remembers = training and not torch.compiler.is_compiling() and self.draws

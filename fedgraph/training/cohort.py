@@ -84,7 +84,7 @@ class Cohort:
     """
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
-        self.model = model.compiled() if settings.compile else model
+        self.model = model.compiled() if settings.compiles else model
         self.data = data
         self.settings = settings
         self.seed = seed
@@ -171,7 +171,8 @@ class Cohort:
                 steps[row] = 1
         elif self.settings.local_steps or self.settings.local_epochs:
             self._check_batches()
-            self._in_blocks(train, self.settings.batch_size, training=True)
+            native = self._training.descends(gradient_term)
+            self._in_blocks(train, self.settings.batch_size, training=True, native=native)
         else:
             result.copy_(start)
         return TrainResult(result, loss, steps, self._num_examples.clone(), kept)
@@ -337,22 +338,24 @@ class Cohort:
                 outputs, _ = self.model.forward(state, inputs, training=False)
             yield outputs.float(), targets, weights, present
 
-    def _in_blocks(self, job: Callable[[slice], Result], batch_size: int, training: bool = False) -> list[Result]:
+    def _in_blocks(
+        self, job: Callable[[slice], Result], batch_size: int, training: bool = False, native: bool = False
+    ) -> list[Result]:
         """Return the results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
         # Where examples influence each other, padding by other clients' rows would too.
-        size = self._clients_per_block(batch_size) if training or not self.model.mixes_examples(False) else 1
+        size = self._clients_per_block(batch_size, native) if training or not self.model.mixes_examples(False) else 1
         if self.device.type != "cpu":
             return _shrinking(job, len(self.data.names), size)
         # Draws come from a generator that all threads share.
         workers = 1 if training and self.model.draws else self.settings.workers or available_cores()
         return side_by_side(job, _slices(len(self.data.names), size), workers, self.settings.threads)
 
-    def _clients_per_block(self, batch_size: int) -> int:
+    def _clients_per_block(self, batch_size: int, native: bool) -> int:
         if self.settings.block_size is not None:
             return self.settings.block_size
         if self.model.draws:
             return 1  # each client has its own draws, whichever clients share its node
-        return self._working_set.clients_per_block(batch_size, self.device)
+        return self._working_set.clients_per_block(batch_size, self.device, native)
 
     @cached_property
     def _working_set(self) -> WorkingSet:

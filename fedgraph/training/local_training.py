@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from fedgraph.data import Augment, Split
-from fedgraph.models import Batch, Differentiated, Layout, StackedModel, TaskSpec
+from fedgraph.models import Batch, Descending, Differentiated, Layout, StackedModel, TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.batches import example_numbers, learning_rates, training_batches
@@ -22,9 +22,7 @@ from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
 from fedgraph.training.optimisers import Optimiser, clip_rows
 from fedgraph.training.settings import TrainSettings
-
-_AHEAD = 1 << 18
-"""Number of values of examples that are gathered at once."""
+from fedgraph.training.working_set import GATHERED
 
 GradientTerm = Callable[[Tensor, slice | Tensor, Tensor], Tensor]
 """``(parameters [active, trainable], clients, batch_weight [active]) -> [active, trainable]``, added to the gradient.
@@ -101,6 +99,10 @@ class LocalTraining:
         optimiser = Optimiser(settings, settings.rate(round), dict(moments))
         rates = learning_rates(settings, block.num_examples, round, self.least)
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
+        if self.descends(gradient_term) and self._descend(
+            block.split, trained, batches, active, longest, rates, settings.rate(round), total
+        ):
+            return total[0] / total[1], (counts > 0).sum(0)
         compiles = settings.compile is True and (matrix.is_cuda or not self.model.native)
         with self._own_draws(block.names[0], round, matrix.device):
             gathered = self._minibatches(block.split, batches, active, longest)
@@ -124,6 +126,36 @@ class LocalTraining:
         if running:
             matrix[:, :width] = trained
         return total[0] / total[1], (counts > 0).sum(0)
+
+    def descends(self, gradient_term: GradientTerm | None) -> bool:
+        """Return whether the model itself takes steps of plain gradient descent, client after client."""
+        settings = self.settings
+        plain = settings.optimizer == "sgd" and not settings.momentum and settings.clip_norm is None
+        return plain and gradient_term is None and self.augment is None and isinstance(self.model, Descending)
+
+    def _descend(
+        self,
+        split: Split,
+        models: Tensor,
+        batches: Tensor,
+        active: Sequence[int],
+        longest: Sequence[int],
+        rates: Tensor | None,
+        rate: float,
+        total: Tensor,
+    ) -> bool:
+        """Take all steps and add to ``total``; False, with nothing changed, where the model has no code for them."""
+        settings, model = self.settings, cast(Descending, self.model)
+        if rates is None:
+            rates = models.new_full(batches.shape[:2], rate)
+        for steps, clients, batch in self._gathered(split, batches, active, longest):
+            with autocast(settings, models.device):
+                own = rates[steps, :clients].t()
+                sums = model.descend(self._loss_name, models[:clients], batch, own, settings.weight_decay)
+            if sums is None:
+                return False
+            total[:, :clients] += sums
+        return True
 
     def _differentiated(
         self, models: Tensor, buffers: Mapping[str, Tensor], parts: Sequence[Part], compiles: bool
@@ -197,19 +229,29 @@ class LocalTraining:
         if self._unpadded:
             yield from (self._parts(split, step[:clients]) for step, clients in zip(batches, active, strict=True))
             return
+        for _, _, batch in self._gathered(split, batches, active, longest):
+            yield from (
+                [Part(slice(None), Batch(*step))] for step in zip(*(part.unbind(1) for part in batch), strict=True)
+            )
+
+    def _gathered(
+        self, split: Split, batches: Tensor, active: Sequence[int], longest: Sequence[int]
+    ) -> Iterator[tuple[slice, int, Batch]]:
+        """Yield steps that have equally many clients and examples, how many clients, and their minibatches.
+
+        Those are ``[clients, steps, batch, ...]``, padded to one length.
+        """
         start = 0
         for (clients, examples), alike in groupby(zip(active, longest, strict=True)):
             stop = start + len(list(alike))
             numbers = clients * examples * math.prod(self.task.input_shape)
-            ahead = max(1, _AHEAD // numbers) if self._written_out is not None else 1
-            for steps in batches[start:stop, :clients].split(ahead):
-                if len(steps) == 1:
-                    yield [Part(slice(None), split.batch(steps[0, :, :examples]))]
-                    continue
-                found = split.batch(steps[:, :, :examples].transpose(0, 1).flatten(1))
-                parts = (part.unflatten(1, (len(steps), examples)).unbind(1) for part in found)
-                yield from ([Part(slice(None), Batch(*part))] for part in zip(*parts, strict=True))
-            start = stop
+            ahead = max(1, GATHERED // numbers) if self._written_out is not None else 1
+            while start < stop:
+                steps = slice(start, min(start + ahead, stop))
+                chosen = batches[steps, :clients, :examples].transpose(0, 1)
+                found = split.batch(chosen.flatten(1))
+                yield steps, clients, Batch(*(part.unflatten(1, chosen.shape[1:]) for part in found))
+                start = steps.stop
 
     def _parts(self, split: Split, indices: Tensor) -> list[Part]:
         """Gather the minibatches ``indices`` ``[clients, batch]``, those with equally many examples together."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from fedgraph.models.native.loader import can_compile
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Schedule, Settings, parse, value_at
 
@@ -37,11 +38,10 @@ class TrainSettings(Settings):
     threads             : intra-op threads of each worker.
     device              : ``auto`` uses a GPU where the node has one.
     block_size          : clients whose tensors are computed together; None measures what the model needs.
-    compile             : train with compiled code where the node has a C++ compiler: recurrent and fully connected
-        models and the alignment of IPA with included native code, other models with ``torch.compile``; a
-        GPU replays CUDA graphs. ``native`` uses included code only: faster for small models, for which
-        ``torch.compile`` costs more than it saves.
-        Equal to float tolerance.
+    compile             : train with compiled code. ``auto`` uses included native code, which recurrent and fully
+        connected models and the alignment of IPA have, where the node has a C++ compiler, and builds it in a second;
+        ``native`` warns where there is none; ``true`` takes ``torch.compile`` for other models, which costs more than
+        it saves for small ones, and CUDA graphs on a GPU. Equal to float tolerance.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
     keep_optimizer      : optimiser moments are kept from round to round.
     function            : ``package.module:function`` that trains a client in place of all this: it is called as
@@ -69,7 +69,7 @@ class TrainSettings(Settings):
     threads: int = Field(default=1, ge=1)
     device: Literal["cpu", "auto", "cuda"] = "auto"
     block_size: int | None = Field(default=None, ge=1)
-    compile: bool | Literal["native"] = False
+    compile: bool | Literal["native", "auto"] = "auto"
     precision: Literal["float32", "bf16"] = "float32"
     keep_optimizer: bool = False
     function: str | None = None
@@ -105,6 +105,11 @@ class TrainSettings(Settings):
         if value and info.data.get("momentum") == 0:
             raise ValueError("Nesterov's method needs a momentum above 0")
         return value
+
+    @property
+    def compiles(self) -> bool:
+        """Whether included native code is used on this node: where asked for, or where it can be built."""
+        return can_compile() if self.compile == "auto" else bool(self.compile)
 
     def rate(self, round: int) -> float:
         """Return the learning rate of a round, the largest one where it changes within; rounds count from 1."""

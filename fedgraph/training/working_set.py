@@ -1,9 +1,22 @@
-"""The number of clients that are computed together: as many as fit into a core's cache, or the memory of a GPU."""
+"""How many clients are computed together: a rule of a model's kind and sizes alone, the same on every grid and machine.
+
+On a CPU a model is computed in one of three ways (core-seconds of a round of FedAvg over 100 clients with 90 images of
+28 x 28 pixels, in units of a plain loop over the clients; ``python -m fedgraph.simulations.benchmarks models`` measures
+them all):
+
+- **native code**, client after client without Python (``[train] compile``): perceptrons and recurrent models. A block
+  has as many clients as have their minibatches gathered at once, since a call costs what ten small clients cost.
+- **one client after the other** where there are convolutions: a grouped convolution of many clients is the slowest way
+  (1.6 of the time of the other with 8 and 16 channels), and channels come last in memory
+  (:mod:`fedgraph.models.convolution`).
+- **stacked** otherwise: all clients of a block in each operation, as many as fit into a usual core's cache.
+
+On a GPU all are stacked, as many as its memory has room for.
+"""
 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 import torch
@@ -11,37 +24,50 @@ from torch import Tensor
 
 from fedgraph.models import StackedModel, TaskSpec
 
+GATHERED = 1 << 19
+"""Number of values of examples that are gathered at once for native code: 2 MiB."""
+
 _FLOAT = 4
 _COPIES = 4
 """Copies of each parameter in training: parameters, gradient, optimiser moments."""
 
-_CACHES = 8
-"""Blocks of about this many times a core's own cache train fastest, by measurement on recurrent, convolutional and
-fully connected models: smaller ones spend their time on starting operations, larger ones on fetching from memory."""
+_ROOM = 8 * 2**21
+"""Stacked blocks of about eight times a core's own cache (2 MiB) train fastest, by measurement on recurrent and fully
+connected models: smaller ones spend their time on starting operations, larger ones on fetching from memory."""
 
-_USUAL_CACHE = 2**21
 _SHARE_OF_GPU = 0.4
 """The rest is for the backward pass, the data and what the allocator cannot use."""
 
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """Bytes that training one client touches.
+    """What computing one client touches.
 
-    per_client  : for any minibatch.
-    per_example : kept by the forward pass for the backward pass, for each example.
+    per_client  : bytes for any minibatch.
+    per_example : bytes kept by the forward pass for the backward pass, for each example.
+    inputs      : numbers of an example.
+    alone       : whether clients are computed one after the other on a CPU.
     """
 
     per_client: float
     per_example: float
+    inputs: int = 1
+    alone: bool = False
 
-    def clients_per_block(self, batch_size: int, device: torch.device) -> int:
-        """Return the number of clients whose minibatches of ``batch_size`` fit together, at least 1."""
+    def clients_per_block(self, batch_size: int, device: torch.device, native: bool = False) -> int:
+        """Return the number of clients whose minibatches of ``batch_size`` are computed together, at least 1.
+
+        ``native`` says that native code goes from client to client.
+        """
         if device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(device)
             room = free * _SHARE_OF_GPU
+        elif native:
+            return max(1, GATHERED // (batch_size * self.inputs))
+        elif self.alone:
+            return 1
         else:
-            room = _CACHES * core_cache()
+            room = _ROOM
         return max(1, math.floor(room / (self.per_client + batch_size * self.per_example)))
 
 
@@ -51,20 +77,12 @@ def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
     Returns
     -------
     WorkingSet
-        Bytes that training one client touches.
+        What computing one client touches.
     """
     few, more = (_saved_bytes(model, task, examples) for examples in (2, 4))
     per_example = (more - few) / 2 + _FLOAT * math.prod(task.input_shape)
-    return WorkingSet(_COPIES * _FLOAT * model.layout.num_parameters, per_example)
-
-
-def core_cache() -> int:
-    """Return the bytes of a core's own cache (its second level)."""
-    try:
-        # 0 or -1 where the system does not know.
-        return max(0, os.sysconf("SC_LEVEL2_CACHE_SIZE")) or _USUAL_CACHE
-    except (ValueError, OSError):
-        return _USUAL_CACHE
+    per_client = _COPIES * _FLOAT * model.layout.num_parameters
+    return WorkingSet(per_client, per_example, math.prod(task.input_shape), model.alone)
 
 
 def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:

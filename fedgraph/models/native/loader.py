@@ -66,6 +66,15 @@ def load(name: str, source: str) -> ctypes.CDLL:
         ) from error
 
 
+def can_compile() -> bool:
+    """Return whether this node has a C++ compiler, so that native code can be used without being asked for."""
+    try:
+        _compiler()
+    except NativeError:
+        return False
+    return True
+
+
 class OnFirstUse:
     """A library that is compiled on first use; None if that is not possible.
 

@@ -8,9 +8,9 @@ from fedgraph.models.native.shared_source import PRODUCTS
 SOURCE = (
     PRODUCTS
     + r"""
-// Fully connected layers, with ReLU between them, and their gradient, client by client: what one client needs stays in
-// a core's cache. Matrices are in row-major order. A model is, layer by layer, W [size, inputs] and b [size]; a layer
-// computes
+// Fully connected layers, with ReLU between them, and their gradient or steps of gradient descent, client by client:
+// what one client needs stays in a core's cache. Matrices are in row-major order. A model is, layer by layer,
+// W [size, inputs] and b [size]; a layer computes
 //     outputs [batch, size] = inputs [batch, inputs] W^T + b.
 
 #include <algorithm>
@@ -22,34 +22,39 @@ namespace {
 enum Loss : Size { CROSS_ENTROPY = 0, ABSOLUTE = 1, SQUARED = 2, HUBER = 3 };
 
 struct Perceptron {
-    Size clients, batch, layers;
+    Size clients, steps, batch, layers;
     const Size* sizes;          // of the inputs and of each layer's outputs, [layers + 1]
-    const float* models;
+    float* models;              // [clients, parameters], changed by a descent alone
     Size model_step;            // from client to client
-    const float* inputs;        // [clients, batch, sizes[0]]
+    const float* inputs;        // [clients, steps, batch, sizes[0]]
     Size input_step;            // from client to client: 0 where all have the same
     Size loss;
-    const void* targets;        // classes as Size [clients, batch], or numbers as float [clients, batch, outputs]
+    const void* targets;        // classes as Size [clients, steps, batch], or numbers as float [..., outputs]
     const float* weights;       // of targets, whose shape they have
     float* activations;         // of one client: layer by layer, [batch, size]
-    float* gradients;           // of one client, 2 [batch, the largest size of a layer]
-    float* sums;                // of weighted losses and of weights, [2, clients]
-    float* gradient;            // of the mean loss by the models, whose layout it has, [clients, parameters]
+    float* slopes;              // of one client, 2 [batch, the largest size of a layer]
+    double* sums;               // of weighted losses and of weights, [2, clients], added to
+    float* gradient;            // of the mean loss by the models, whose layout it has, [clients, parameters]; or null:
+    const float* rates;         // learning rates of the steps of a descent, [clients, steps]
+    float decay;                // weight decay of a descent
     Size parameters;
 };
 
-// One client's share.
+// One client's share of one step.
 struct Client {
     const Perceptron& p;
-    Size index;
+    Size index, step;
 
-    const float* inputs(Size layer) const { return layer ? outputs(layer - 1) : p.inputs + index * p.input_step; }
+    Size minibatch() const { return index * p.steps + step; }
+    const float* inputs(Size layer) const {
+        return layer ? outputs(layer - 1) : p.inputs + index * p.input_step + step * p.batch * p.sizes[0];
+    }
     float* outputs(Size layer) const {
         float* place = p.activations;
         for (Size each = 0; each < layer; ++each) place += p.batch * p.sizes[each + 1];
         return place;
     }
-    const float* weight(Size layer) const { return p.models + index * p.model_step + before(layer); }
+    float* weight(Size layer) const { return p.models + index * p.model_step + before(layer); }
     float* gradient(Size layer) const { return p.gradient + index * p.parameters + before(layer); }
 
   private:
@@ -109,47 +114,53 @@ bool through_loss(const Perceptron& p, const Client& client, float* slopes) {
     const float* found = client.outputs(p.layers - 1);
     double loss = 0, counted = 0;
     if (p.loss == CROSS_ENTROPY) {
-        const Size* classes = static_cast<const Size*>(p.targets) + client.index * p.batch;
-        const float* weights = p.weights + client.index * p.batch;
+        const Size* classes = static_cast<const Size*>(p.targets) + client.minibatch() * p.batch;
+        const float* weights = p.weights + client.minibatch() * p.batch;
         for (Size row = 0; row < p.batch; ++row) {
             const Size at = row * outputs;
             if (!cross_entropy(outputs, found + at, classes[row], weights[row], loss, slopes + at)) return false;
             counted += weights[row];
         }
     } else {
-        const float* targets = static_cast<const float*>(p.targets) + client.index * all;
-        const float* weights = p.weights + client.index * all;
+        const float* targets = static_cast<const float*>(p.targets) + client.minibatch() * all;
+        const float* weights = p.weights + client.minibatch() * all;
         for (Size k = 0; k < all; ++k) {
             slopes[k] = deviation(p.loss, found[k] - targets[k], weights[k], loss);
             counted += weights[k];
         }
     }
-    p.sums[client.index] = static_cast<float>(loss);
-    p.sums[p.clients + client.index] = static_cast<float>(counted);
+    p.sums[client.index] += loss;
+    p.sums[p.clients + client.index] += counted;
     const float scale = counted == 0 ? 1.0f : static_cast<float>(1 / counted);
     for (Size k = 0; k < all; ++k) slopes[k] *= scale;
     return true;
 }
 
-// sums [size] = the sum of rows of values [batch, size]
-void add_rows(Size batch, Size size, const float* __restrict values, float* __restrict sums) {
-    std::fill(sums, sums + size, 0.0f);
+// sums [size] = scale * the sum of rows of values [batch, size] + keep * sums
+void add_rows(Size batch, Size size, const float* __restrict values, float keep, float* __restrict sums, float scale) {
+    if (keep == 0) std::fill(sums, sums + size, 0.0f);
+    else for (Size k = 0; k < size; ++k) sums[k] *= keep;
     for (Size row = 0; row < batch; ++row)
-        for (Size k = 0; k < size; ++k) sums[k] += values[row * size + k];
+        for (Size k = 0; k < size; ++k) sums[k] += scale * values[row * size + k];
 }
 
+// The gradient, or a step down it: W <- (1 - rate decay) W - rate dL/dW, each layer after the one that it feeds.
 void backward_of(const Perceptron& p, const Client& client) {
     const Size room = p.batch * *std::max_element(p.sizes + 1, p.sizes + p.layers + 1);
-    float *slopes = p.gradients, *next = p.gradients + room;
+    float *slopes = p.slopes, *next = p.slopes + room;
+    const bool descends = !p.gradient;
+    const float rate = descends ? p.rates[client.minibatch()] : 0;
+    const float keep = descends ? 1 - rate * p.decay : 0, scale = descends ? -rate : 1;
     for (Size layer = p.layers - 1; layer >= 0; --layer) {
         const Size from = p.sizes[layer], size = p.sizes[layer + 1];
         const float* inputs = client.inputs(layer);
-        float* found = client.gradient(layer);
-        multiply(size, from, p.batch, transpose(slopes, size), plain(inputs, from), 0, found, from);
-        add_rows(p.batch, size, slopes, found + size * from);
-        if (layer == 0) break;
-        multiply(p.batch, from, size, plain(slopes, size), plain(client.weight(layer), from), 0, next, from);
-        for (Size k = 0; k < p.batch * from; ++k) next[k] = inputs[k] <= 0.0f ? 0.0f : next[k];
+        float* found = descends ? client.weight(layer) : client.gradient(layer);
+        if (layer) {  // with the weights of before the step
+            multiply(p.batch, from, size, plain(slopes, size), plain(client.weight(layer), from), 0, next, from);
+            for (Size k = 0; k < p.batch * from; ++k) next[k] = inputs[k] <= 0.0f ? 0.0f : next[k];
+        }
+        multiply(size, from, p.batch, transpose(slopes, size), plain(inputs, from), keep, found, from, scale);
+        add_rows(p.batch, size, slopes, keep, found + size * from, scale);
         std::swap(slopes, next);
     }
 }
@@ -157,14 +168,15 @@ void backward_of(const Perceptron& p, const Client& client) {
 }  // namespace
 
 // 0, or 1 when a target is a class for which there is no output.
-extern "C" int perceptron_gradient(const Perceptron* perceptron) {
+extern "C" int perceptron(const Perceptron* perceptron) {
     const Perceptron& p = *perceptron;
-    for (Size index = 0; index < p.clients; ++index) {
-        const Client client{p, index};
-        forward_of(p, client);
-        if (!through_loss(p, client, p.gradients)) return 1;
-        backward_of(p, client);
-    }
+    for (Size index = 0; index < p.clients; ++index)
+        for (Size step = 0; step < p.steps; ++step) {
+            const Client client{p, index, step};
+            forward_of(p, client);
+            if (!through_loss(p, client, p.slopes)) return 1;
+            backward_of(p, client);
+        }
     return 0;
 }
 """

@@ -113,13 +113,13 @@ struct Matrix {
 Matrix plain(const float* values, Size step) { return {values, step, false}; }
 Matrix transpose(const float* values, Size step) { return {values, step, true}; }
 
-// result [rows, columns] = left [rows, inner] right [inner, columns] + keep * result
-void multiply(Size rows, Size columns, Size inner, Matrix left, Matrix right, float keep, float* result, Size step) {
+// result [rows, columns] = scale * left [rows, inner] right [inner, columns] + keep * result
+void multiply(Size rows, Size columns, Size inner, Matrix left, Matrix right, float keep, float* result, Size step,
+              float scale = 1) {
     // BLAS counts column by column, in which every matrix is its transpose: result^T = right^T left^T.
     const char forms[] = {'N', 'T'};
-    const float one = 1;
-    sgemm_(&forms[right.transposed], &forms[left.transposed], &columns, &rows, &inner, &one, right.values, &right.step,
-           left.values, &left.step, &keep, result, &step);
+    sgemm_(&forms[right.transposed], &forms[left.transposed], &columns, &rows, &inner, &scale, right.values,
+           &right.step, left.values, &left.step, &keep, result, &step);
 }
 
 }  // namespace

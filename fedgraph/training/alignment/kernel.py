@@ -57,7 +57,7 @@ def _plain(*tensors: Tensor) -> bool:
 
 def suits(settings: TrainSettings, *tensors: Tensor) -> bool:
     """Return whether :func:`align` can take these tensors, and these settings ask for compiled code."""
-    wanted = bool(settings.compile) and settings.optimizer != "sgd"
+    wanted = settings.compiles and settings.optimizer != "sgd"
     return wanted and _plain(*tensors) and library() is not None
 
 

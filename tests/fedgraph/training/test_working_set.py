@@ -9,7 +9,7 @@ import torch
 
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
-from fedgraph.training.working_set import WorkingSet, core_cache, working_set
+from fedgraph.training.working_set import GATHERED, WorkingSet, working_set
 
 CPU = torch.device("cpu")
 
@@ -42,9 +42,28 @@ def test_measuring_leaves_the_global_generator_alone(name):
 
 def test_blocks_fill_the_cache_and_have_one_client_at_least():
     small = WorkingSet(per_client=1000.0, per_example=100.0)
-    assert small.clients_per_block(10, CPU) == math.floor(8 * core_cache() / 2000)
+    assert small.clients_per_block(10, CPU) == math.floor(8 * 2**21 / 2000)
     assert small.clients_per_block(100, CPU) < small.clients_per_block(10, CPU)
     assert WorkingSet(1e12, 1.0).clients_per_block(1, CPU) == 1
+
+
+def test_the_way_follows_from_the_kind_of_model():
+    images = TaskSpec("classification", (1, 16, 16), (10,))
+    assert working_set(build({"name": "cnn"}, images), images).clients_per_block(8, CPU) == 1
+    assert working_set(build({"name": "resnet9", "width": 4}, images), images).clients_per_block(8, CPU) == 1
+    assert (
+        working_set(
+            build(
+                {"name": "torch.nn:LazyLinear", "options": {"out_features": 10}},
+                TaskSpec("classification", (16,), (10,)),
+            ),
+            TaskSpec("classification", (16,), (10,)),
+        ).clients_per_block(8, CPU)
+        > 100
+    )
+    perceptron = working_set(build({"name": "mlp"}, images), images)
+    assert perceptron.clients_per_block(8, CPU, native=True) == GATHERED // (8 * 256)
+    assert perceptron.clients_per_block(8, CPU) != perceptron.clients_per_block(8, CPU, native=True)
 
 
 def test_a_gpu_takes_as_many_as_its_memory_holds(monkeypatch):
