@@ -231,11 +231,14 @@ def export(results: Results, cells: Iterable[Cell], beside: Path, folder: Path) 
     """
     paper = f"{beside.parent.name}-"
     path = folder / f"{results.name.removeprefix(paper)}-{results.profile_name}.csv"
-    old = read_lines(path) if path.exists() else []
     wanted = {(cell.row, cell.column, cell.seed) for cell in cells}
-    lines = merged(old, _measured(results, wanted, beside), order=_places(results))
-    _write(path, lines)
+    merge_into(path, _measured(results, wanted, beside), _places(results))
     return path
+
+
+def merge_into(path: Path, new: Sequence[ResultLine], order: Sequence[tuple[str, str, str]] = ()) -> None:
+    """Merge lines into a result file, which may not be there yet; see :func:`merged`. Raises ExperimentError."""
+    _write(path, merged(read_lines(path) if path.exists() else [], new, order))
 
 
 def _write(path: Path, lines: Iterable[ResultLine]) -> None:

@@ -342,8 +342,9 @@ class Cohort:
         self, job: Callable[[slice], Result], batch_size: int, training: bool = False, native: bool = False
     ) -> list[Result]:
         """Return the results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
-        # Where examples influence each other, padding by other clients' rows would too.
-        size = self._clients_per_block(batch_size, native) if training or not self.model.mixes_examples(False) else 1
+        size = self._clients_per_block(batch_size, native)
+        if not training and (self._training.alone(self.device) or self.model.mixes_examples(False)):
+            size = 1  # where examples influence each other, padding by other clients' rows would too
         if self.device.type != "cpu":
             return _shrinking(job, len(self.data.names), size)
         # Draws come from a generator that all threads share.

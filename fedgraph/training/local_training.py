@@ -127,6 +127,10 @@ class LocalTraining:
             matrix[:, :width] = trained
         return total[0] / total[1], (counts > 0).sum(0)
 
+    def alone(self, device: torch.device) -> bool:
+        """Return whether clients are computed one after the other."""
+        return self.model.alone and device.type == "cpu" and self.settings.compile is not True
+
     def descends(self, gradient_term: GradientTerm | None) -> bool:
         """Return whether the model itself takes steps of plain gradient descent, client after client."""
         settings = self.settings
@@ -223,9 +227,19 @@ class LocalTraining:
     ) -> Iterator[list[Part]]:
         """Yield the minibatches ``batches`` ``[steps, clients, batch]``, of the ``active`` clients of each step.
 
-        They are padded to one length, or come in parts where examples influence each other. Where each step is one
-        call, gathering its few examples would take as long: several steps' are gathered at once.
+        They are padded to one length, or come in parts where examples influence each other, and client by client where
+        clients are computed so. Where each step is one call, gathering its few examples would take as long: several
+        steps' are gathered at once.
         """
+        if self.alone(batches.device):
+            counts = (batches >= 0).sum(2).tolist()
+            for steps, clients, batch in self._gathered(split, batches, active, longest):
+                for number, step in enumerate(range(steps.start, steps.stop)):
+                    yield [
+                        Part(slice(row, row + 1), Batch(*(each[row : row + 1, number, :count] for each in batch)))
+                        for row, count in enumerate(counts[step][:clients])
+                    ]
+            return
         if self._unpadded:
             yield from (self._parts(split, step[:clients]) for step, clients in zip(batches, active, strict=True))
             return
@@ -245,7 +259,8 @@ class LocalTraining:
         for (clients, examples), alike in groupby(zip(active, longest, strict=True)):
             stop = start + len(list(alike))
             numbers = clients * examples * math.prod(self.task.input_shape)
-            ahead = max(1, GATHERED // numbers) if self._written_out is not None else 1
+            several = self._written_out is not None or self.alone(batches.device)
+            ahead = max(1, GATHERED // numbers) if several else 1
             while start < stop:
                 steps = slice(start, min(start + ahead, stop))
                 chosen = batches[steps, :clients, :examples].transpose(0, 1)

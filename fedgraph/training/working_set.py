@@ -8,7 +8,8 @@ them all):
   has as many clients as have their minibatches gathered at once, since a call costs what ten small clients cost.
 - **one client after the other** where there are convolutions: a grouped convolution of many clients is the slowest way
   (1.6 of the time of the other with 8 and 16 channels), and channels come last in memory
-  (:mod:`fedgraph.models.convolution`).
+  (:mod:`fedgraph.models.convolution`). What surrounds them, such as gathering minibatches, is done for a few clients
+  at once.
 - **stacked** otherwise: all clients of a block in each operation, as many as fit into a usual core's cache.
 
 On a GPU all are stacked, as many as its memory has room for.
@@ -26,6 +27,9 @@ from fedgraph.models import StackedModel, TaskSpec
 
 GATHERED = 1 << 19
 """Number of values of examples that are gathered at once for native code: 2 MiB."""
+
+_FEW = 8
+"""Most clients of a block that are computed one after the other, so that every core has a block."""
 
 _FLOAT = 4
 _COPIES = 4
@@ -55,7 +59,7 @@ class WorkingSet:
     alone: bool = False
 
     def clients_per_block(self, batch_size: int, device: torch.device, native: bool = False) -> int:
-        """Return the number of clients whose minibatches of ``batch_size`` are computed together, at least 1.
+        """Return the number of clients that a block of minibatches of ``batch_size`` has, at least 1.
 
         ``native`` says that native code goes from client to client.
         """
@@ -65,7 +69,7 @@ class WorkingSet:
         elif native:
             return max(1, GATHERED // (batch_size * self.inputs))
         elif self.alone:
-            return 1
+            return max(1, min(_FEW, math.floor(_ROOM / (self.per_client + batch_size * _FLOAT * self.inputs))))
         else:
             room = _ROOM
         return max(1, math.floor(room / (self.per_client + batch_size * self.per_example)))

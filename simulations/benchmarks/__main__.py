@@ -1,4 +1,4 @@
-"""``python -m fedgraph.simulations.benchmarks``: rounds, training, server, growth, memory, grids, apps, F3, IPA."""
+"""``python -m fedgraph.simulations.benchmarks``: rounds, models, training, server, growth, memory, grids, apps, F3, IPA."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedgraph.simulations.benchmarks.graphical import graphical
 from fedgraph.simulations.benchmarks.grids import grids
 from fedgraph.simulations.benchmarks.kernels import kernels
 from fedgraph.simulations.benchmarks.memory import memory
+from fedgraph.simulations.benchmarks.models import models
 from fedgraph.simulations.benchmarks.rounds import rounds
 from fedgraph.simulations.benchmarks.scale import scale
 from fedgraph.simulations.benchmarks.server import server
@@ -24,7 +25,7 @@ from fedgraph.support.errors import FedgraphError
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
 _COMMANDS = (
-    *(rounds, cohort, server, scale, memory, grids, deployment),
+    *(rounds, models, cohort, server, scale, memory, grids, deployment),
     *(simulate, fusion, alignment, graphical, kernels),
 )
 for command in _COMMANDS:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,16 +26,19 @@ _FLOOR_SIZE = 1024
 
 
 class PlainLoop:
-    """One client after the other, each an ordinary module with an optimiser of ``torch.optim``, in one process.
+    """One client after the other, in one module whose parameters are overwritten, in one process.
 
-    Uses one intra-op thread: modules this small run slower with more. All windows of all clients are cut beforehand and
-    are taken by index, the same minibatches as those of the cohort; so this is as fast as a plain loop gets. For data
-    without missing targets: it takes the mean over a minibatch as it is.
+    All windows of all clients are cut beforehand and are taken by index, the same minibatches as those of the cohort;
+    plain gradient descent takes gradients and adds them, without an optimiser: so this is as fast as a plain loop gets.
+    For data without missing targets: it takes the mean over a minibatch as it is.
 
     model, data, settings, seed : as of :class:`fedgraph.training.cohort.Cohort`.
+    threads : intra-op threads; modules as small as most here run slower with more than one.
     """
 
-    def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
+    def __init__(
+        self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int, threads: int = 1
+    ) -> None:
         if settings.loss != "auto":
             raise ExperimentError("[train] loss: the plain loop has the loss that is usual for the task, 'auto'")
         if settings.warmup_epochs or settings.final_learning_rate is not None or data.augment is not None:
@@ -41,33 +46,59 @@ class PlainLoop:
                 "[train] warmup-epochs, final-learning-rate, [data] augment: the plain loop has one rate for a round "
                 "and takes examples as they are"
             )
-        self.model, self.data, self.settings, self.seed = model, data, settings, seed
+        self.model, self.data, self.settings, self.seed, self.threads = model, data, settings, seed, threads
         self.device = settings.torch_device()
         self.module = model.twin().to(self.device)
         self.examples = [self._examples(client) for client in range(len(data.names))]
+        state = self.module.state_dict()
+        self._tensors = [state[name] for name in model.layout.names]
 
     def train(self, parameters: Tensor, round: int) -> Tensor:
         """Train every client from its row of ``parameters`` ``[clients, parameters]``; returns the trained rows."""
-        layout, settings = self.model.layout, self.settings
-        loss_function = _LOSSES[self.data.task.kind]()
         trained = torch.empty_like(parameters)
-        self.module.train()
-        with pinned_threads(1):
-            for client, (inputs, targets) in enumerate(self.examples):
-                self.module.load_state_dict(layout.row_state(parameters[client]))
-                optimizer = self._optimizer(settings.rate(round))
-                key = shuffling_keys(self.seed, [self.data.names[client]])
-                batches = training_batches(key, torch.tensor([len(inputs)]), settings, round)
-                for row in batches[:, 0]:
-                    indices = row[row >= 0].to(self.device)
-                    optimizer.zero_grad()
-                    loss = loss_function(self.module(inputs[indices]), targets[indices])
-                    loss.backward()
-                    if settings.clip_norm is not None:
-                        nn.utils.clip_grad_norm_(self.module.parameters(), settings.clip_norm)
-                    optimizer.step()
-                trained[client] = layout.row(self.module.state_dict())
+        with pinned_threads(self.threads):
+            for client in range(len(self.examples)):
+                self._train(client, parameters[client], round)
+                torch.cat([each.flatten() for each in self._tensors], out=trained[client])
         return trained
+
+    def average(self, model: Tensor, round: int) -> Tensor:
+        """Train every client from ``model`` ``[parameters]``; returns the mean weighted by examples, as FedAvg does."""
+        start = self.model.layout.row_state(model)
+        total = [torch.zeros_like(each) for each in self._tensors]
+        with pinned_threads(self.threads):
+            for client, (inputs, _) in enumerate(self.examples):
+                self._train(client, start, round)
+                torch._foreach_add_(total, self._tensors, alpha=float(len(inputs)))
+        examples = sum(len(inputs) for inputs, _ in self.examples)
+        return torch.cat([each.flatten() for each in total]) / examples
+
+    def _train(self, client: int, start: Tensor | dict[str, Tensor], round: int) -> None:
+        """Leave the trained model of a client in the module."""
+        layout, settings, (inputs, targets) = self.model.layout, self.settings, self.examples[client]
+        if isinstance(start, Tensor):
+            start = layout.row_state(start)
+        torch._foreach_copy_(self._tensors, [start[name] for name in layout.names])
+        self.module.train()
+        parameters = [each for each in self.module.parameters() if each.requires_grad]
+        loss_function, rate, clip = _LOSSES[self.data.task.kind](), settings.rate(round), settings.clip_norm
+        plain = settings.optimizer == "sgd" and not settings.momentum and not settings.weight_decay
+        optimizer = None if plain else self._optimizer(rate)
+        key = shuffling_keys(self.seed, [self.data.names[client]])
+        for row in training_batches(key, torch.tensor([len(inputs)]), settings, round)[:, 0]:
+            indices = row[row >= 0].to(self.device)
+            gradients = torch.autograd.grad(loss_function(self.module(inputs[indices]), targets[indices]), parameters)
+            if clip is not None:
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.grad = gradient
+                nn.utils.clip_grad_norm_(parameters, clip)
+            if optimizer is None:
+                with torch.no_grad():
+                    torch._foreach_add_(parameters, gradients, alpha=-rate)
+                continue
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
 
     def _examples(self, client: int) -> tuple[Tensor, Tensor]:
         inputs, targets = examples_of(self.data, client, "train")
@@ -218,3 +249,85 @@ class Floor:
                 torch.mm(left, right, out=out)
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
+
+
+class Arithmetic:
+    """The matrix products and convolutions of training on minibatches, and nothing else, at the sizes that they have.
+
+    Forward, then for each layer the gradient of its weights and, but for the first, of its inputs; on one thread,
+    operands and results ready in memory. Below it no program that computes these products one client after the other
+    can be.
+
+    module : of one client. input_shape : of an example. batches : examples of each minibatch of a round.
+    """
+
+    def __init__(self, module: nn.Module, input_shape: tuple[int, ...], batches: Sequence[int]) -> None:
+        self.batches = Counter(batches)
+        self._work = {size: _products(module, input_shape, size) for size in self.batches}
+
+    def run(self) -> None:
+        """Do the arithmetic of a round."""
+        with pinned_threads(1), torch.no_grad():
+            for size, times in self.batches.items():
+                for _ in range(times):
+                    for work in self._work[size]:
+                        work()
+
+
+def _products(module: nn.Module, input_shape: tuple[int, ...], size: int) -> list[Callable[[], object]]:
+    """Return what computes the products of one minibatch of ``size`` examples."""
+    found: list[Callable[[], object]] = []
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Any) -> None:
+        first = not found
+        if isinstance(layer, nn.Linear):
+            found.append(_matrix_products(inputs[0].numel() // layer.in_features, *layer.weight.shape, first))
+        elif isinstance(layer, nn.Conv2d):
+            found.append(_convolutions(layer, inputs[0], outputs, first))
+        elif isinstance(layer, nn.RNNBase):
+            batch, steps, features = inputs[0].shape
+            for number in range(layer.num_layers):
+                gates = layer.get_parameter(f"weight_hh_l{number}").shape[0]
+                width = features if number == 0 else layer.hidden_size
+                inside = _matrix_products(batch, gates, layer.hidden_size, False)
+                found.append(_matrix_products(batch * steps, gates, width, number == 0))
+                found.extend([inside] * steps)
+
+    layers = [layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d, nn.RNNBase))]
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        with torch.no_grad():
+            module(torch.zeros(size, *input_shape))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _matrix_products(rows: int, outputs: int, inputs: int, first: bool) -> Callable[[], object]:
+    values, weight, result = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(rows, outputs)
+    into, gradient = torch.empty_like(weight), torch.empty_like(values)
+
+    def work() -> None:
+        torch.mm(values, weight.t(), out=result)
+        torch.mm(result.t(), values, out=into)
+        if not first:
+            torch.mm(result, weight, out=gradient)
+
+    return work
+
+
+def _convolutions(layer: nn.Conv2d, inputs: Tensor, outputs: Tensor, first: bool) -> Callable[[], object]:
+    last = torch.channels_last
+    values, weight = (
+        torch.ones_like(inputs).to(memory_format=last),
+        torch.ones_like(layer.weight).to(memory_format=last),
+    )
+    slopes, padding = torch.ones_like(outputs).to(memory_format=last), list(layer.padding)
+    shape = (list(layer.stride), padding, list(layer.dilation), False, [0, 0], layer.groups)
+
+    def work() -> None:
+        nn.functional.conv2d(values, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+        torch.ops.aten.convolution_backward(slopes, values, weight, None, *shape, [not first, True, False])
+
+    return work

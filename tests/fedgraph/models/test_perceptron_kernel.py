@@ -153,3 +153,37 @@ def test_without_a_compiler_autograd_does_it(monkeypatch, caplog):
     finally:
         perceptron_kernel.library.forget()
     assert "there is no C++ compiler" in caplog.text
+
+
+@pytest.mark.parametrize("hidden", [[], [5], [4, 3]], ids=str)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_descent_is_one_step_after_the_other(loss, hidden):
+    model = model_of(hidden, loss)
+    models, first = drawn(model)
+    second = Batch(*(each.flip(1) for each in first))
+    rates, decay = torch.tensor([[0.1, 0.2], [0.3, 0.0], [0.1, 0.1]]), 0.5
+    expected, sums = models.clone(), torch.zeros(2, CLIENTS)
+    for step, batch in enumerate((first, second)):
+        found = model.loss_gradient(loss, expected, batch)
+        sums += found[0]
+        rate = rates[:, step, None]
+        expected = (1 - rate * decay) * expected - rate * found[1]
+    # Columns of a wider matrix, whose others stay as they are.
+    wide = torch.cat([models, torch.ones(CLIENTS, 2)], 1)
+    steps = Batch(*(torch.stack(pair, 1) for pair in zip(first, second, strict=True)))
+    told = model.descend(loss, wide[:, :-2], steps, rates, decay)
+    torch.testing.assert_close(wide[:, :-2], expected, atol=1e-6, rtol=1e-5)
+    assert (wide[:, -2:] == 1).all()
+    torch.testing.assert_close(told.float(), sums)
+
+
+def test_a_descent_changes_nothing_where_it_cannot_be_made():
+    model = model_of([5])
+    models, batch = drawn(model)
+    steps, rates = Batch(*(each[:, None] for each in batch)), torch.ones(CLIENTS, 1)
+    before, turned = models.clone(), models.T.contiguous().T
+    assert model.descend("cross-entropy", turned, steps, rates, 0.0) is None
+    assert model.descend("cross-entropy", models.double(), steps, rates, 0.0) is None
+    assert torch.equal(turned, before)
+    with pytest.raises(ValueError, match="do not fit"):
+        model.descend("cross-entropy", models, steps, torch.ones(CLIENTS, 2), 0.0)

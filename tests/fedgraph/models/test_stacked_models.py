@@ -7,6 +7,7 @@ import torch
 
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.convolution import folded
 from fedgraph.support.errors import ExperimentError
 
 FORECAST = TaskSpec("forecast", (6, 2), (4,), step_minutes=5)
@@ -181,3 +182,32 @@ def test_gradient_of_reading_out_all_steps_by_finite_differences():
 def test_reading_out_all_steps_has_its_weights_between_the_layers():
     names = build({"name": "lstm", "read-out": "steps"}, FORECAST).layout.names
     assert names[-4:] == ("combine.weight", "combine.bias", "head.weight", "head.bias")
+
+
+@pytest.mark.parametrize("colours", [1, 3])
+@pytest.mark.parametrize(
+    "table", [{"name": "cnn", "channels": [4, [5, 6]], "hidden": [7]}, {"name": "resnet9", "width": 4}], ids=str
+)
+def test_a_client_alone_is_computed_as_among_others(table, colours):
+    model = build(table, images(colours, 16))
+    assert model.alone
+    rows = stacked_rows(model, 3).requires_grad_()
+    inputs = torch.randn(3, 5, colours, 16, 16, generator=torch.Generator().manual_seed(0))
+    together, changed = model.forward(model.layout.unflatten(rows), inputs, training=True)
+    (gradient,) = torch.autograd.grad(together.square().sum(), rows)
+    for client in range(3):
+        own = rows[client : client + 1].detach().requires_grad_()
+        alone, after = model.forward(model.layout.unflatten(own), inputs[client : client + 1], training=True)
+        torch.testing.assert_close(alone[0], together[client], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            torch.autograd.grad(alone.square().sum(), own)[0][0], gradient[client], atol=1e-3, rtol=1e-3
+        )
+        for name, value in after.items():
+            torch.testing.assert_close(value[0], changed[name][client], atol=1e-5, rtol=1e-4)
+
+
+def test_channels_are_last_in_memory_where_a_client_is_alone():
+    folded_images = folded(torch.zeros(1, 4, 1, 8, 8))
+    # With one channel, PyTorch takes any strides for both formats: these tell its convolutions which is meant.
+    assert folded_images.stride() == (64, 1, 8, 1)
+    assert folded(torch.zeros(2, 4, 1, 8, 8)).stride() == (64, 256, 8, 1)

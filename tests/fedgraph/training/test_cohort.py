@@ -548,7 +548,7 @@ def test_compiled_modules_of_ones_own_train_alike_on_any_number_of_workers(monke
 def test_native_models_train_like_the_others_in_any_block_on_any_number_of_workers(table, block, caplog):
     model, data = build(table, FORECAST), make_data(sizes=(11, 4, 7, 1, 9, 9))
     table = {"momentum": 0.9, "batch-size": 4, "local-epochs": 2, "clip-norm": 0.5, "learning-rate": 0.1}
-    plain = Cohort(model, data, TrainSettings(**table, block_size=1, workers=1), seed=0)
+    plain = Cohort(model, data, TrainSettings(**table, block_size=1, workers=1, compile=False), seed=0)
     start = rows_of(model, 6)
     wanted = plain.train(start, round=1)
     results = []
@@ -563,6 +563,38 @@ def test_native_models_train_like_the_others_in_any_block_on_any_number_of_worke
     assert torch.equal(results[0].parameters, results[1].parameters)
     torch.testing.assert_close(results[0].parameters, wanted.parameters, atol=1e-5, rtol=1e-3)
     torch.testing.assert_close(results[0].loss, wanted.loss, atol=1e-5, rtol=1e-4)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"weight-decay": 0.1}, {"warmup-epochs": 1.0, "final-learning-rate": 0.01}, {"precision": "bf16"}],
+    ids=str,
+)
+@pytest.mark.parametrize("task", [FORECAST, CLASSES], ids=lambda task: task.kind)
+def test_steps_of_descent_in_native_code_are_those_of_the_plain_model(task, keys):
+    model, data = build({"name": "mlp", "hidden": [7]}, task), make_data(task, sizes=(11, 4, 7, 1, 9, 9))
+    table = {"batch-size": 4, "local-epochs": 3, "learning-rate": 0.1, **keys}
+    start = rows_of(model, 6)
+    plain, native = (Cohort(model, data, TrainSettings(**table, compile=each), seed=0) for each in (False, "auto"))
+    assert native._training.descends(None)
+    assert not plain._training.descends(None)
+    wanted, found = plain.train(start, round=2), native.train(start, round=2)
+    torch.testing.assert_close(found.parameters, wanted.parameters, atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(found.loss, wanted.loss, atol=1e-5, rtol=1e-4)
+    assert torch.equal(found.steps, wanted.steps)
+
+
+@needs_compiler
+@pytest.mark.parametrize("keys", [{"momentum": 0.5}, {"optimizer": "adam"}, {"clip-norm": 1.0}], ids=str)
+def test_other_optimisers_are_given_the_gradient_of_native_code(keys):
+    model, data = build({"name": "mlp", "hidden": [7]}, CLASSES), make_data(CLASSES)
+    settings = TrainSettings(**{"batch-size": 4, "learning-rate": 0.1, **keys})
+    cohort = Cohort(model, data, settings, seed=0)
+    assert not cohort._training.descends(None)
+    wanted = Cohort(model, data, settings.model_copy(update={"compile": False}), seed=0).train(rows_of(model), round=1)
+    found = cohort.train(rows_of(model), round=1)
+    torch.testing.assert_close(found.parameters, wanted.parameters, atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
