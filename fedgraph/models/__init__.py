@@ -10,6 +10,7 @@ torch.Size([27])
 from fedgraph.models.base import Batch, Descending, Differentiated, StackedModel, TaskSpec
 from fedgraph.models.choice import ModelChoice, ModelTable, VariantTable
 from fedgraph.models.frozen import FrozenLayers
+from fedgraph.models.own_draws import OwnDraws
 from fedgraph.models.parameters import Layout, finite_rows, flattened, usable_rows, weights_sha256
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
 from fedgraph.models.recurrent import ContextForecaster
@@ -27,6 +28,7 @@ __all__ = [
     "ModelChoice",
     "ModelTable",
     "ModuleSettings",
+    "OwnDraws",
     "PersonalLayers",
     "PersonalLayersSettings",
     "ScikitSettings",

@@ -70,6 +70,8 @@ class StackedModel(Protocol):
     ----------
     draws : bool
         Whether the forward pass in training draws random numbers.
+    draws_apart : bool
+        Whether a thread's draws can come from a generator of its own, see :mod:`fedgraph.models.own_draws`.
     alone : bool
         Whether the model is computed client after client on a CPU, as with convolutions.
     native : bool
@@ -87,6 +89,10 @@ class StackedModel(Protocol):
     @property
     def draws(self) -> bool:
         """Whether the forward pass in training draws random numbers."""
+
+    @property
+    def draws_apart(self) -> bool:
+        """Whether a thread's draws can come from a generator of its own, see :mod:`fedgraph.models.own_draws`."""
 
     @property
     def alone(self) -> bool:

@@ -58,6 +58,11 @@ class FrozenLayers:
         return self.model.draws
 
     @property
+    def draws_apart(self) -> bool:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return self.model.draws_apart
+
+    @property
     def alone(self) -> bool:
         """See :class:`fedgraph.models.base.StackedModel`."""
         return self.model.alone

@@ -32,6 +32,11 @@ class ModelFromTwin(ABC):
         return False
 
     @property
+    def draws_apart(self) -> bool:
+        """Whether a thread's draws can come from a generator of its own; nothing is drawn by built-in models."""
+        return True
+
+    @property
     def alone(self) -> bool:
         """Whether clients are computed one after the other on a CPU; True for models of convolutions."""
         return False

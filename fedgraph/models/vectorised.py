@@ -13,10 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.modules.conv import _ConvNd as _Convolution
+from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree
 
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.own_draws import OwnDraws
 from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin, without_global_draws
 from fedgraph.models.user_module import (
@@ -176,8 +177,8 @@ class ModuleModel(ModelFromTwin):
 
     @cached_property
     def alone(self) -> bool:
-        """Whether clients are computed one after the other on a CPU: where the module has convolutions."""
-        return any(isinstance(layer, _Convolution) for layer in self._prototype.modules())
+        """Whether clients are computed one after the other on a CPU: where the module has convolutions, or draws."""
+        return (self.draws and self.draws_apart) or any(map(_convolves, self._prototype.modules()))
 
     @cached_property
     def draws(self) -> bool:
@@ -193,6 +194,44 @@ class ModuleModel(ModelFromTwin):
             except Exception:
                 return True
             return not torch.equal(torch.get_rng_state(), before)
+
+    @cached_property
+    def draws_apart(self) -> bool:
+        """Whether all that it draws can come from a generator of its own (:class:`OwnDraws`), determined by trying."""
+        module = self.twin().train()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            before = torch.get_rng_state()
+            try:
+                with OwnDraws(torch.Generator()):
+                    module(torch.zeros(4, *self.task.input_shape))
+            except Exception:
+                return False
+            return torch.equal(torch.get_rng_state(), before)
+
+    @cached_property
+    def _channels_last(self) -> bool:
+        """Whether the module works on images whose channels are last in memory, determined by trying.
+
+        PyTorch's convolutions are faster so on a CPU; a module that takes ``view`` of what they return fails.
+        """
+        if len(self.task.input_shape) != 3 or not any(
+            isinstance(each, nn.Conv2d) for each in self._prototype.modules()
+        ):
+            return False
+        images = torch.randn(4, *self.task.input_shape, generator=torch.Generator().manual_seed(0))
+        found = []
+        for arranged in (torch.clone, _with_channels_last):
+            module = self._copy().train()
+            leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
+            tensors = {name: arranged(value) for name, value in leaves.items()}
+            try:
+                with torch.enable_grad(), OwnDraws(torch.Generator().manual_seed(0)):
+                    outputs = functional_call(module, tensors, (arranged(images),))
+                    outputs.sum().backward()
+            except Exception:
+                return False
+            found.append(outputs.detach())
+        return torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-4, equal_nan=True)
 
     def mixes_examples(self, training: bool) -> bool:
         """Whether examples of a minibatch influence each other's outputs, determined by trying."""
@@ -292,8 +331,13 @@ class ModuleModel(ModelFromTwin):
         # A compiled graph takes the parameters as inputs, so one module suffices for all threads.
         module = (self._prototype if torch.compiler.is_compiling() else self.module).train(training)
         one = partial(self._one, call, module)
-        if inputs.shape[0] == 1 and self.alone and not torch.compiler.is_compiling():
-            outputs, changed = one({name: value[0] for name, value in state.items()}, inputs[0])
+        if (
+            inputs.shape[0] == 1
+            and (self.alone or self.draws)
+            and not (inputs.is_cuda or torch.compiler.is_compiling())
+        ):
+            arrange = _with_channels_last if self._channels_last else lambda value: value
+            outputs, changed = one({name: arrange(value[0]) for name, value in state.items()}, arrange(inputs[0]))
             return _pytree.tree_map(lambda each: each[None], outputs), {k: v[None] for k, v in changed.items()}
         if self.vectorise:
             # A generator's state is not accessible in a graph that is being compiled.
@@ -352,6 +396,14 @@ class ModuleModel(ModelFromTwin):
                 f"[model] {self.name} puts out {list(shape)} for two inputs of shape {self.task.input_shape}; "
                 f"the task needs {[2, *self.task.output_shape]}"
             )
+
+
+def _convolves(layer: nn.Module) -> bool:
+    return isinstance(layer, _ConvNd)
+
+
+def _with_channels_last(value: Tensor) -> Tensor:
+    return value.to(memory_format=torch.channels_last) if value.dim() == 4 else value
 
 
 def _generator_of(tensor: Tensor) -> torch.Generator:

@@ -63,8 +63,9 @@ class Cohort:
 
     Clients do not influence each other: a client's result does not depend on which others train with it, in which
     order, or in blocks of which size, to float tolerance, and is bitwise identical for any number of workers. A
-    model that draws random numbers in its forward pass (as dropout does) is computed client by client unless
-    ``block-size`` is set, so that each client has its own draws. Torch's global generators are left unchanged.
+    model that draws random numbers in its forward pass is computed client by client, so that each client has its own
+    draws: from a generator of its own where that can be (:class:`fedgraph.models.OwnDraws`, as with dropout), else by
+    one worker, unless ``block-size`` is set. Torch's global generators are left unchanged.
 
     Parameters
     ----------
@@ -347,14 +348,15 @@ class Cohort:
             size = 1  # where examples influence each other, padding by other clients' rows would too
         if self.device.type != "cpu":
             return _shrinking(job, len(self.data.names), size)
-        # Draws come from a generator that all threads share.
-        workers = 1 if training and self.model.draws else self.settings.workers or available_cores()
+        workers = self.settings.workers or available_cores()
+        if training and self.model.draws and not self._training.draws_apart(self.device):
+            workers = 1  # draws come from a generator that all threads share
         return side_by_side(job, _slices(len(self.data.names), size), workers, self.settings.threads)
 
     def _clients_per_block(self, batch_size: int, native: bool) -> int:
         if self.settings.block_size is not None:
             return self.settings.block_size
-        if self.model.draws:
+        if self.model.draws and not self._training.draws_apart(self.device):
             return 1  # each client has its own draws, whichever clients share its node
         return self._working_set.clients_per_block(batch_size, self.device, native)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import Augment, Split
-from fedgraph.models import Batch, Descending, Differentiated, Layout, StackedModel, TaskSpec
+from fedgraph.models import Batch, Descending, Differentiated, Layout, OwnDraws, StackedModel, TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.batches import example_numbers, learning_rates, training_batches
@@ -104,7 +104,8 @@ class LocalTraining:
         ):
             return total[0] / total[1], (counts > 0).sum(0)
         compiles = settings.compile is True and (matrix.is_cuda or not self.model.native)
-        with self._own_draws(block.names[0], round, matrix.device):
+        draws = self._own_draws(block, round) if self.draws_apart(matrix.device) else None
+        with self._seeded(block, round, matrix.device) if self.model.draws and draws is None else nullcontext():
             gathered = self._minibatches(block.split, batches, active, longest)
             for step, (clients, examples, parts) in enumerate(zip(active, longest, gathered, strict=True)):
                 if self.augment is not None:
@@ -113,7 +114,7 @@ class LocalTraining:
                 buffers = {name: value[:clients] for name, value in running.items()}
                 # Rare shapes are not worth compiling: a block that has lost clients, a short last minibatch.
                 usual = compiles and clients == len(matrix) and examples == max(longest) and len(parts) == 1
-                sums, gradient, changed = self._differentiated(trained[:clients], buffers, parts, usual)
+                sums, gradient, changed = self._differentiated(trained[:clients], buffers, parts, usual, draws)
                 with torch.no_grad():
                     total[:, :clients] += sums
                     if gradient_term is not None:
@@ -162,16 +163,23 @@ class LocalTraining:
         return True
 
     def _differentiated(
-        self, models: Tensor, buffers: Mapping[str, Tensor], parts: Sequence[Part], compiles: bool
+        self,
+        models: Tensor,
+        buffers: Mapping[str, Tensor],
+        parts: Sequence[Part],
+        compiles: bool,
+        draws: Sequence[OwnDraws] | None = None,
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-        """Return what :meth:`_differentiate` does, of minibatches in parts."""
+        """Return what :meth:`_differentiate` does, of minibatches in parts; of one client each where it has draws."""
         if len(parts) == 1:
-            return self._differentiate(models, buffers, parts[0].batch, compiles)
+            with draws[0] if draws else nullcontext():
+                return self._differentiate(models, buffers, parts[0].batch, compiles)
         sums, gradient = models.new_empty(2, len(models)), torch.empty_like(models)
         changed: dict[str, Tensor] = {}
-        for rows, batch in parts:
+        for place, (rows, batch) in enumerate(parts):
             own = {name: value[rows] for name, value in buffers.items()}
-            sums[:, rows], gradient[rows], after = self._differentiate(models[rows], own, batch, False)
+            with draws[place] if draws else nullcontext():
+                sums[:, rows], gradient[rows], after = self._differentiate(models[rows], own, batch, False)
             for name, value in after.items():
                 changed.setdefault(name, buffers[name].clone())[rows] = value
         return sums, gradient, changed
@@ -286,13 +294,19 @@ class LocalTraining:
         inputs = part.batch.inputs
         return Part(part.rows, part.batch._replace(inputs=self.augment(inputs, numbers[part.rows, : inputs.shape[1]])))
 
+    def draws_apart(self, device: torch.device) -> bool:
+        """Return whether each client's draws come from a generator of its own, which other threads do not use."""
+        return self.model.draws and self.model.draws_apart and self.alone(device)
+
+    def _own_draws(self, block: Block, round: int) -> list[OwnDraws]:
+        """Return the context of each client's draws within the model's forward pass, which client and round seed."""
+        seeds = (derive_seed(self.seed, "forward", name, round) for name in block.names)
+        return [OwnDraws(torch.Generator().manual_seed(seed)) for seed in seeds]
+
     @contextmanager
-    def _own_draws(self, name: str, round: int, device: torch.device) -> Iterator[None]:
-        """Seed the draws within a model's forward pass by client and round, and restore the generators afterwards."""
-        if not self.model.draws:
-            yield
-            return
-        seed = derive_seed(self.seed, "forward", name, round)
+    def _seeded(self, block: Block, round: int, device: torch.device) -> Iterator[None]:
+        """Seed torch's generators for the draws of a block by its first client and round, and restore them."""
+        seed = derive_seed(self.seed, "forward", block.names[0], round)
         on_gpu = device.type == "cuda"
         with torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
             torch.default_generator.manual_seed(seed)

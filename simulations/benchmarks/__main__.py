@@ -1,4 +1,4 @@
-"""``python -m fedgraph.simulations.benchmarks``: rounds, models, training, server, growth, memory, grids, apps, F3, IPA."""
+"""``python -m fedgraph.simulations.benchmarks``: rounds, models, server, growth, memory, grids, apps, F3, IPA."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class PlainLoop:
             start = layout.row_state(start)
         torch._foreach_copy_(self._tensors, [start[name] for name in layout.names])
         self.module.train()
-        parameters = [each for each in self.module.parameters() if each.requires_grad]
+        parameters: list[Tensor] = [each for each in self.module.parameters() if each.requires_grad]
         loss_function, rate, clip = _LOSSES[self.data.task.kind](), settings.rate(round), settings.clip_norm
         plain = settings.optimizer == "sgd" and not settings.momentum and not settings.weight_decay
         optimizer = None if plain else self._optimizer(rate)
@@ -281,7 +281,8 @@ def _products(module: nn.Module, input_shape: tuple[int, ...], size: int) -> lis
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Any) -> None:
         first = not found
         if isinstance(layer, nn.Linear):
-            found.append(_matrix_products(inputs[0].numel() // layer.in_features, *layer.weight.shape, first))
+            rows = inputs[0].numel() // layer.in_features
+            found.append(_matrix_products(rows, layer.out_features, layer.in_features, first))
         elif isinstance(layer, nn.Conv2d):
             found.append(_convolutions(layer, inputs[0], outputs, first))
         elif isinstance(layer, nn.RNNBase):

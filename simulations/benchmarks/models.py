@@ -131,8 +131,8 @@ def models(
 ) -> None:
     """One round of FedAvg of every model: ours, a plain loop over the clients, and the bare arithmetic.
 
-    Three minibatches of 32 examples a client, plain gradient descent, nobody evaluates. The loop does the same work, the
-    mean of the models included, in one process and one module. In turn, and as ratios of the same turn.
+    Three minibatches of 32 examples a client, plain gradient descent, nobody evaluates. The loop does the same work,
+    the mean of the models included, in one process and one module. In turn, and as ratios of the same turn.
     """
     raw: dict[str, dict[str, list[Timing]]] = {}
     lines: list[str] = []
@@ -155,13 +155,14 @@ def models(
             told += [ResultLine(title, "round", metric, value=f"{value:.4g}", source="benchmarks models")
                      for metric, value in numbers.items()]  # fmt: skip
             lines += _verdicts(title, CASES[name], numbers)
-            Console(stderr=True).print(title, {metric: number(value) for metric, value in numbers.items()})
+            said = ", ".join(f"{metric} {number(value)}" for metric, value in numbers.items())
+            Console(stderr=True).print(f"{title}: {said}", soft_wrap=True, highlight=False)
     lines += [
-        f"Medians of {repeats} starts of each in turn, {rounds} rounds each, the first round left out; ratios are those "
-        "of the same turn, with the least and the most. Core-seconds are of the process; those of fedgraph are with one "
+        f"Medians of {repeats} starts of each in turn, {rounds} rounds each, the first round left out; ratios are of "
+        "the same turn, with the least and the most. Core-seconds are of the process; those of fedgraph are with one "
         f"worker, its seconds with as many workers as there are cores here: {available_cores()}.",
-        f"'{FLOOR}': the matrix products and convolutions of the minibatches alone. 'engine': core-milliseconds of a "
-        "round in which nobody trains.",
+        f"'{FLOOR}': the matrix products and convolutions of the minibatches alone. 'engine': core-milliseconds of "
+        "a round in which nobody trains.",
     ]
     print_report([table], lines, "one intra-op thread but where it says so")
     write_raw(json_, "models", {"repeats": repeats, "rounds": rounds, "nodes": nodes}, raw)

@@ -289,3 +289,30 @@ def test_whether_examples_influence_each_other_is_found_by_trying(name, in_train
     assert model.mixes_examples(training=True) == in_training, "what draws is assumed to"
     assert model.mixes_examples(training=False) == in_evaluation
     assert model.least_examples == least
+
+
+class Viewed(nn.Module):
+    """Relies on channels that come first in memory, unless told otherwise."""
+
+    def __init__(self, copies=False):
+        super().__init__()
+        self.convolution, self.last, self.copies = nn.Conv2d(2, 3, 3), nn.Linear(3 * 36, 3), copies
+
+    def forward(self, images):
+        values = self.convolution(images)
+        return self.last(values.flatten(1) if self.copies else values.view(len(values), -1))
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_channels_come_last_where_the_module_bears_it(monkeypatch, copies):
+    monkeypatch.setitem(sys.modules, "own_modules", types.SimpleNamespace(Viewed=Viewed))
+    task = TaskSpec("classification", (2, 8, 8), (3,))
+    model = build({"name": "own_modules:Viewed", "options": {"copies": copies}}, task)
+    assert model.alone
+    assert model._channels_last is copies
+    row = model.initial(torch.Generator().manual_seed(0))[None]
+    images = torch.randn(1, 5, 2, 8, 8)
+    twin = model.twin()
+    twin.load_state_dict(model.layout.row_state(row[0]))
+    outputs, _ = model.forward(model.layout.unflatten(row), images, training=True)
+    torch.testing.assert_close(outputs[0], twin(images[0]), atol=1e-5, rtol=1e-4)

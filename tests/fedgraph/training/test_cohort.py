@@ -448,6 +448,32 @@ def test_dropout_draws_from_the_seed_alone(monkeypatch):
     assert torch.equal(shuffled, first[order])
 
 
+class Recurrent(nn.Module):
+    """Draws within a layer of PyTorch's, which takes no generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.last = nn.LSTM(2, 4, num_layers=2, dropout=0.5, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        return self.last(self.recurrent(inputs.unflatten(1, (2, 2)))[0][:, -1])
+
+
+@pytest.mark.parametrize(("kind", "apart"), [(Dropped, True), (Recurrent, False)])
+def test_draws_are_the_clients_own_in_any_block_on_any_number_of_workers(monkeypatch, kind, apart):
+    model = user_model(monkeypatch, kind)
+    data, start = make_data(CLASSES), rows_of(model)
+    before = torch.get_rng_state()
+    results = []
+    for block, workers in ((None, 1), (None, 3), *(((2, 2), (3, 1)) if apart else ())):
+        settings = TrainSettings(learning_rate=0.5, batch_size=2, block_size=block, workers=workers)
+        cohort = Cohort(model, data, settings, seed=0)
+        assert cohort._training.draws_apart(cohort.device) is apart
+        results.append(cohort.train(start, round=1).parameters)
+    assert all(torch.equal(each, results[0]) for each in results)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_messages():
     data = make_data(CLASSES)
     cohort = Cohort(MLP, data, TrainSettings(momentum=0.5, keep_optimizer=True), seed=0)

@@ -48,19 +48,12 @@ def test_blocks_fill_the_cache_and_have_one_client_at_least():
 
 
 def test_the_way_follows_from_the_kind_of_model():
-    images = TaskSpec("classification", (1, 16, 16), (10,))
-    assert working_set(build({"name": "cnn"}, images), images).clients_per_block(8, CPU) == 1
-    assert working_set(build({"name": "resnet9", "width": 4}, images), images).clients_per_block(8, CPU) == 1
-    assert (
-        working_set(
-            build(
-                {"name": "torch.nn:LazyLinear", "options": {"out_features": 10}},
-                TaskSpec("classification", (16,), (10,)),
-            ),
-            TaskSpec("classification", (16,), (10,)),
-        ).clients_per_block(8, CPU)
-        > 100
-    )
+    images, rows = TaskSpec("classification", (1, 16, 16), (10,)), TaskSpec("classification", (16,), (10,))
+    # One after the other, a few in a block; fewer where the models are large.
+    assert working_set(build({"name": "cnn"}, images), images).clients_per_block(8, CPU) == 8
+    assert working_set(build({"name": "resnet9"}, images), images).clients_per_block(8, CPU) == 1
+    linear = build({"name": "torch.nn:LazyLinear", "options": {"out_features": 10}}, rows)
+    assert working_set(linear, rows).clients_per_block(8, CPU) > 100
     perceptron = working_set(build({"name": "mlp"}, images), images)
     assert perceptron.clients_per_block(8, CPU, native=True) == GATHERED // (8 * 256)
     assert perceptron.clients_per_block(8, CPU) != perceptron.clients_per_block(8, CPU, native=True)
