@@ -16,6 +16,7 @@ from fedgraph.simulations.benchmarks.grids import grids
 from fedgraph.simulations.benchmarks.kernels import kernels
 from fedgraph.simulations.benchmarks.memory import memory
 from fedgraph.simulations.benchmarks.models import models
+from fedgraph.simulations.benchmarks.peers import peers
 from fedgraph.simulations.benchmarks.rounds import rounds
 from fedgraph.simulations.benchmarks.scale import scale
 from fedgraph.simulations.benchmarks.server import server
@@ -25,7 +26,7 @@ from fedgraph.support.errors import FedgraphError
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
 _COMMANDS = (
-    *(rounds, models, cohort, server, scale, memory, grids, deployment),
+    *(rounds, models, peers, cohort, server, scale, memory, grids, deployment),
     *(simulate, fusion, alignment, graphical, kernels),
 )
 for command in _COMMANDS:
