@@ -180,7 +180,8 @@ def _identity(message: Message, node: Node) -> Identity:
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
     client_class = _client_class(path, assignment)
     check_noise(node, client_class, assignment)
-    data = node.opening_cohort(experiment, clients, client_class).data
+    cohort = node.opening_cohort(experiment, clients, client_class)
+    data = cohort.data
     assignment.horizons_of(data.task)
     return Identity(
         clients=clients,
@@ -192,6 +193,7 @@ def _identity(message: Message, node: Node) -> Identity:
         groups=data.groups,
         untrained=data.untrained,
         moments=data.moments,
+        computed=cohort.computed,
     )
 
 

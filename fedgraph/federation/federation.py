@@ -75,6 +75,8 @@ class Federation(Present):
         The group of each client, where the data of all nodes defines groups.
     moments : Tensor or None
         float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
+    computed : str
+        How nodes compute the model, in words; empty where none says so.
     """
 
     task: TaskSpec
@@ -84,6 +86,7 @@ class Federation(Present):
     graph: ClientGraph | None = None
     groups: tuple[str, ...] | None = None
     moments: Tensor | None = None
+    computed: str = ""
 
     @classmethod
     def of(cls, identities: Mapping[int, Identity]) -> Federation:
@@ -121,6 +124,7 @@ class Federation(Present):
             label_counts=_stacked([(identities[node].label_counts, row) for node, row in located]),
             groups=_groups([(identities[node].groups, row) for node, row in located]),
             moments=_stacked([(identities[node].moments, row) for node, row in located]),
+            computed="; ".join(sorted({each.computed for each in identities.values() if each.computed})),
         )
 
     def room(self, split: SplitName, tolerant: bool) -> int:

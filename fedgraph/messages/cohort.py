@@ -270,6 +270,8 @@ class Identity:
         Clients that have no training examples on purpose.
     moments : Tensor or None
         float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where the data gives them.
+    computed : str
+        How the node computes the model, in words; empty where it does not say.
     """
 
     clients: tuple[str, ...]
@@ -281,12 +283,14 @@ class Identity:
     groups: tuple[str, ...] | None = None
     untrained: tuple[str, ...] = ()
     moments: Tensor | None = None
+    computed: str = ""
 
     def pack(self) -> RecordDict:
         """Convert to Flower records."""
         config = ConfigRecord(
             {
                 "clients": list(self.clients),
+                "computed": self.computed,
                 "task": _TASK.dump_json(self.task, exclude_none=True).decode(),
                 "data": self.data,
                 "partition": list(self.partition or ()),
@@ -318,6 +322,7 @@ class Identity:
             stacked = from_record(content.array_records["stacked"])
             label_counts, moments = stacked.get("label-counts"), stacked.get("moments")
             data = in_short(str(config["data"]), LONGEST_DESCRIPTION)
+            computed = in_short(str(config.get("computed", "")), LONGEST_DESCRIPTION)
             groups, untrained = tuple(config["groups"]), tuple(config["untrained"])
         clients, partition = told_hosts(config)
         if any(values.shape != (len(clients),) or not _are_counts(values) for values in num_examples.values()):
@@ -338,7 +343,9 @@ class Identity:
             raise ReplyError("the answer to the opening query speaks of untrained clients that it does not host")
         if moments is not None and not _are_moments(moments, len(clients)):
             raise ReplyError("the answer to the opening query does not give the mean and deviation of each client")
-        return cls(clients, task, data, num_examples, label_counts, partition, groups or None, untrained, moments)
+        return cls(
+            clients, task, data, num_examples, label_counts, partition, groups or None, untrained, moments, computed
+        )
 
     @property
     def alike(self) -> Hashable:

@@ -283,6 +283,19 @@ class Cohort:
         return predicted, targets
 
     @property
+    def computed(self) -> str:
+        """How models are trained on this node, in words."""
+        where = "a GPU" if self.device.type != "cpu" else "a CPU"
+        if self._function is not None:
+            return f"by {self.settings.function}"
+        if self.device.type == "cpu" and self.model.native:
+            return "by native code, compiled on the node ([train] compile)"
+        if self._training.alone(self.device):
+            return f"one client after the other, on {where}"
+        compiled = ", compiled by torch.compile" if self.settings.compile is True else ""
+        return f"stacked, on {where}{compiled}"
+
+    @property
     def least_examples(self) -> int:
         """Fewest examples of a minibatch that the model can be trained on."""
         return self._training.least

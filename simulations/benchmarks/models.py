@@ -150,7 +150,7 @@ def models(
                 lines.append(f"'{title}' was left out: {str(error).splitlines()[0]}")
                 continue
             raw[title] = found
-            numbers = _numbers(found, rounds)
+            numbers = _numbers(found)
             table.add_row(title, *(f"{numbers[metric]:.{digits}f}" for metric, digits in _METRICS.items()))
             told += [ResultLine(title, "round", metric, value=f"{value:.4g}", source="benchmarks models")
                      for metric, value in numbers.items()]  # fmt: skip
@@ -193,7 +193,7 @@ def _headings() -> Table:
     return table
 
 
-def _numbers(found: Mapping[str, Sequence[Timing]], rounds: int) -> dict[str, float]:
+def _numbers(found: Mapping[str, Sequence[Timing]]) -> dict[str, float]:
     """Return medians, and ratios to the plain loop of the same turn."""
     loop = found[LOOP]
 

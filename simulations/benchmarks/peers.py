@@ -78,7 +78,7 @@ class _NotThereError(FedgraphError):
 
 
 def peers(
-    model: Annotated[list[str] | None, typer.Option(help="mlp, cnn; both by default.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="mlp, cnn (both by default), or resnet9.")] = None,
     clients: Annotated[int, typer.Option(min=2, help="Clients, with 90 images each.")] = 100,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds measured per start, after one that is not.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, help="Starts of each program, in turn.")] = 3,
@@ -147,9 +147,10 @@ def same_task(experiment: Experiment, kind: str, rounds: int) -> Task:
     order = torch.stack([row[row >= 0] for row in order])
     batch = data.splits["train"].batch(order)
     row = model.initial(generator(seed, "initial model"))
-    # The tensors of both lie in the same order.
-    ours, theirs = model.layout.row_state(row), build_plain(kind).state_dict()
-    state = dict(zip(theirs, ours.values(), strict=True))
+    # The parameters of both lie in the same order; running statistics are fresh.
+    layout, theirs = model.layout, build_plain(kind)
+    ours = [value for name, value in layout.row_state(row).items() if name not in layout.buffers]
+    state = theirs.state_dict() | dict(zip(dict(theirs.named_parameters()), ours, strict=True))
     return Task(kind, batch.inputs, batch.targets, state, train.batch_size, train.learning_rate, rounds)
 
 

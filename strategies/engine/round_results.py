@@ -40,6 +40,8 @@ def write_results(
         noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
     folder.notes.extend(notes_of(run.progress.broken, federation))
     noted["task"] = asdict(federation.task)
+    if federation.computed:
+        noted["trained"] = federation.computed
     if run.progress.kept or not run.restorable:
         # Elsewhere clients keep nothing, and the models of the folder are those that were measured.
         kept = {"clients": run.progress.kept, "round": run.progress.after}

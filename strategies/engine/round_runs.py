@@ -190,6 +190,8 @@ def open_federation(
         tolerate=experiment.experiment.on_missing != "fail",
     )
     log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
+    if federation.computed:
+        log.info("models are trained %s", federation.computed)
     graph = given_graph(experiment, federation, data_dir, folder.notes)
     folder.write_coordinates(client_coordinates(experiment, federation.names, data_dir))
     if graph is not None:

@@ -284,7 +284,8 @@ def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
     split = shown_split(summaries)
     data = " / ".join(dict.fromkeys(summary["data"] for summary in summaries))
     measured = attendance.captions(summaries, split)
-    return f"{measured}. Data: {data}.{_about_metrics(summaries, split)}{_about_bytes(summaries)}"
+    about = (_about_metrics(summaries, split), _about_training(summaries), _about_bytes(summaries))
+    return f"{measured}. Data: {data}.{''.join(about)}"
 
 
 def _about_metrics(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
@@ -305,6 +306,12 @@ def _about_metrics(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
     if errors and task["unit"]:
         said.append(f"{' and '.join(errors)} {'is' if len(errors) == 1 else 'are'} in {task['unit']}")
     return f" {'; '.join(said)}." if said else ""
+
+
+def _about_training(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Say how models were trained, where nodes have said so, and all runs alike."""
+    found = {summary.get("trained", "") for summary in summaries}
+    return f" Models were trained {found.pop()}." if len(found) == 1 and "" not in found else ""
 
 
 def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:

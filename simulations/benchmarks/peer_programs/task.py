@@ -12,8 +12,41 @@ import torch
 from torch import Tensor, nn
 
 
+def _convolution(channels_in: int, channels_out: int) -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False), nn.BatchNorm2d(channels_out), nn.ReLU())
+    )
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(_convolution(channels, channels), _convolution(channels, channels))
+
+    def forward(self, values: Tensor) -> Tensor:
+        branch: Tensor = self.layers(values)
+        return values + branch
+
+
+class _Scaled(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return 0.2 * values
+
+
 def build(name: str) -> nn.Module:
-    """A perceptron 784-200-10, or two 3x3 convolutions of 8 and 16 channels with pooling, on images ``[1, 28, 28]``."""
+    """Build a model.
+
+    ``mlp`` is a perceptron 784-200-10 and ``cnn`` two 3x3 convolutions of 8 and 16 channels with pooling, on images
+    ``[1, 28, 28]``; ``resnet9`` has 64 channels at first, on images ``[3, 32, 32]``.
+    """
+    if name == "resnet9":
+        return nn.Sequential(
+            _convolution(3, 64),
+            *(_convolution(64, 128), nn.MaxPool2d(2), _Residual(128)),
+            *(_convolution(128, 256), nn.MaxPool2d(2), _Residual(256)),
+            *(_convolution(256, 256), nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(1), nn.Flatten()),
+            *(nn.Linear(256, 10, bias=False), _Scaled()),
+        )
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
     return nn.Sequential(
@@ -25,7 +58,7 @@ def build(name: str) -> nn.Module:
 
 @dataclass(frozen=True)
 class Task:
-    """Inputs ``[clients, examples, 1, 28, 28]`` in the order in which an epoch takes them, and classes."""
+    """Inputs ``[clients, examples, channels, height, width]``, in the order in which an epoch takes them; classes."""
 
     model: str
     inputs: Tensor
@@ -70,8 +103,9 @@ class Task:
 
     def loss(self, model: nn.Module) -> float:
         """Return the mean cross-entropy over all examples of all clients."""
+        model.eval()
         with torch.no_grad():
-            outputs = model(self.inputs.flatten(0, 1))
+            outputs = torch.cat([model(some) for some in self.inputs])
             return float(nn.functional.cross_entropy(outputs, self.targets.flatten()))
 
 
