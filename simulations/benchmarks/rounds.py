@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,12 +11,14 @@ import typer
 from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
 from fedgraph.models import build
+from fedgraph.reproduce.result_file import ResultLine, merge_into
 from fedgraph.simulations.benchmarks.baselines import PlainLoop
 from fedgraph.simulations.benchmarks.measure import (
     JsonFile,
     Repeats,
     Timing,
     in_turn,
+    median,
     print_report,
     ratio,
     target_line,
@@ -35,7 +38,7 @@ from fedgraph.support.randomness import generator
 
 PLAIN = "plain Flower"
 LOOP = "plain loop"
-TARGETS = {10: 1 / 3, 1: 1 / 15}
+TARGETS = {10: 0.15, 1: 0.067}
 """At most this share of a plain Flower round, by local steps."""
 
 
@@ -49,6 +52,7 @@ def rounds(
     measured: Annotated[int, typer.Option(min=1, help="Rounds measured per start, after one that is not.")] = 2,
     repeats: Repeats = 5,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
+    result_file: Annotated[Path | None, typer.Option("--results", help="Merge into this result file.")] = None,
     json_: JsonFile = None,
 ) -> None:
     """One round of all clients: ours in one process and on Ray, a plain Flower app on Ray, and a plain loop.
@@ -58,7 +62,7 @@ def rounds(
     """
     chosen = steps or [10, 1]
     names = methods or ["fedavg", "sfl"]
-    tables, lines, raw = [], [], {}
+    tables, lines, raw, told = [], [], {}, list[ResultLine]()
     for local_steps in chosen:
         overrides = [*(set_ or []), f"train.batch-size={batch_size}", f"train.local-steps={local_steps}"]
         overrides.append(f"experiment.rounds={measured + 1}")
@@ -69,6 +73,11 @@ def rounds(
         raw[str(local_steps)] = results
         title = f"One round of {clients} clients, {local_steps} local steps of {batch_size} examples"
         tables.append(timing_table(title, results, [PLAIN, LOOP]))
+        column = f"{local_steps} local step{'' if local_steps == 1 else 's'}"
+        for name, timings in results.items():
+            values = {"seconds": median(each.wall for each in timings), "to plain Flower": ratio(results, name, PLAIN)}
+            told += [ResultLine(name, column, metric, value=f"{value:.3g}", source="benchmarks rounds")
+                     for metric, value in values.items()]  # fmt: skip
         for name in results if local_steps in TARGETS else ():
             if name.startswith(f"ours, {names[0]}"):
                 what = f"{name} / {PLAIN}, {local_steps} local steps"
@@ -83,6 +92,8 @@ def rounds(
     threads = _threads(experiments[names[0]])
     print_report(tables, lines, threads)
     settings = {"experiment": experiment, "nodes": nodes, "batch-size": batch_size, "overrides": set_ or []}
+    if result_file is not None:
+        merge_into(result_file, told)
     write_raw(json_, "rounds", {**settings, "clients": clients, "repeats": repeats}, raw)
 
 
