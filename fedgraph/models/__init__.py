@@ -7,7 +7,7 @@
 torch.Size([27])
 """
 
-from fedgraph.models.base import Batch, Descending, Differentiated, StackedModel, TaskSpec
+from fedgraph.models.base import Batch, Differentiated, StackedModel, TaskSpec
 from fedgraph.models.choice import ModelChoice, ModelTable, VariantTable
 from fedgraph.models.frozen import FrozenLayers
 from fedgraph.models.own_draws import OwnDraws
@@ -21,7 +21,6 @@ __all__ = [
     "MODELS",
     "Batch",
     "ContextForecaster",
-    "Descending",
     "Differentiated",
     "FrozenLayers",
     "Layout",

@@ -185,11 +185,6 @@ class Differentiated(StackedModel, Protocol):
             ``[clients, parameters]``. None for tensors, or in a context, for which there is no such code.
         """
 
-
-@runtime_checkable
-class Descending(Differentiated, Protocol):
-    """A model that takes steps of gradient descent itself, several at a time."""
-
     def descend(self, loss: str, matrix: Tensor, steps: Batch, rates: Tensor, decay: float) -> Tensor | None:
         """Take steps in place, one after the other: w <- (1 - rate decay) w - rate dL/dw.
 

@@ -89,7 +89,7 @@ class NativeMLPModel(MLPModel):
         return perceptron_kernel.loss_gradient(self.sizes, loss, matrix, batch)
 
     def descend(self, loss: str, matrix: Tensor, steps: Batch, rates: Tensor, decay: float) -> Tensor | None:
-        """See :class:`fedgraph.models.base.Descending`."""
+        """See :class:`fedgraph.models.base.Differentiated`."""
         if torch.is_autocast_enabled(matrix.device.type):
             return None
         return perceptron_kernel.descend(self.sizes, loss, matrix, steps, rates, decay)

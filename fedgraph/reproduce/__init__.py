@@ -10,7 +10,7 @@ from fedgraph.reproduce.figures.columns import over_columns_of_file
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.figures.peers import picture
 from fedgraph.reproduce.numbers import NumberTable, markdown_line
-from fedgraph.reproduce.result_file import ResultFile
+from fedgraph.reproduce.result_file import ResultFile, ResultLine, merge_into
 from fedgraph.reproduce.study import STUDY_EXPLAINED, StudyContext, StudyPage
 from fedgraph.reproduce.table import EXPLAINED
 
@@ -19,9 +19,11 @@ __all__ = [
     "STUDY_EXPLAINED",
     "NumberTable",
     "ResultFile",
+    "ResultLine",
     "StudyContext",
     "StudyPage",
     "markdown_line",
+    "merge_into",
     "over_columns_of_file",
     "panels",
     "picture",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import Augment, Split
-from fedgraph.models import Batch, Descending, Differentiated, Layout, OwnDraws, StackedModel, TaskSpec
+from fedgraph.models import Batch, Differentiated, Layout, OwnDraws, StackedModel, TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.batches import example_numbers, learning_rates, training_batches
@@ -136,7 +136,7 @@ class LocalTraining:
         """Return whether the model itself takes steps of plain gradient descent, client after client."""
         settings = self.settings
         plain = settings.optimizer == "sgd" and not settings.momentum and settings.clip_norm is None
-        return plain and gradient_term is None and self.augment is None and isinstance(self.model, Descending)
+        return plain and gradient_term is None and self.augment is None and self._written_out is not None
 
     def _descend(
         self,
@@ -150,7 +150,7 @@ class LocalTraining:
         total: Tensor,
     ) -> bool:
         """Take all steps and add to ``total``; False, with nothing changed, where the model has no code for them."""
-        settings, model = self.settings, cast(Descending, self.model)
+        settings, model = self.settings, cast(Differentiated, self.model)
         if rates is None:
             rates = models.new_full(batches.shape[:2], rate)
         for steps, clients, batch in self._gathered(split, batches, active, longest):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedgraph.data import open_source
 from fedgraph.experiment import Experiment, parse_experiment
 from fedgraph.models import build
-from fedgraph.reproduce.result_file import ResultLine, merge_into
+from fedgraph.reproduce import ResultLine, merge_into
 from fedgraph.simulations.benchmarks.baselines import Arithmetic, PlainLoop
 from fedgraph.simulations.benchmarks.measure import (
     JsonFile,

@@ -23,7 +23,7 @@ from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
 from fedgraph.federation.grids import run_app_on_flower
 from fedgraph.models import build
-from fedgraph.reproduce.result_file import ResultLine, merge_into
+from fedgraph.reproduce import ResultLine, merge_into
 from fedgraph.simulations.benchmarks.measure import (
     JsonFile,
     Timing,

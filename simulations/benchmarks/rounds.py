@@ -11,7 +11,7 @@ import typer
 from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
 from fedgraph.models import build
-from fedgraph.reproduce.result_file import ResultLine, merge_into
+from fedgraph.reproduce import ResultLine, merge_into
 from fedgraph.simulations.benchmarks.baselines import PlainLoop
 from fedgraph.simulations.benchmarks.measure import (
     JsonFile,

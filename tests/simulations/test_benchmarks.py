@@ -452,7 +452,7 @@ def test_rounds_has_a_table_for_every_number_of_steps(metr_la, monkeypatch):
     assert output.count("│ ours, fedavg, in process ") == 2
     assert row(output, "ours, fedavg, Ray, 2 nodes")[:6] == [2, 2, 2, 1, 0.5, 0.5], "first rounds are dropped"
     assert (
-        "Target: ours, fedavg, Ray, 2 nodes / plain Flower, 1 local steps <= 0.0667; measured 0.500: missed" in output
+        "Target: ours, fedavg, Ray, 2 nodes / plain Flower, 1 local steps <= 0.0670; measured 0.500: missed" in output
     )
     assert row(output, "plain loop")[0] > 0
 
