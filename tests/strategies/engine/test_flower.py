@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from fedgraph import ClientGraph
 from fedgraph.algorithms import Algorithm, matrix, written
-from fedgraph.clients import Peers, alignment, client_name, proximity
+from fedgraph.clients import Peers, alignment, client_name, loss_terms, proximity
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.strategies import CGSV, IPA, SFL, FedAtt, FedPer, LGFedAvg, PFedGraph, SFLStar
 from fedgraph.strategies.engine.flower import FlowerStrategy
@@ -560,6 +560,58 @@ def test_alignment_is_the_sum_over_peers():
     expected = 0.6 / 4 * sum(c * (own - other).abs().sum() for c, other in zip(told["weights"], others, strict=True))
     assert value == pytest.approx(float(expected), rel=1e-5)
     assert told["weights"] == pytest.approx([0.25] * 3)
+
+
+LOSSES = {
+    "sfl": lambda: SFL(GRAPH, lambda_global=0.3, lambda_personal=0.2, hops=1),
+    "sfl, squared": lambda: SFL(GRAPH, lambda_global=0.3, lambda_personal=0.2, distance="squared"),
+    "sfl, the personalised model alone": lambda: SFL(GRAPH, lambda_personal=0.2),
+    "sfl without lambdas": lambda: SFL(GRAPH),
+    "ipa": lambda: IPA(lambda_alignment=0.6, power=2),
+    "ipa in a ring": lambda: IPA(lambda_alignment=0.6, power=1.5, order="ring"),
+    "fedavg": lambda: FedAvg(min_available_nodes=4, min_train_nodes=4),
+}
+
+
+@pytest.mark.parametrize("strategy", LOSSES)
+def test_the_terms_of_arrays_are_those_of_pytorch_models(strategy):
+    """In value and slope, also where training begins, at the model that was sent."""
+    used = []
+
+    def term(net, message):
+        expected = proximity(net, message) + alignment(net, message, batch_size=4)
+        terms = loss_terms(message, batch_size=4)
+        parameters = list(net.parameters())
+        as_arrays = terms.of([each.detach().numpy() for each in parameters])
+        assert float(as_arrays) == pytest.approx(float(expected), rel=1e-5, abs=1e-12)
+        as_tensors = terms._replace(centres=[[torch.from_numpy(a) for a in centre] for centre in terms.centres])
+        if expected.requires_grad:
+            slopes = torch.autograd.grad(as_tensors.of(parameters), parameters)
+            for slope, right in zip(slopes, torch.autograd.grad(expected, parameters, retain_graph=True), strict=True):
+                torch.testing.assert_close(slope, right, rtol=1e-4, atol=1e-6)
+        used.append(float(expected))
+        return expected
+
+    LOSSES[strategy]().start(Plain(term=term).grid(), initial(), num_rounds=2)
+    assert (max(used) > 0) == (strategy not in ("sfl without lambdas", "fedavg"))
+
+
+def test_a_strategy_hears_that_the_terms_of_arrays_are_used(caplog):
+    def term(net, message):
+        return float(loss_terms(message).of([each.detach().numpy() for each in net.parameters()]))
+
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        SFL(GRAPH, lambda_global=0.3).start(Plain(term=term).grid(), initial(), num_rounds=1)
+        IPA(lambda_alignment=0.3).start(Plain(term=term).grid(), initial(), num_rounds=1)
+    assert "no client has used the term" not in caplog.text
+
+
+def test_terms_of_arrays_in_another_order_are_refused(caplog):
+    def term(net, message):
+        return loss_terms(message).of([net.bias.detach().numpy(), net.weight.detach().numpy()])
+
+    SFL(GRAPH, lambda_global=0.3).start(Plain(term=term).grid(), initial(), num_rounds=1)
+    assert "arrays of the shapes [(1,), (1, 2)]; that of the message has [(1, 2), (1,)]" in caplog.text
 
 
 def test_peers_that_move_along_come_to_agree():
