@@ -308,6 +308,12 @@ class F3(PhasedStrategy):
             log.warning("%d samples are left out, of which no client has a label: %s", len(keys), quoted(keys))
         if not bool((split == _VALIDATION).any()):
             rows = ((split == _TRAIN) & labelled).nonzero().flatten()
+            if 0 < len(rows) == len(joined.labels[rows].unique()):
+                raise DataError(
+                    f"each of the {len(rows)} labelled training samples is the only one of its class, so that none can "
+                    "be held out for validation: give `embeddings` classes as labels, not ids or amounts, or say by "
+                    "its `split` which samples are for validation"
+                )
             chosen = held_out(joined.labels[rows], self.classifier.validation_fraction, self.seed)
             split[rows] = chosen.to(split.dtype)
         return replace(joined, split=split).only(labelled & (split != _NEW))

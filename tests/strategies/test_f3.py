@@ -68,6 +68,14 @@ def test_a_model_of_all_features_from_one_query():
     assert list(chosen.columns) == [0, 1, 2]
 
 
+def test_labels_that_are_all_different_are_told_to_be_no_classes():
+    def by_row(name, message, ids, values, labels, split):
+        return embeddings(message, ids, values, ids if name == "ucla" else None)
+
+    with pytest.raises(DataError, match="each of the 150 labelled training samples is the only one of its class"):
+        F3(**FAST).start(grid(flowers(by_row)))
+
+
 def test_the_model_is_that_of_the_classifier_bit_for_bit():
     strategy = F3(**FAST, seed=3)
     strategy.start(grid())
