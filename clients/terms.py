@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedgraph.messages import from_record, to_record
-from fedgraph.messages.apps import APP_RECORD, further_models, models_record
+from fedgraph.messages.apps import APP_RECORD, further_record, models_record
 from fedgraph.support.errors import ReplyError, RunError
 from fedgraph.training.alignment import alignment as alignment_of
 
@@ -74,7 +74,7 @@ def proximity(model: nn.Module, message: Message) -> Tensor:
 
 def _centres(message: Message, told: Mapping[str, Any]) -> list[tuple[float, dict[str, Tensor]]]:
     """Return lambda_1 with the read-out and lambda_2 with the personalised model, without those of weight 0."""
-    records = {"lambda-global": further_models("global"), "lambda-personal": str(told.get("arrays"))}
+    records = {"lambda-global": further_record("global"), "lambda-personal": str(told.get("arrays"))}
     found = [(told[key], _models(message, record)[0]) for key, record in records.items() if told.get(key)]
     if found:
         _note("proximity")
@@ -112,7 +112,7 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
     if "lambda-alignment" not in told:
         return torch.zeros(())
     _note("alignment")
-    return _aligned(model, _peers(message, told), told, batch_size)
+    return _aligned(model, _peers(message), _weights(message), told, batch_size)
 
 
 def _strength(told: Mapping[str, Any], batch_size: int | None) -> float:
@@ -121,19 +121,26 @@ def _strength(told: Mapping[str, Any], batch_size: int | None) -> float:
     return float(told["lambda-alignment"]) / (batch_size if divided and batch_size else 1)
 
 
-def _peers(message: Message, told: Mapping[str, Any]) -> list[dict[str, Tensor]]:
-    return _models(message, further_models("others" if "there" in told else "peers"))
+def _peers(message: Message) -> list[dict[str, Tensor]]:
+    """Return the models of the peers: of those of this turn, or of all, of which oneself has the weight 0."""
+    turn = further_record("others") in message.content
+    return _models(message, further_record("others" if turn else "peers"))
+
+
+def _weights(message: Message) -> Tensor:
+    """Return c_j of these peers."""
+    (weights,) = _models(message, further_record("weights"))
+    return weights["weights"]
 
 
 def _aligned(
-    model: nn.Module, peers: list[dict[str, Tensor]], told: Mapping[str, Any], batch_size: int | None
+    model: nn.Module, peers: list[dict[str, Tensor]], c: Tensor, told: Mapping[str, Any], batch_size: int | None
 ) -> Tensor:
     strength = _strength(told, batch_size)
     total = torch.zeros(())
     for name, own in _named(model, peers[0] if peers else {}):
         others = torch.stack([peer[name].to(own).flatten() for peer in peers])
-        weights = torch.as_tensor(told["weights"], dtype=own.dtype, device=own.device)
-        total = total + alignment_of(own.flatten(), others, weights, float(told["power"]))
+        total = total + alignment_of(own.flatten(), others, c.to(own), float(told["power"]))
     return strength * total
 
 
@@ -208,7 +215,7 @@ def loss_terms(message: Message, batch_size: int | None = None) -> LossTerms:
     if "lambda-alignment" in told:
         _note("alignment")
         strength = _strength(told, batch_size)
-        pulls = [(strength * float(c), peer) for c, peer in zip(told["weights"], _peers(message, told), strict=True)]
+        pulls = [(strength * float(c), peer) for c, peer in zip(_weights(message), _peers(message), strict=True)]
         power, root = float(told["power"]), 1.0
     else:
         squared = told.get("distance") == "squared"
@@ -254,7 +261,7 @@ class Peers:
     ) -> None:
         self._model, self._message, self._told = model, message, _told(message)
         self._moves = bool(self._told.get("moves-others", False))
-        sent = _peers(message, self._told) if "lambda-alignment" in self._told else []
+        sent = _peers(message) if "lambda-alignment" in self._told else []
         known = dict(_named(model, sent[0])) if sent else {}
         self.models = [{name: self._own(name, value, known) for name, value in peer.items()} for peer in sent]
         parameters = [value for each in self.models for value in each.values() if value.requires_grad]
@@ -271,7 +278,7 @@ class Peers:
         if "lambda-alignment" not in self._told:
             return torch.zeros(())
         _note("alignment")
-        return _aligned(self._model, self.models, self._told, batch_size)
+        return _aligned(self._model, self.models, _weights(self._message), self._told, batch_size)
 
     def zero_grad(self) -> None:
         """Set the gradients of the peers' parameters to zero."""
@@ -289,7 +296,7 @@ class Peers:
         content = RecordDict({key: to_record(self._model.state_dict()), "metrics": MetricRecord(dict(metrics))})
         if self._moves and self.models:
             moved = [{name: value.detach() for name, value in each.items()} for each in self.models]
-            content[further_models("others")] = models_record(moved)
+            content[further_record("others")] = models_record(moved)
         return Message(content, reply_to=self._message)
 
 

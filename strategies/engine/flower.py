@@ -10,6 +10,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -310,6 +311,7 @@ class FlowerStrategy(FedAvg):
             if self._progress is None and usable:
                 self._begin(number)
                 usable = [reply for reply in usable if self._is_asked(reply.name)]
+            usable = self._with_tensors(number, usable)
             if not usable and (self._progress is None or self._ask.to is None):
                 self._progress = None
                 log.warning("round %d: no usable answer, so that nothing is aggregated", number)
@@ -392,6 +394,9 @@ class FlowerStrategy(FedAvg):
 
     def _each_message(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
         terms = self.terms(number) if kind == MessageType.TRAIN else {}
+        if self.term_to_add and not terms:
+            # What goes beside the models is for the term alone.
+            ask = replace(ask, shared={}, models=())
         names = self._app.everybody.names
         for place in range(len(names)) if ask.to is None else ask.to.tolist():
             if names[place] in self._selected:
@@ -430,6 +435,16 @@ class FlowerStrategy(FedAvg):
             for metric, value in reply.metrics.items()
         ]
         return usable
+
+    def _with_tensors(self, number: int, replies: Sequence[AppReply]) -> list[AppReply]:
+        """Return the replies that have what the algorithm asks for beside models, and say what is wrong with others."""
+        found = []
+        for reply in replies:
+            try:
+                found.append(reply.with_tensors(self._ask))
+            except ReplyError as error:
+                log.warning("round %d, training: no usable answer of client '%s': %s", number, reply.name, error)
+        return found
 
     def _template(self, name: str) -> dict[str, Tensor]:
         """Return a model like the one that a client is expected to send; a client that is new joins."""

@@ -17,12 +17,12 @@ from flwr.clientapp.mod import fixedclipping_mod, message_size_mod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fedgraph import ClientGraph
-from fedgraph.algorithms import Algorithm, matrix, written
+from fedgraph.algorithms import Algorithm, Ask, matrix, written
 from fedgraph.clients import Peers, alignment, client_name, loss_terms, proximity
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.strategies import CGSV, IPA, SFL, FedAtt, FedPer, LGFedAvg, PFedGraph, SFLStar
 from fedgraph.strategies.engine.flower import FlowerStrategy
-from fedgraph.support.errors import FedgraphError, IdentityError, RunError
+from fedgraph.support.errors import ExperimentError, FedgraphError, IdentityError, RunError
 
 NAMES = ("county", "mercy", "saint-luke", "valley")
 GRAPH = ClientGraph.from_edges([("mercy", "county"), ("saint-luke", "valley")])
@@ -552,14 +552,14 @@ def test_alignment_is_the_sum_over_peers():
     strategy = IPA(lambda_alignment=0.6, order="ring")
     strategy.start(Plain(term=term).grid(), initial(), num_rounds=2)
     own, value, message = seen[-1]
-    told, peers = message.content["fedgraph"], message.content["fedgraph.others"]
+    weights, peers = message.content["fedgraph.weights"]["weights"].numpy(), message.content["fedgraph.others"]
     others = [
         torch.from_numpy(np.concatenate([peers[f"{i}/weight"].numpy().ravel(), peers[f"{i}/bias"].numpy()]))
         for i in range(3)
     ]
-    expected = 0.6 / 4 * sum(c * (own - other).abs().sum() for c, other in zip(told["weights"], others, strict=True))
+    expected = 0.6 / 4 * sum(c * (own - other).abs().sum() for c, other in zip(weights, others, strict=True))
     assert value == pytest.approx(float(expected), rel=1e-5)
-    assert told["weights"] == pytest.approx([0.25] * 3)
+    assert weights.tolist() == pytest.approx([0.25] * 3)
 
 
 LOSSES = {
@@ -657,6 +657,81 @@ def test_ipa_with_a_model_of_each_peers_own():
     IPA(initial_model=own, order="ring").start(app.grid(), initial(), num_rounds=1)
     for name, message in app.sent[:1]:
         np.testing.assert_array_equal(message.content["arrays"]["weight"].numpy(), own(name)["weight"].numpy())
+
+
+class Sending(Algorithm):
+    """Sends clients what is no model: to all of them the same, and to each its own; and a further model."""
+
+    def round(self, clients, state, number):
+        rows = torch.arange(2.0 * len(clients)).reshape(-1, 2)
+        shared = {"table": torch.ones(2, 2), "mean": matrix(state["models"]).mean(0)}
+        answers = yield Ask({"parameters": state["models"], "row": rows}, shared, models=("mean",))
+        return {"models": written(state["models"], answers.positions, answers.parameters)}
+
+
+def test_clients_are_sent_what_an_algorithm_asks_for_beside_models():
+    class SendingStrategy(FlowerStrategy):
+        algorithm_class = Sending
+        needs_names = True
+
+    app = Plain()
+    SendingStrategy().start(app.grid(), initial(), num_rounds=1)
+    for name, message in app.sent:
+        place = NAMES.index(name)
+        assert message.content["fedgraph.row"]["row"].numpy().tolist() == [2 * place, 2 * place + 1]
+        assert message.content["fedgraph.table"]["table"].numpy().tolist() == [[1, 1], [1, 1]]
+        mean = message.content["fedgraph.mean"]["0/weight"].numpy()
+        np.testing.assert_allclose(mean, initial()["weight"].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("keyword", [{"start": "read-out"}, {"released": True}])
+def test_sfl_refuses_a_start_that_clients_of_an_app_do_not_have(keyword):
+    for kind in (SFL, SFLStar):
+        with pytest.raises(ExperimentError, match="trains from its own personalised model: start and released are for"):
+            kind(GRAPH, **keyword)
+
+
+class Summing(Algorithm):
+    """Asks clients for a tensor that is no model, twice in a round."""
+
+    def init(self, clients, models):
+        return {"models": models, "sums": torch.zeros(len(clients), 3)}
+
+    def round(self, clients, state, number):
+        returns = {"parameters": (clients.layout.num_parameters,), "sums": (3,)}
+        answers = yield Ask({"parameters": state["models"]}, returns=returns)
+        sums = state["sums"].index_copy(0, answers.positions, answers.tensors["sums"])
+        again = yield Ask({"parameters": state["models"]}, returns=returns)
+        sums = sums.index_add(0, again.positions, again.tensors["sums"])
+        return {"models": written(state["models"], answers.positions, answers.parameters), "sums": sums}
+
+
+class SummingStrategy(FlowerStrategy):
+    algorithm_class = Summing
+
+
+@pytest.mark.parametrize("graph", [None, GRAPH])
+def test_clients_answer_tensors_that_are_no_models(graph, caplog):
+    def add(answer, name, number):
+        sums = [np.arange(3, dtype=np.float64) * (1 + NAMES.index(name))]
+        if name == "mercy":
+            sums = [sums[0][:2]] if number == 1 else None
+        if name == "valley" and number == 2:
+            sums = [np.full(3, np.nan)]
+        if sums is not None:
+            answer.content["fedgraph.sums"] = ArrayRecord(sums)
+        return answer
+
+    strategy = SummingStrategy(graph)
+    strategy.start(Plain(spoil=add).grid(), initial(), num_rounds=2)
+    rows = strategy._app.state["sums"]
+    county, mercy, luke, valley = (rows[strategy._app.clients.names.index(name)].tolist() for name in NAMES)
+    assert (county, luke) == ([0, 2, 4], [0, 6, 12])
+    assert mercy == [0, 0, 0], "never usable"
+    assert valley == [0, 8, 16], "of the first round"
+    for told in ("'mercy': its 'sums' has the shape (2,) in place of (3,)", "'mercy': it has no 'fedgraph.sums'",
+                 "'valley': its 'sums' has values that are not finite"):  # fmt: skip
+        assert told in caplog.text
 
 
 @every
