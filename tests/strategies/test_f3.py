@@ -299,7 +299,7 @@ def test_what_cannot_be_is_said_before_anybody_is_asked():
         F3(owners=2)
     with pytest.raises(ValueError, match="alignment: Input should be"):
         F3(alignment="sof")
-    with pytest.raises(RunError, match="1 nodes are connected, and min_available_nodes = 2 are to be"):
+    with pytest.raises(RunError, match="1 nodes are connected, fewer than min_available_nodes = 2"):
         F3().start(grid(names=("ucla",)))
     with pytest.raises(RunError, match="call start first"):
         F3().predict(grid())

@@ -235,6 +235,7 @@ def test_a_client_that_does_not_answer_keeps_its_model_and_comes_back_under_anot
 def test_all_nodes_train_in_the_first_round_though_some_connect_while_it_waits():
     class Connecting(LocalGrid):
         asked = 0
+        nodes_may_come = True
 
         def get_node_ids(self):
             self.asked += 1
@@ -250,25 +251,78 @@ def test_all_nodes_train_in_the_first_round_though_some_connect_while_it_waits()
         assert slow[name]["weight"].data == at_once[name]["weight"].data
 
 
-@pytest.mark.parametrize("method", ["sfl", "sfl-star", "pfedgraph", "cgsv", "ipa", "fedper"])
-def test_a_client_that_joins_late(method):
+@pytest.mark.parametrize("keyword", [{}, {"fraction_train": 0.0, "fraction_evaluate": 1.0}])
+def test_too_few_nodes_where_no_more_may_come_are_an_error(keyword):
+    with pytest.raises(RunError, match="3 nodes are connected, fewer than min_available_nodes = 4"):
+        SFL(GRAPH, **keyword).start(Plain().grid(NAMES[:3]), initial(), num_rounds=1)
+
+
+ALL_BUT_ONE = {"min_available_nodes": 3, "min_train_nodes": 3, "min_evaluate_nodes": 3}
+
+
+def start_with_a_late_client(strategy, app, num_rounds):
+    """County comes after the second round."""
+
     class Late(LocalGrid):
         late = True
 
         def get_node_ids(self):
             return [node for node in super().get_node_ids() if not (self.late and node == 1000)]
 
-    grid = Late(Plain().app, [{"client": name} for name in NAMES])
-    strategy = STRATEGIES[method](min_available_nodes=3, min_train_nodes=3, min_evaluate_nodes=3)
-
     def between(number, found):
         grid.late = number < 2
         return None
 
-    strategy.start(grid, initial(), num_rounds=4, evaluate_fn=between)
+    grid = Late(app.app, [{"client": name} for name in NAMES])
+    strategy.start(grid, initial(), num_rounds=num_rounds, evaluate_fn=between)
+
+
+@pytest.mark.parametrize("method", ["sfl", "sfl-star", "pfedgraph", "cgsv", "ipa", "fedper"])
+def test_a_client_that_joins_late(method):
+    strategy = STRATEGIES[method](**ALL_BUT_ONE)
+    start_with_a_late_client(strategy, Plain(), 4)
     assert sorted(strategy.client_arrays) == sorted(NAMES)
     rounds = strategy.history.query("client == 'county' and metric == 'train/loss'")["round"].tolist()
     assert rounds == [3, 4]
+
+
+class Drawing(Algorithm):
+    """Begins with models of its own, and remembers what it began with."""
+
+    def init(self, clients, models):
+        drawn = torch.full(models.shape, 7.0) * (matrix(models)[:, :1] != 0)
+        return {"models": written(models, torch.arange(len(clients)), drawn), "first": matrix(models)[:, 0]}
+
+    def aggregate(self, clients, state, answers):
+        return torch.ones_like(answers.parameters)
+
+
+class DrawingStrategy(FlowerStrategy):
+    algorithm_class = Drawing
+    needs_names = True
+
+
+def test_init_leaves_the_models_of_others_alone_when_a_client_joins():
+    app, strategy = Plain(), DrawingStrategy(**ALL_BUT_ONE)
+    start_with_a_late_client(strategy, app, 3)
+    sent = [(name, set(message.content["arrays"]["weight"].numpy().flatten().tolist())) for name, message in app.sent]
+    names = ("mercy", "saint-luke", "valley")
+    assert sorted(sent[:3]) == [(name, {7.0}) for name in names]
+    assert sorted(sent[6:]) == [("county", {7.0}), *((name, {1.0}) for name in names)]
+    assert strategy._app.state["first"].tolist() == [7, 7, 7, 7]
+
+
+def test_peers_with_models_of_their_own_keep_them_when_one_joins():
+    def own(name):
+        torch.manual_seed(NAMES.index(name))
+        return ArrayRecord(torch.nn.Linear(2, 1).state_dict())
+
+    app = Plain()
+    strategy = IPA(initial_model=own, turns="simultaneous", **ALL_BUT_ONE)
+    start_with_a_late_client(strategy, app, 3)
+    sent = {name: message.content["arrays"]["weight"].numpy().tolist() for name, message in app.sent[6:]}
+    first = {name: own(name)["weight"].numpy().tolist() for name in NAMES}
+    assert [name for name in NAMES if sent[name] == first[name]] == ["county"]
 
 
 def other_shape(answer):
