@@ -23,7 +23,7 @@ from fedgraph.runs.reports.page import leave_report
 from fedgraph.starting.node_config import told_nodes
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
-from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
+from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
 from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
 from fedgraph.support.settings import parse
 from fedgraph.support.telling import TOLD, Told, show, warnings_on
@@ -353,7 +353,7 @@ def _run_or_go_on(
         "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
     }
     # All nodes are on this machine: their errors and files need not be hidden.
-    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_FULL_ERRORS": "1", "FEDGRAPH_ANY_FILES": "1"}
+    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), FULL_ERRORS: "1", "FEDGRAPH_ANY_FILES": "1"}
     if model_dir is not None:
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
     if run_config["data-dir"]:
@@ -396,7 +396,7 @@ def _run_in_process(
         "FEDGRAPH_STATE": "state_dir",
         "FEDGRAPH_MODELS": "model_dir",
         "FEDGRAPH_DATA": "data_dir",
-        "FEDGRAPH_FULL_ERRORS": "full_errors",
+        FULL_ERRORS: "full_errors",
         "FEDGRAPH_ANY_FILES": "any_files",
     }
     node_config = {**told, **{keys[name]: value for name, value in places.items()}}
