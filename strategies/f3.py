@@ -321,7 +321,7 @@ def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> No
     advice = "the same sample needs the same id at every client, and a label at one of them"
     if not bool(shared.any()):
         told = "; ".join(f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED])
-        raise DataError(f"no two clients share a labelled sample, so that there is nothing to fuse ({told}): {advice}")
+        raise DataError(f"no two clients share a labelled sample, which fusion needs ({told}): {advice}")
     for name in alone:
         log.warning(
             "client '%s' shares no labelled sample with other clients; it has %d samples, such as '%s': %s",

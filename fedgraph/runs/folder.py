@@ -246,7 +246,7 @@ class RunFolder:
         return check_goes_on(self.path, self.begun_with, experiment, own)
 
     def check_unfinished(self) -> None:
-        """Raise RunError when the run is finished, so that there is nothing to continue."""
+        """Raise RunError when the run is finished, and cannot be continued."""
         if self.is_finished:
             raise RunError(f"{self.path} is finished; its results are in summary.json")
 
