@@ -26,6 +26,7 @@ from fedgraph.support.errors import ReplyError, RunError
 from fedgraph.training.alignment import alignment as alignment_of
 
 _TINY = 1e-30
+"""Added to squares, so that their roots have slope 0 where training begins; JAX's ``abs`` has slope 1 there."""
 _used: ContextVar[set[str] | None] = ContextVar("terms of a loss that were used", default=None)
 _read: WeakKeyDictionary[Message, dict[str, list[dict[str, Tensor]]]] = WeakKeyDictionary()
 """Models that came with a message, by the name of their record: each minibatch needs them."""
@@ -190,11 +191,9 @@ class LossTerms(NamedTuple):
             shapes, sent = [tuple(each.shape) for each in parameters], [each.shape for each in centre]
             if shapes != sent:
                 raise ReplyError(f"the model has arrays of the shapes {shapes}; that of the message has {sent}")
-            distance = sum(
-                (abs(own - other) ** self.power).sum() for own, other in zip(parameters, centre, strict=True)
-            )
-            # The root has no slope at 0, where training begins.
-            total = total + weight * (distance + _TINY) ** self.root
+            pairs = zip(parameters, centre, strict=True)
+            distance = sum((((own - other) ** 2 + _TINY) ** (self.power / 2)).sum() for own, other in pairs)
+            total = total + weight * distance**self.root
         return total
 
 

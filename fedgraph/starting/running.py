@@ -330,7 +330,7 @@ def _named_code(folder: RunFolder) -> tuple[list[str], str]:
     try:
         named = named_code(load_experiment(folder.path / "experiment.toml"))
         found = all(map(is_importable, named))
-    except (FedgraphError, ImportError):
+    except Exception:  # whatever the code does when it is imported: the error of the run is what counts
         return [], ""
     return named, "" if found else f'fedgraph.resume("{folder.path}"), where the class is defined'
 

@@ -622,6 +622,7 @@ LOSSES = {
     "sfl, the personalised model alone": lambda: SFL(GRAPH, lambda_personal=0.2),
     "sfl without lambdas": lambda: SFL(GRAPH),
     "ipa": lambda: IPA(lambda_alignment=0.6, power=2),
+    "ipa, absolute": lambda: IPA(lambda_alignment=0.6, power=1),
     "ipa in a ring": lambda: IPA(lambda_alignment=0.6, power=1.5, order="ring"),
     "fedavg": lambda: FedAvg(min_available_nodes=4, min_train_nodes=4),
 }
