@@ -17,19 +17,31 @@ if TYPE_CHECKING:
     from fedgraph.clients.mods import client_name
     from fedgraph.clients.owner_app import embeddings, penultimate
     from fedgraph.clients.table_app import table_client_app
-    from fedgraph.clients.terms import Peers, alignment, proximity
+    from fedgraph.clients.terms import LossTerms, Peers, alignment, loss_terms, proximity
 
 _HOMES = {
+    "LossTerms": "terms",
     "Peers": "terms",
     "alignment": "terms",
     "client_name": "mods",
     "embeddings": "owner_app",
+    "loss_terms": "terms",
     "penultimate": "owner_app",
     "proximity": "terms",
     "table_client_app": "table_app",
 }
 
-__all__ = ["Peers", "alignment", "client_name", "embeddings", "penultimate", "proximity", "table_client_app"]
+__all__ = [
+    "LossTerms",
+    "Peers",
+    "alignment",
+    "client_name",
+    "embeddings",
+    "loss_terms",
+    "penultimate",
+    "proximity",
+    "table_client_app",
+]
 
 
 def __getattr__(name: str) -> Any:

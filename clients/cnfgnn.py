@@ -40,7 +40,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     )
 
     def reply(self) -> WorkReply:
-        """Answer by what came; see :mod:`fedgraph.algorithms.cnfgnn`.
+        """Answer the kind of request that came; see :mod:`fedgraph.algorithms.cnfgnn`.
 
         Raises
         ------

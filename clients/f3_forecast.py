@@ -174,7 +174,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         return {f"{name}{suffix}": values for name, values in metrics.items()}
 
     def _measured(self) -> WorkReply:
-        """Measure forecasts: those that came, or one's own from the embeddings that came, by what names end with."""
+        """Measure forecasts, sent or computed from embeddings that were sent, for each ending of their names."""
         cohort, (kind, _) = self.cohort, self.settings.returned
         suffixes = {name.partition("/")[0].removeprefix(kind) for name in self.request.stacked if name.startswith(kind)}
         metrics: dict[str, Tensor] = {}

@@ -3,26 +3,30 @@
     loss = criterion(model(x), y) + proximity(model, msg)
     loss = criterion(model(x), y) + alignment(model, msg)
 
-They are zero where the strategy asks for none, so that a ClientApp with them works with any strategy.
+They are zero where the strategy asks for none, so that a ClientApp with them works with any strategy. Models that are
+not PyTorch's have them by ``loss_terms(msg)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedgraph.messages import from_record, to_record
-from fedgraph.messages.apps import APP_RECORD, further_models, models_record
+from fedgraph.messages.apps import APP_RECORD, further_record, models_record
 from fedgraph.support.errors import ReplyError, RunError
 from fedgraph.training.alignment import alignment as alignment_of
 
+_TINY = 1e-30
+"""Added to squares, so that their roots have slope 0 where training begins; JAX's ``abs`` has slope 1 there."""
 _used: ContextVar[set[str] | None] = ContextVar("terms of a loss that were used", default=None)
 _read: WeakKeyDictionary[Message, dict[str, list[dict[str, Tensor]]]] = WeakKeyDictionary()
 """Models that came with a message, by the name of their record: each minibatch needs them."""
@@ -63,17 +67,19 @@ def proximity(model: nn.Module, message: Message) -> Tensor:
         When the model has no parameter of the message.
     """
     told = _told(message)
-    weights = {"global": told.get("lambda-global", 0.0), "personal": told.get("lambda-personal", 0.0)}
-    if not any(weights.values()):
-        return torch.zeros(())
-    _note("proximity")
     total: Tensor = torch.zeros(())
-    for whose, weight in weights.items():
-        if weight:
-            record = str(told["arrays"]) if whose == "personal" else further_models(whose)
-            (centre,) = _models(message, record)
-            total = total + weight * _distance(model, centre, told.get("distance") == "squared")
+    for weight, centre in _centres(message, told):
+        total = total + weight * _distance(model, centre, told.get("distance") == "squared")
     return total
+
+
+def _centres(message: Message, told: Mapping[str, Any]) -> list[tuple[float, dict[str, Tensor]]]:
+    """Return lambda_1 with the read-out and lambda_2 with the personalised model, without those of weight 0."""
+    records = {"lambda-global": further_record("global"), "lambda-personal": str(told.get("arrays"))}
+    found = [(told[key], _models(message, record)[0]) for key, record in records.items() if told.get(key)]
+    if found:
+        _note("proximity")
+    return found
 
 
 def _distance(model: nn.Module, centre: Mapping[str, Tensor], squared: bool) -> Tensor:
@@ -107,25 +113,120 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
     if "lambda-alignment" not in told:
         return torch.zeros(())
     _note("alignment")
-    return _aligned(model, _peers(message, told), told, batch_size)
+    return _aligned(model, _peers(message), _weights(message), told, batch_size)
 
 
-def _peers(message: Message, told: Mapping[str, Any]) -> list[dict[str, Tensor]]:
-    return _models(message, further_models("others" if "there" in told else "peers"))
+def _strength(told: Mapping[str, Any], batch_size: int | None) -> float:
+    """Return IPA's lambda beside the loss of a minibatch: its mean where ``batch_size`` is given, else its sum."""
+    divided = told["lambda-scale"] == "batch-sum" and batch_size is not None
+    return float(told["lambda-alignment"]) / (batch_size if divided and batch_size else 1)
+
+
+def _peers(message: Message) -> list[dict[str, Tensor]]:
+    """Return the models of the peers: of those of this turn, or of all, of which oneself has the weight 0."""
+    turn = further_record("others") in message.content
+    return _models(message, further_record("others" if turn else "peers"))
+
+
+def _weights(message: Message) -> Tensor:
+    """Return c_j of these peers."""
+    (weights,) = _models(message, further_record("weights"))
+    return weights["weights"]
 
 
 def _aligned(
-    model: nn.Module, peers: list[dict[str, Tensor]], told: Mapping[str, Any], batch_size: int | None
+    model: nn.Module, peers: list[dict[str, Tensor]], c: Tensor, told: Mapping[str, Any], batch_size: int | None
 ) -> Tensor:
-    strength = float(told["lambda-alignment"])
-    if told["lambda-scale"] == "batch-sum" and batch_size is not None:
-        strength /= batch_size
+    strength = _strength(told, batch_size)
     total = torch.zeros(())
     for name, own in _named(model, peers[0] if peers else {}):
         others = torch.stack([peer[name].to(own).flatten() for peer in peers])
-        weights = torch.as_tensor(told["weights"], dtype=own.dtype, device=own.device)
-        total = total + alignment_of(own.flatten(), others, weights, float(told["power"]))
+        total = total + alignment_of(own.flatten(), others, c.to(own), float(told["power"]))
     return strength * total
+
+
+class LossTerms(NamedTuple):
+    """What SFL or IPA adds to the loss, for models of any library whose arrays compute like NumPy's.
+
+    ``sum_j weight_j (sum |theta - centre_j|^power)^root`` over all parameters theta. It is a tuple, and so a pytree of
+    JAX: it can be an argument of a function that ``jax.jit`` compiles.
+
+    Attributes
+    ----------
+    centres : list of list of array
+        The models to which distances are measured, each as arrays in the order of the message's array record.
+    weights : list of float
+        The weight of each.
+    power, root : float
+        How distances are measured.
+
+    Examples
+    --------
+    ::
+
+        terms = loss_terms(msg)
+        loss = criterion(params, x, y) + terms.of(jax.tree_util.tree_leaves(params))
+    """
+
+    centres: list[list[NDArray[Any]]]
+    weights: list[float]
+    power: float
+    root: float
+
+    def of(self, parameters: Sequence[Any]) -> Any:
+        """Return the terms of a model in training, to be added to the loss; 0 where the strategy asks for none.
+
+        Parameters
+        ----------
+        parameters : sequence of array
+            The trained arrays, in the order and with the shapes of the message's array record.
+
+        Raises
+        ------
+        ReplyError
+            When their number or a shape is another one than in the message.
+        """
+        total: Any = 0.0
+        for centre, weight in zip(self.centres, self.weights, strict=True):
+            shapes, sent = [tuple(each.shape) for each in parameters], [each.shape for each in centre]
+            if shapes != sent:
+                raise ReplyError(f"the model has arrays of the shapes {shapes}; that of the message has {sent}")
+            pairs = zip(parameters, centre, strict=True)
+            distance = sum((((own - other) ** 2 + _TINY) ** (self.power / 2)).sum() for own, other in pairs)
+            total = total + weight * distance**self.root
+        return total
+
+
+def loss_terms(message: Message, batch_size: int | None = None) -> LossTerms:
+    """Return what SFL or IPA adds to the loss, for a model that is not PyTorch's, such as one of JAX.
+
+    They are the terms of :func:`proximity` and :func:`alignment`, whose peers stay where they are. A strategy without
+    such terms has none, and ``loss_terms(msg).of(parameters)`` is 0.
+
+    Parameters
+    ----------
+    message : Message
+        The message of ``@app.train()``.
+    batch_size : int, optional
+        As for :func:`alignment`.
+    """
+    told = _told(message)
+    if "lambda-alignment" in told:
+        _note("alignment")
+        strength = _strength(told, batch_size)
+        pulls = [(strength * float(c), peer) for c, peer in zip(_weights(message), _peers(message), strict=True)]
+        power, root = float(told["power"]), 1.0
+    else:
+        squared = told.get("distance") == "squared"
+        pulls = [(weight / 2 if squared else weight, centre) for weight, centre in _centres(message, told)]
+        power, root = 2.0, 1.0 if squared else 0.5
+    centres = [[_array(value) for value in centre.values()] for _, centre in pulls]
+    return LossTerms(centres, [weight for weight, _ in pulls], power, root)
+
+
+def _array(value: Tensor) -> NDArray[Any]:
+    # NumPy has no bfloat16.
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
 class Peers:
@@ -159,7 +260,7 @@ class Peers:
     ) -> None:
         self._model, self._message, self._told = model, message, _told(message)
         self._moves = bool(self._told.get("moves-others", False))
-        sent = _peers(message, self._told) if "lambda-alignment" in self._told else []
+        sent = _peers(message) if "lambda-alignment" in self._told else []
         known = dict(_named(model, sent[0])) if sent else {}
         self.models = [{name: self._own(name, value, known) for name, value in peer.items()} for peer in sent]
         parameters = [value for each in self.models for value in each.values() if value.requires_grad]
@@ -176,7 +277,7 @@ class Peers:
         if "lambda-alignment" not in self._told:
             return torch.zeros(())
         _note("alignment")
-        return _aligned(self._model, self.models, self._told, batch_size)
+        return _aligned(self._model, self.models, _weights(self._message), self._told, batch_size)
 
     def zero_grad(self) -> None:
         """Set the gradients of the peers' parameters to zero."""
@@ -194,7 +295,7 @@ class Peers:
         content = RecordDict({key: to_record(self._model.state_dict()), "metrics": MetricRecord(dict(metrics))})
         if self._moves and self.models:
             moved = [{name: value.detach() for name, value in each.items()} for each in self.models]
-            content[further_models("others")] = models_record(moved)
+            content[further_record("others")] = models_record(moved)
         return Message(content, reply_to=self._message)
 
 

@@ -85,7 +85,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         data, groups, rows = self._prepared()
         shape = request.gradient.shape[:2]
         if request.gradient.dtype != torch.float32 or shape != (len(request.owners), len(request.update)):
-            raise ReplyError("the gradient of the request has not a row for each owner and sample")
+            raise ReplyError("the gradient of the request needs a row for each owner and sample")
         strangers = sorted(set(request.owners) - set(self.owners))
         if strangers:
             raise IdentityError(f"this node does not host owner {', '.join(strangers)}, who was asked for a step")

@@ -169,6 +169,11 @@ def _signature(
     return ("", None) if what == "class" and isinstance(item, type) and issubclass(item, Settings) else None
 
 
+def _skipped(app: Sphinx, what: str, name: str, item: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out what scikit-learn adds to estimators, which refers to its own glossary."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
 def _copy_mathjax(site: Path) -> None:
     """Copy the part of MathJax that the pages load."""
     package = importlib.util.find_spec("sphinx-mathjax-offline")
@@ -228,5 +233,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-get-outdated", _always_read)
     app.connect("autodoc-process-docstring", _settings, priority=900)
     app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-skip-member", _skipped)
     app.connect("build-finished", _finished)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,14 +7,14 @@ algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
@@ -27,7 +27,7 @@ from fedgraph.messages import to_record
 from fedgraph.messages.queries import UNDECIDED, OwnEmbeddings, WantedEmbeddings, common_classes, restored
 from fedgraph.strategies.engine.app_clients import ADVICE
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
-from fedgraph.strategies.engine.strategy import EvaluateFn, PhasedStrategy
+from fedgraph.strategies.engine.strategy import PhasedStrategy
 from fedgraph.support.errors import DataError, IdentityError, RunError, quoted, similar
 
 log = logging.getLogger("fedgraph")
@@ -123,35 +123,8 @@ class F3(PhasedStrategy):
         """Losses by ``learning_rate`` and ``epoch``, a data frame."""
         return self.classifier.history_
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 1,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: EvaluateFn | None = None,
-        should_stop: Callable[..., bool] | None = None,
-    ) -> Result:
+    def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:
         """Ask all clients for embeddings once, and train the fusion model on them.
-
-        The signature is that of Flower's strategies; ``initial_arrays``, ``num_rounds``, ``evaluate_fn`` and
-        ``should_stop`` have nothing to act on.
-
-        Parameters
-        ----------
-        grid : Grid
-            Grid that connects to the nodes.
-        timeout : float
-            Seconds that nodes have to connect, and then to answer.
-        train_config : ConfigRecord, optional
-            Sent along.
-
-        Returns
-        -------
-        Result
-            With the fusion model as arrays, and :attr:`metrics`.
 
         Raises
         ------
@@ -308,6 +281,12 @@ class F3(PhasedStrategy):
             log.warning("%d samples are left out, of which no client has a label: %s", len(keys), quoted(keys))
         if not bool((split == _VALIDATION).any()):
             rows = ((split == _TRAIN) & labelled).nonzero().flatten()
+            if 0 < len(rows) == len(joined.labels[rows].unique()):
+                raise DataError(
+                    f"each of the {len(rows)} labelled training samples is the only one of its class, so that none can "
+                    "be held out for validation: give `embeddings` classes as labels, not ids or amounts, or say by "
+                    "its `split` which samples are for validation"
+                )
             chosen = held_out(joined.labels[rows], self.classifier.validation_fraction, self.seed)
             split[rows] = chosen.to(split.dtype)
         return replace(joined, split=split).only(labelled & (split != _NEW))
@@ -342,7 +321,7 @@ def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> No
     advice = "the same sample needs the same id at every client, and a label at one of them"
     if not bool(shared.any()):
         told = "; ".join(f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED])
-        raise DataError(f"no two clients share a labelled sample, so that there is nothing to fuse ({told}): {advice}")
+        raise DataError(f"no two clients share a labelled sample, which fusion needs ({told}): {advice}")
     for name in alone:
         log.warning(
             "client '%s' shares no labelled sample with other clients; it has %d samples, such as '%s': %s",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
@@ -31,7 +31,7 @@ from fedgraph.messages.queries import ask_for_personal_models, personal_model
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes
 from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
-from fedgraph.strategies.engine.strategy import EvaluateFn, PhasedStrategy
+from fedgraph.strategies.engine.strategy import PhasedStrategy
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.settings import of_keywords
@@ -137,35 +137,8 @@ class FedNGM(PhasedStrategy):
         told.insert(0, "round", self.settings.rounds)
         return told
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 1,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: EvaluateFn | None = None,
-        should_stop: Callable[..., bool] | None = None,
-    ) -> Result:
-        """Go through all phases: features, graphs, models, one global model, and personal ones.
-
-        The signature is that of Flower's strategies, of which ``grid`` and ``timeout`` have an effect: seconds that
-        nodes have to connect, and to answer each request. Clients without a usable answer are left out, with an error
-        in the log that names them.
-
-        Returns
-        -------
-        Result
-            With the global model as arrays, and means of the metrics over clients.
-
-        Raises
-        ------
-        RunError, IdentityError
-            When too few clients take part.
-        DataError, ExperimentError
-            When clients do not agree on features, or settings do not fit them.
-        """
+    def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:
+        """Go through all phases: features, graphs, models, one global model, and personal ones."""
         from fedgraph.graphical import NeuralGraphicalModel  # and scikit-learn, which runs do without
 
         connected_nodes(grid, self.min_available_nodes, timeout)

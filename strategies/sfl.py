@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fedgraph.algorithms import sfl, sfl_star
+from fedgraph.graph import ClientGraph
 from fedgraph.strategies.engine.flower import FlowerStrategy
+from fedgraph.support.errors import ExperimentError
 
 
 class SFL(FlowerStrategy):
@@ -30,11 +32,19 @@ class SFL(FlowerStrategy):
     personal_layers : sequence of str
         Names or patterns (``"head.*"``) of layers that every client keeps for itself.
     **keywords
-        Others of :class:`~fedgraph.algorithms.sfl.SFLSettings`, and those of :class:`FlowerStrategy`.
+        Others of :class:`~fedgraph.algorithms.sfl.SFLSettings` but for ``start`` and ``released``, and those of
+        :class:`FlowerStrategy`.
     """
 
     algorithm_class = sfl.SFL
     term_to_add = "proximity(model, msg)"
+
+    def __init__(self, graph: ClientGraph | None = None, **keywords: Any) -> None:
+        super().__init__(graph, **keywords)
+        if self.algorithm.settings.start != "personalised":
+            raise ExperimentError(
+                "a client of an app trains from its own personalised model: start and released are for experiments"
+            )
 
     def terms(self, number: int) -> dict[str, Any]:
         """Return the weights of the distances, and how they are measured."""

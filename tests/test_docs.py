@@ -83,6 +83,23 @@ def test_python_blocks_run_and_experiments_are_valid(page, leave_no_trace, tmp_p
         ChosenMethod(chosen)
         if complete and tables["data"]["set"] == "digits":
             fedgraph.run(tables, set={"experiment.rounds": 1}, progress=False)
+    for file in tmp_path.glob("*.py"):
+        sys.modules.pop(file.stem, None)
+
+
+def test_blocks_that_are_files_are_complete(tmp_path):
+    """Nothing that they use was defined in another block."""
+    files = [
+        (page.name, text) for page in PAGES for _, text in blocks(page, "python") if re.match(r'"""\w+\.py: ', text)
+    ]
+    assert {"flower-app.md", "strategy.md"} <= {name for name, _ in files}
+    for place, (name, text) in enumerate(files):
+        (tmp_path / f"{place}_{name.replace('.', '_')}.py").write_text(text)
+    checked = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F401", tmp_path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.parametrize("page", pages_with("sh"))

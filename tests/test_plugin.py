@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 GUIDE = Path(__file__).resolve().parent.parent / "docs" / "guides" / "strategy.md"
 
@@ -72,7 +73,6 @@ def test_runs_by_dotted_path_on_ray(plugin_folder):
 
 def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
     import numpy as np
-    import torch
 
     from fedgraph.algorithms import Answers
     from fedgraph.graph import ClientGraph
@@ -107,6 +107,48 @@ def test_a_folder_of_the_same_name_does_not_hide_ours_on_ray(plugin_folder):
     (plugin_folder / "clients" / "__init__.py").write_text("")
     summary = run(plugin_folder, "--json", "out.json", "--set", "experiment.rounds=1", "--grid", "flower")
     assert summary["rounds"] == 1
+
+
+def test_the_means_of_classes_are_those_of_all_clients_together(tmp_path, monkeypatch):
+    """The guide's method of phases, beside scikit-learn on the pooled data."""
+    import numpy as np
+    from sklearn.neighbors import NearestCentroid
+
+    import fedgraph
+    from fedgraph.data import open_source, parse_data
+
+    (tmp_path / "means.py").write_text(code_block("python", "class ClassMeans"))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(nodes):
+        return fedgraph.run(
+            "sfl/digits.toml", strategy="means:ClassMeans", nodes=nodes, out=tmp_path / "runs", progress=False
+        )
+
+    found = run(3)
+    assert (found.summary["exchanges"], found.summary["clients"]) == (3, 20)
+    assert run(2).summary["weights_sha256"] == found.summary["weights_sha256"]
+    source = open_source(parse_data(found.folder.tables["data"]), tmp_path)
+    splits = source.load(found.summary["per_client"]["test"]["accuracy"]).splits
+
+    def rows(split, client):
+        one = splits[split].select(slice(client, client + 1))
+        batch = one.batch(torch.arange(int(one.num_examples[0]))[None])
+        return batch.inputs[0].flatten(1).numpy(), batch.targets[0].numpy()
+
+    pooled = [np.concatenate(each) for each in zip(*(rows("train", client) for client in range(20)), strict=True)]
+    nearest = NearestCentroid().fit(*pooled)
+    expected = [nearest.score(*rows("test", client)) for client in range(20)]
+    np.testing.assert_allclose(found.clients["test/accuracy"], expected, atol=1e-6)
+
+
+@pytest.mark.process
+def test_the_method_of_phases_of_the_guide_keeps_the_contract(tmp_path, monkeypatch):
+    from fedgraph.commands.checking import check_strategy
+
+    (tmp_path / "means.py").write_text(code_block("python", "class ClassMeans"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert {result.status for result in check_strategy("means:ClassMeans")} == {"pass"}
 
 
 A_METHOD_OF_PHASES = '''

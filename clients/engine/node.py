@@ -19,7 +19,7 @@ from fedgraph.data.series import shares_scales
 from fedgraph.federation import hosted_clients, listed, named_clients, prove
 from fedgraph.models import ModelChoice
 from fedgraph.support.catalogue import data_folder
-from fedgraph.support.errors import IdentityError
+from fedgraph.support.errors import FULL_ERRORS, IdentityError
 from fedgraph.support.files import file_name
 from fedgraph.support.untrusted import read_json
 from fedgraph.training import ClientState, Cohort
@@ -30,7 +30,6 @@ _COHORTS_KEPT = 512
 _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
 _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
 _SUFFIX = r"\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
-_FULL = "FEDGRAPH_FULL_ERRORS"
 _CONFIG = "FEDGRAPH_NODE_CONFIG"
 """Keys of the node config of all nodes of a simulation, as JSON."""
 _ANY_FILES = "FEDGRAPH_ANY_FILES"
@@ -127,12 +126,12 @@ class Node:
 
         By default it may not, because they name folders of this machine, or contain values from a computation.
         """
-        return bool(self.config.get("full-errors") or os.environ.get(_FULL))
+        return bool(self.config.get("full-errors") or os.environ.get(FULL_ERRORS))
 
     @property
     def raises(self) -> bool:
         """Whether an exception of the work on a message is raised as it is, as a simulation asks for."""
-        return os.environ.get(_FULL) == "raise"
+        return os.environ.get(FULL_ERRORS) == "raise"
 
     def without_places(self, text: str) -> str:
         """Return ``text`` without paths of this machine; those in the node config become its key in angle brackets."""

@@ -66,7 +66,11 @@ class Algorithm(Configured[S]):
     # ---- what an algorithm has to say -------------------------------------------------------------------------------
 
     def init(self, clients: Clients, models: Models) -> State:
-        """Return the state before the first round, given a model of each client ``[clients, parameters]``."""
+        """Return the state before the first round, given a model of each client ``[clients, parameters]``.
+
+        In a Flower app it is called again when a client joins later, with all clients and the read-out as their model.
+        Of what it returns the new client's part is taken over: its model, and its row of tensors ``[clients, ...]``.
+        """
         return {"models": models}
 
     def aggregate(self, clients: Clients, state: State, answers: Answers) -> Tensor:

@@ -134,7 +134,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         )
 
     def _graphs(self) -> dict[str, OwnerGraph]:
-        """The graphs over which networks are fitted, by what the names of their errors end with."""
+        """The graphs over which networks are fitted; keys are the endings of the names of their errors."""
         controls = {suffix_of(graph): graph for graph in self.settings.controls if graph != self.settings.graph}
         return {"": self.settings.graph, **controls}
 

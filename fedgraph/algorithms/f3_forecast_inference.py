@@ -30,7 +30,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
     """
 
     name = "f3-forecast-inference"
-    title = "Forecasts of later windows by what a run of f3-forecast has left"
+    title = "Forecasts of later windows with the networks of a run of f3-forecast"
     needs = "[f3-forecast-inference] run, the folder of that run; `fedgraph predict` sees to it"
     default_client = "fedgraph.clients.f3_forecast:LaterWindowsClient"
 

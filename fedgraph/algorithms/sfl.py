@@ -12,7 +12,6 @@ from typing_extensions import TypeVar
 
 from fedgraph.algorithms.algorithm import Algorithm
 from fedgraph.algorithms.exchange import Answers, Ask, Clients, Round, State
-from fedgraph.algorithms.global_model import FineTuningSettings
 from fedgraph.algorithms.model_rows import Models, combined, mixed, written
 from fedgraph.graph import ClientGraph, graph_mean, graph_mean_weights, weighted_mean
 from fedgraph.models import PersonalLayersSettings
@@ -20,7 +19,7 @@ from fedgraph.support.errors import ExperimentError
 
 
 class SFLSettings(PersonalLayersSettings):
-    """``[sfl]``, ``[sfl-per]`` and ``[sfl-lg]``.
+    """``[sfl]``.
 
     Attributes
     ----------
@@ -70,28 +69,6 @@ class SFLSettings(PersonalLayersSettings):
     def _released_stands_for_others(self) -> SFLSettings:
         fixed = {"lambda_global": 0.0, "lambda_personal": 0.0, "start": "read-out"}
         return self.model_copy(update=fixed) if self.released else self
-
-
-class SFLPerSettings(SFLSettings):
-    """``[sfl-per]``: SFL+PER, every client has a last layer of its own; otherwise as SFL."""
-
-    personal_layers: tuple[str, ...] = ("head.*",)
-
-
-class SFLLGSettings(SFLSettings):
-    """``[sfl-lg]``: SFL+LG, every client has a representation of its own; otherwise as SFL."""
-
-    personal_layers: tuple[str, ...] = ("!head.*",)
-
-
-class SFLFineTuningSettings(SFLSettings, FineTuningSettings):
-    """``[sfl-ft]``: the keys of ``[sfl]``, and how a copy of each personalised model is fine-tuned for evaluation.
-
-    Attributes
-    ----------
-    local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
-    learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
-    """
 
 
 SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSettings)
@@ -214,32 +191,3 @@ class SFL(Algorithm[SomeSFLSettings]):
             "velocity": state["velocity"].index_copy(0, positions, moved),
             "updates": kept,
         }
-
-
-class SFLPer(SFL[SFLPerSettings]):
-    """SFL of the representation; every client has its own last layer (table 4)."""
-
-    name = "sfl-per"
-    title = "SFL with a personal last layer (SFL+PER)"
-
-
-class SFLLG(SFL[SFLLGSettings]):
-    """SFL of the last layer; every client has its own representation (table 4)."""
-
-    name = "sfl-lg"
-    title = "SFL of the last layer, with personal representations (SFL+LG)"
-
-
-class SFLFineTuning(SFL[SFLFineTuningSettings]):
-    """SFL with fine-tuning; fine-tuned copies are only evaluated, and the run folder contains SFL's models."""
-
-    name = "sfl-ft"
-    title = "SFL, measured after each client has fine-tuned its personalised model"
-    paper = ""
-    default_client = "fedgraph.clients.sfl:SFLFineTuningClient"
-
-    def check(self, clients: Clients) -> None:
-        """See :class:`Algorithm`."""
-        super().check(clients)
-        if clients.facts.train is not None:
-            self.settings.training(clients.facts.train, "[sfl-ft]")

@@ -109,14 +109,21 @@ def _main(
 
 def methods() -> None:
     """List the built-in methods and what they need."""
-    table = Table()
-    for column in ("method", "what it is", "needs", "paper"):
+    table, papers = Table(), dict[str, list[str]]()
+    table.add_column("method", no_wrap=True)
+    for column in ("what it is", "needs"):
         table.add_column(column, overflow="fold")
     # Methods for graphs first, then the baselines.
-    for name, *told in sorted(remembered("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS):
-        table.add_row(name, *map(escape, told))
+    methods = sorted(remembered("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS)
+    for name, title, needs, paper in methods:
+        table.add_row(name, escape(title), escape(needs))
+        papers.setdefault(paper, []).append(name)
     console = Console()
     console.print(table)
+    # Outside the table, where no address is broken.
+    for paper, names in papers.items():
+        if paper:
+            console.print(f"{', '.join(names)}: {paper}", soft_wrap=True, highlight=False)
     console.print(
         "Any strategy of flwr.serverapp.strategy, and your own, by dotted path: "
         '[experiment] strategy = "package.module:Class"',
@@ -133,16 +140,20 @@ def _described() -> list[tuple[str, ...]]:
 
 
 def keys(
-    table: Annotated[str | None, typer.Argument(help="experiment, data, metr-la, model, gru, sfl, fedavg, ...")] = None,
+    table: Annotated[
+        str | None, typer.Argument(help="experiment, data, metr-la, sfl, fedavg, my_module:Mine, ...")
+    ] = None,
 ) -> None:
     """List the keys of experiment files and what they mean.
 
-    Those of the files of `fedgraph reproduce` are listed too.
+    Those of the files of `fedgraph reproduce` are listed too, and those of a method of your own by its dotted path.
     """
     console = Console(soft_wrap=True, highlight=False)
     with messages_for_people():
         known = remembered("keys", _explained)
         wanted = [(heading, lines) for name, heading, lines in known if table in (None, name)] or _headed(table, known)
+        if not wanted and table is not None and ":" in table:
+            wanted = [_explained_own(table)]
         if not wanted:
             names = ", ".join(dict.fromkeys(name for name, *_ in known))
             raise ExperimentError(f"there is no table '{table}'; known: {names}")
@@ -167,6 +178,15 @@ def _explained() -> list[tuple[str, str, list[str]]]:
     from fedgraph.commands.keys import explanations
 
     return explanations()
+
+
+def _explained_own(path: str) -> tuple[str, list[str]]:
+    from fedgraph.commands.keys import explanation_of
+    from fedgraph.experiment import plugin_folders
+    from fedgraph.support.plugins import add_plugin_paths
+
+    add_plugin_paths(plugin_folders(None))
+    return explanation_of(path)
 
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {

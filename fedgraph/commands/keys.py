@@ -19,11 +19,14 @@ from fedgraph.experiment import (
     OutputTable,
     built_ins,
     constructor_arguments,
+    run_by_experiments,
 )
 from fedgraph.federation import ClientsTable
 from fedgraph.graph import GraphTable
 from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
 from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
 
@@ -72,6 +75,21 @@ def explanations() -> list[tuple[str, str, list[str]]]:
         found.append((table, f"[{table}] {key}", [told, ""]))
     others = {name: strategy for name, strategy in built_ins().items() if name not in tables}
     return found + [(name, f"[{name}]", _of_constructor(strategy)) for name, strategy in others.items()]
+
+
+def explanation_of(path: str) -> tuple[str, list[str]]:
+    """Return heading and explanation of the table of a method of the user's own, by dotted path.
+
+    Raises ExperimentError where there is none, or something else than a method.
+    """
+    found = run_by_experiments(load_object(path, "fedgraph keys"))
+    kind = getattr(found, "settings_type", None)
+    if not isinstance(found, type) or not (kind is not None or issubclass(found, Strategy)):
+        raise ExperimentError(
+            f"{path} is no method: neither an algorithm or client class of fedgraph, nor a strategy of Flower"
+        )
+    told = describe(kind, found.__name__) if kind is not None and kind.model_fields else _of_constructor(found)
+    return f"[{found.__name__}]", told
 
 
 def _of_constructor(strategy: type) -> list[str]:

@@ -41,7 +41,7 @@ def bounded(rows: Tensor, bound: float | Tensor) -> Tensor:
 
 
 def bounded_embeddings(embeddings: Tensor, present: Tensor, times: float) -> Tensor:
-    """Bound the length of embeddings by what is typical of their owner, and that by what is typical of the owners.
+    """Bound the length of embeddings by the typical length of their owner's, and this by that of all owners.
 
     An owner's typical length is the median over its samples. Where it is longer than ``times`` the median of the
     owners, all its embeddings are scaled down by the same factor, which an alignment learned afterwards makes up for.

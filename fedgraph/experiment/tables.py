@@ -136,7 +136,7 @@ def _tracker(name: str) -> str:
 
 
 class OutputTable(Settings):
-    """``[output]``: where the run folder goes, what is written to it, and who else is told of the run.
+    """``[output]``: where the run folder goes, what is written to it, and which trackers follow the run.
 
     Attributes
     ----------

@@ -31,8 +31,8 @@ STOCK_TERMS = {"proximal-mu": "proximal-mu", "clipping-norm": "clipping_norm"}
 _MOST_EXAMPLES = 1 << 40
 
 
-def further_models(name: str) -> str:
-    """Return the name of the array record with further models."""
+def further_record(name: str) -> str:
+    """Return the name of the array record with further models, or with a tensor."""
     return f"{APP_RECORD}.{name}"
 
 

@@ -99,7 +99,7 @@ class WorkRequest(Request):
             stacked = from_record(content.array_records["stacked"])
             for name, tensor in stacked.items():
                 if tensor.shape[:1] != (len(clients),):
-                    raise ReplyError(f"'{name}' of the request has not a row for each of its {len(clients)} clients")
+                    raise ReplyError(f"'{name}' of the request needs a row for each of its {len(clients)} clients")
             evaluate = list(config["evaluate"])
             if not set(evaluate) <= set(SPLITS) or len(set(evaluate)) < len(evaluate):
                 told = in_short(", ".join(map(str, evaluate[:5])), 60)

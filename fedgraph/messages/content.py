@@ -112,7 +112,7 @@ def check_array(name: str, array: Array) -> None:
         raise ReplyError(f"array '{name}' has its bytes in another order than this machine")
     shape = tuple(array.shape)
     if len(shape) > _MOST_AXES or any(not 0 <= length <= _LONGEST_AXIS for length in shape):
-        raise ReplyError(f"array '{name}' has the shape {in_short(str(shape), 100)}, which is none")
+        raise ReplyError(f"array '{name}' has the impossible shape {in_short(str(shape), 100)}")
     needed, there = kind.itemsize * math.prod(shape), len(array.data)
     if there > needed + _NUMPY_HEADER:
         raise ReplyError(f"array '{name}' takes {there} bytes, more than its shape {shape} needs")

@@ -73,7 +73,7 @@ class EmbedRequest(Request):
         with unpacking_request():
             config: Any = content.config_records["config"]
             if not set(config["splits"]) <= set(SAMPLE_SPLITS):
-                raise ReplyError("the request asks for splits that there are not")
+                raise ReplyError("the request asks for unknown splits")
             return cls(
                 **cls.header_of(config),
                 splits=tuple(config["splits"]),
@@ -204,7 +204,7 @@ class EmbedReply:
         )
         split, labels = known["split"].clone(), known["labels"].long()
         if bool(((split < 0) | (split >= len(SAMPLE_SPLITS))).any()):
-            raise ReplyError("the answer puts samples into splits that there are not")
+            raise ReplyError("the answer puts samples into unknown splits")
         if bool(((labels < NO_LABEL) | (labels >= max(len(classes), 1))).any()):
             raise ReplyError(f"the answer has labels outside 0 to {len(classes) - 1}")
         unlabelled = (labels == NO_LABEL) & (split < SAMPLE_SPLITS.index("new"))

@@ -24,6 +24,7 @@ from fedgraph.runs.folder import Recorder, RunFolder
 from fedgraph.runs.given_graph import client_coordinates, given_graph
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models, write_models
+from fedgraph.runs.resuming import named_code
 from fedgraph.runs.summary import environment, summary_of
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "given_graph",
     "load_models",
     "load_run",
+    "named_code",
     "stand_alone_values",
     "summary_of",
     "write_models",

@@ -48,7 +48,11 @@ class Comparison(Sequence[Run]):
         for run in self.runs[1:]:
             where = f"numbers on other data than those of {first.folder.name} cannot be compared"
             run.folder.check_same_data(first.folder.data, where)
-        self.labels = labels([run.method for run in self.runs], [run.folder.tables for run in self.runs])
+        self.labels = labels(
+            [run.method for run in self.runs],
+            [run.folder.tables for run in self.runs],
+            [run.folder.code for run in self.runs],
+        )
 
     def __len__(self) -> int:
         return len(self.runs)

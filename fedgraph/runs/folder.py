@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -135,6 +136,16 @@ class RunFolder:
         return list(saved.get("plugins", []))
 
     @property
+    def code(self) -> str:
+        """What the code of the user's own that the run began with is told apart by; empty where there is none."""
+        digests = json.loads(self._code.read_text()) if self._code.is_file() else {}
+        return hashlib.sha256(_json(digests)).hexdigest()[:6] if digests else ""
+
+    @property
+    def _code(self) -> Path:
+        return self.path / "logs" / "code.json"
+
+    @property
     def node_config(self) -> dict[str, Any]:
         """What the nodes of a simulation are told beside the experiment."""
         return dict(json.loads((self.path / "environment.json").read_text()).get("node-config", {}))
@@ -204,17 +215,18 @@ class RunFolder:
         ExperimentError
             As for :meth:`check_goes_on`.
         """
-        code = self.path / "logs" / "code.json"
         if self.checkpoint.exists():
             self.notes += notes(self.check_goes_on(experiment, own))
-            changed = notes_of_code(json.loads(code.read_text()), code_of(experiment)) if code.is_file() else []
+            changed = (
+                notes_of_code(json.loads(self._code.read_text()), code_of(experiment)) if self._code.is_file() else []
+            )
             self.notes += changed
             for each in changed:
                 logging.getLogger("fedgraph").warning("%s", each)
         else:
             self.begun_with.parent.mkdir(exist_ok=True)
             write_atomically(self.begun_with, experiment.as_toml().encode())
-            write_atomically(code, _json(code_of(experiment)))
+            write_atomically(self._code, _json(code_of(experiment)))
         if load_experiment(self.path / "experiment.toml").as_dict() != experiment.as_dict():
             write_atomically(self.path / "experiment.toml", experiment.as_toml().encode())
 
@@ -234,7 +246,7 @@ class RunFolder:
         return check_goes_on(self.path, self.begun_with, experiment, own)
 
     def check_unfinished(self) -> None:
-        """Raise RunError when the run is finished, so that there is nothing to continue."""
+        """Raise RunError when the run is finished, and cannot be continued."""
         if self.is_finished:
             raise RunError(f"{self.path} is finished; its results are in summary.json")
 

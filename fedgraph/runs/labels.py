@@ -13,7 +13,7 @@ _MOST_KEYS = 3
 _WITHOUT_EFFECT = ("experiment.name", "evaluation.yardsticks", "output.")
 
 
-def labels(methods: Sequence[str], experiments: Sequence[Mapping[str, Any]]) -> list[str]:
+def labels(methods: Sequence[str], experiments: Sequence[Mapping[str, Any]], codes: Sequence[str] = ()) -> list[str]:
     """Return a name for each run: its method and, where methods repeat, the keys in which experiments differ.
 
     Parameters
@@ -22,17 +22,23 @@ def labels(methods: Sequence[str], experiments: Sequence[Mapping[str, Any]]) -> 
         Method of each run.
     experiments : sequence of mapping
         Tables of each run's experiment.
+    codes : sequence of str
+        What the code of the user's that each run used is told apart by; empty where there is none.
 
     Returns
     -------
     list of str
-        ``sfl`` and ``sfl (permute-seed=0)``, for example; ``sfl #1`` and ``sfl #3``, by their places, where experiments
-        differ in more keys than a name has room for, or in none; ``sfl (permute-seed=0) #2`` where some are the same.
+        ``sfl`` and ``sfl (permute-seed=0)``, for example, or ``Mine (code 3f2a1c)`` where the user's code differs;
+        ``sfl #1`` and ``sfl #3``, by their places, where experiments differ in more keys than a name has room for, or
+        in none; ``sfl (permute-seed=0) #2`` where some are the same.
     """
     found = list(methods)
     for method in (method for method, count in Counter(methods).items() if count > 1):
         places = [place for place, each in enumerate(methods) if each == method]
         keys = [_keys(experiments[place]) for place in places]
+        for own, place in zip(keys, places, strict=True):
+            if codes and codes[place]:
+                own["code"] = f"code {codes[place]}"
         every = dict.fromkeys(key for own in keys for key in own)
         differing = [key for key in every if any(own.get(key) != keys[0].get(key) for own in keys)]
         named = [_named(method, {key: own[key] for key in differing if key in own}) for own in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -24,6 +25,7 @@ MAY_CHANGE: dict[str, tuple[str, ...]] = {
 An empty tuple stands for all keys of the table."""
 
 _NOTED = ("experiment.rounds", "experiment.min-clients", "experiment.on-missing", "train.device", "train.compile")
+_NOT_THEIRS = ("fedgraph", "flwr")
 _METHOD = ("experiment.method", "experiment.strategy", "experiment.client")
 
 
@@ -80,25 +82,70 @@ def notes(changed: Mapping[str, tuple[str, str]]) -> list[str]:
 
 
 def code_of(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each file whose code an experiment names by dotted path, by the name of its module.
+    """Return a digest of each file with code of the user's that an experiment runs, by the name of its module.
 
-    Fedgraph's own files, and modules that are nowhere, such as a notebook, are left out.
+    These are the modules that it names by dotted path and, of those that are not installed, what they import from the
+    same folder. Modules that are nowhere, such as a notebook, are left out.
     """
-    method, model = experiment.method, experiment.model
-    named = [method.strategy, method.client, experiment.train.function]
-    named += [table.get("name") for table in (model, *model.get("variants", ()))]
-    modules = {path.partition(":")[0] for path in named if isinstance(path, str) and ":" in path}
-    found = {}
-    for module in sorted(modules):
-        if module.partition(".")[0] in ("fedgraph", "__main__"):
+    files: dict[str, Path] = {}
+    for module in sorted({path.partition(":")[0] for path in named_code(experiment)}):
+        if module == "__main__":
             continue
         try:
             spec = find_spec(module)
         except (ImportError, ValueError):
             continue
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-            found[module] = hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
-    return found
+            files |= _with_imports(module, Path(spec.origin))
+    return {module: hashlib.sha256(file.read_bytes()).hexdigest() for module, file in sorted(files.items())}
+
+
+def named_code(experiment: Experiment) -> list[str]:
+    """Return the dotted paths of the user's code that an experiment names: strategy, client, training function, models.
+
+    Those of fedgraph and Flower are left out.
+    """
+    method, model = experiment.method, experiment.model
+    named = [method.strategy, method.client, experiment.train.function]
+    named += [table.get("name") for table in (model, *model.get("variants", ()))]
+    paths = [path for path in named if isinstance(path, str) and ":" in path]
+    return [path for path in paths if path.partition(":")[0].partition(".")[0] not in _NOT_THEIRS]
+
+
+def _with_imports(module: str, file: Path) -> dict[str, Path]:
+    """Return the files of a module, and of those that it imports from the folder in which it was found, and so on."""
+    root = file.resolve().parents[module.count(".") + (file.name == "__init__.py")]
+    files, waiting = {module: file}, [module]
+    while waiting and not {"site-packages", "dist-packages"} & {*root.parts}:
+        name = waiting.pop()
+        for other in _imports(name, files[name]):
+            place = root.joinpath(*other.split("."))
+            there = [each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()]
+            if there and other not in files and other.partition(".")[0] not in _NOT_THEIRS:
+                files[other] = there[0]
+                waiting.append(other)
+    return files
+
+
+def _imports(module: str, file: Path) -> Iterator[str]:
+    """Return what may be a module among the names that a file imports, and the packages in which these are."""
+    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # which ends the run, with a message of its own
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            names = [".".join(filter(None, [source, each.name])) for each in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
 def notes_of_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -17,13 +17,13 @@ from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.clients.app import app as client_app
 from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
-from fedgraph.runs import Callback, Comparison, Run, RunFolder
+from fedgraph.runs import Callback, Comparison, Run, RunFolder, named_code
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.starting.node_config import told_nodes
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
-from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
+from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
 from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
 from fedgraph.support.settings import parse
 from fedgraph.support.telling import TOLD, Told, show, warnings_on
@@ -239,7 +239,8 @@ def _run_all(
             for run in finished:
                 ended.add_note(f"Finished: {run.folder.path}")
             if isinstance(error, KeyboardInterrupt) and folder not in removed:
-                ended.add_note(f"Go on with: fedgraph run --resume {folder.path}")
+                _, command = _named_code(folder)
+                ended.add_note(f"Go on with: {command or f'fedgraph run --resume {folder.path}'}")
             if ended is error:
                 raise
             raise ended from None
@@ -304,21 +305,34 @@ def run_one(
 
 def _how_to_go_on(folder: RunFolder) -> str:
     """Say how a run that failed goes on; what its nodes were told stays as it was."""
+    code, command = _named_code(folder)
+    go_on = f"go on with {command or '--resume'}"
     if folder.checkpoint.exists():
         return (
-            "go on with --resume, from its last checkpoint: [experiment] rounds, on-missing, min-clients, timeout and "
+            f"{go_on}, from its last checkpoint: [experiment] rounds, on-missing, min-clients, timeout and "
             "[output] may change in its experiment.toml; for another method, data, model or training start a new run"
         )
     told = folder.node_config
+    files = "".join(f", or {path}," for path in code)
     if not told:
-        return "once its experiment.toml is mended, go on with --resume"
-    files = ", or what is wrong with a file of --model," if "models" in told else ""
+        return f"once its experiment.toml{files} is mended, {go_on}"
+    files += ", or what is wrong with a file of --model," if "models" in told else ""
     given = " and ".join(
         option
         for option, there in (("--model", "models" in told), ("--node-config", told.keys() - {"models"}))
         if there
     )
-    return f"once its experiment.toml{files} is mended, go on with --resume; to change what {given} says, run again"
+    return f"once its experiment.toml{files} is mended, {go_on}; to change what {given} says, run again"
+
+
+def _named_code(folder: RunFolder) -> tuple[list[str], str]:
+    """Return the code that a run's experiment names, and how to go on in Python where a command does not find it."""
+    try:
+        named = named_code(load_experiment(folder.path / "experiment.toml"))
+        found = all(map(is_importable, named))
+    except Exception:  # whatever the code does when it is imported: the error of the run is what counts
+        return [], ""
+    return named, "" if found else f'fedgraph.resume("{folder.path}"), where the class is defined'
 
 
 def _run_or_go_on(
@@ -339,7 +353,7 @@ def _run_or_go_on(
         "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
     }
     # All nodes are on this machine: their errors and files need not be hidden.
-    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_FULL_ERRORS": "1", "FEDGRAPH_ANY_FILES": "1"}
+    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), FULL_ERRORS: "1", "FEDGRAPH_ANY_FILES": "1"}
     if model_dir is not None:
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
     if run_config["data-dir"]:
@@ -382,7 +396,7 @@ def _run_in_process(
         "FEDGRAPH_STATE": "state_dir",
         "FEDGRAPH_MODELS": "model_dir",
         "FEDGRAPH_DATA": "data_dir",
-        "FEDGRAPH_FULL_ERRORS": "full_errors",
+        FULL_ERRORS: "full_errors",
         "FEDGRAPH_ANY_FILES": "any_files",
     }
     node_config = {**told, **{keys[name]: value for name, value in places.items()}}

@@ -16,10 +16,9 @@ from flwr.serverapp import ServerApp
 
 from fedgraph.federation.grids import Failure, SimulationGrid
 from fedgraph.starting.flower_app import FlowerApp, RunConfig, Value, flattened, read_run_config
-from fedgraph.support.errors import AppError
+from fedgraph.support.errors import FULL_ERRORS, AppError
 
 ON_ERROR = ("reply", "raise")
-_FULL = "FEDGRAPH_FULL_ERRORS"
 _USUAL_NODES = 2
 _SEEDS = 2**32
 
@@ -146,15 +145,15 @@ def _run(
 @contextmanager
 def _told_in_full(on_error: str) -> Iterator[None]:
     """Have nodes hide nothing of an error: they are all in this process."""
-    before = os.environ.get(_FULL)
-    os.environ[_FULL] = "raise" if on_error == "raise" else "1"
+    before = os.environ.get(FULL_ERRORS)
+    os.environ[FULL_ERRORS] = "raise" if on_error == "raise" else "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_FULL]
+            del os.environ[FULL_ERRORS]
         else:
-            os.environ[_FULL] = before
+            os.environ[FULL_ERRORS] = before
 
 
 def _node_configs(num_nodes: int | None, given: Sequence[Mapping[str, Value]] | None) -> list[dict[str, Value]]:

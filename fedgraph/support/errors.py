@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
+FULL_ERRORS = "FEDGRAPH_FULL_ERRORS"
+"""Environment variable: nodes tell the server errors in full; with ``raise`` they raise them as they are."""
+
 
 class FedgraphError(Exception):
     """Base of all errors meant to be read by the person who started the run.

@@ -92,7 +92,7 @@ def load_object(path: str, key: str) -> Any:
         if module_name == "__main__":
             raise ExperimentError(
                 f"{key} = '{path}': this class was defined in another script or notebook, and is known there alone. "
-                "Define it here, or move it to a module"
+                "Define it here, or move it to a module. Its runs are resumed where it is: fedgraph.resume(FOLDER)"
             ) from None
         where = getattr(module, "__file__", None) or module_name
         hint = f"{where} has no '{attribute}'. {_moved_hint(module_name)}".strip().removesuffix(".")

@@ -92,7 +92,7 @@ def graphs_page(context: StudyContext) -> StudyPage:
 def _measured(
     network: BayesianNetwork, method: Method, options: GraphsOptions, seed: int
 ) -> dict[tuple[str, str], Tensor]:
-    """Scores of the draw of one seed, means over clients, by what a graph is made of and what it is held against."""
+    """Scores of the draw of one seed, means over clients, by source of a graph and reference."""
     clients = [ClientRows.drawn(network, f"client-{place}", options.rows, seed) for place in range(options.clients)]
     true = Graphs(network.moral_graph, network.skeleton)
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,10 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedgraph.algorithms import Answers, Ask, Clients, ModelRows, matrix
-from fedgraph.messages import to_record
+from fedgraph.messages import checked_arrays, to_record
 from fedgraph.messages.apps import (
     APP_RECORD,
-    further_models,
+    further_record,
     model_of,
     models_of,
     models_record,
@@ -53,6 +53,8 @@ class AppReply:
         As it says; None where it does not.
     metrics : dict of str to float
         What else it says.
+    tensors : dict of str to Tensor
+        What it answers beside models, see :meth:`with_tensors`.
     """
 
     name: str
@@ -60,6 +62,7 @@ class AppReply:
     model: dict[str, Tensor] | None
     num_examples: int | None
     metrics: dict[str, float]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, message: Message, keys: Keys, template: Mapping[str, Tensor] | None) -> AppReply:
@@ -70,6 +73,31 @@ class AppReply:
         content = message.content
         model = None if template is None else model_of(content, keys.arrays, template)
         return cls(name, content, model, number_of_examples(content, keys.weight), numbers_of(content, keys.weight))
+
+    def with_tensors(self, ask: Ask) -> AppReply:
+        """Return the reply with what an exchange asks for beside models, each the only array of a record.
+
+        Raises ReplyError where one is missing, or is another one than was asked for.
+        """
+        returns = {} if ask.returns is None else ask.returns
+        wanted = {name: shape for name, shape in returns.items() if name != "parameters" and name not in ask.models}
+        found = {name: self._tensor(name, shape, ask.types.get(name, "float32")) for name, shape in wanted.items()}
+        return replace(self, tensors=found)
+
+    def _tensor(self, name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
+        record = self.content.array_records.get(further_record(name))
+        if record is None or len(record) != 1:
+            raise ReplyError(f"it has no '{further_record(name)}', an array record of one array")
+        ((key, array),) = record.items()
+        if tuple(array.shape) != tuple(shape):
+            raise ReplyError(f"its '{name}' has the shape {tuple(array.shape)} in place of {tuple(shape)}")
+        value = checked_arrays(record, {key: tuple(shape)}, {key: array.dtype})[key]
+        wanted: torch.dtype = getattr(torch, dtype)
+        if value.is_floating_point() != wanted.is_floating_point or value.is_complex() or value.dtype == torch.bool:
+            raise ReplyError(f"its '{name}' is of the type {array.dtype} in place of {dtype}")
+        if not bool(value.isfinite().all()):
+            raise ReplyError(f"its '{name}' has values that are not finite")
+        return value.to(wanted)
 
     def forget_arrays(self) -> None:
         """Leave nothing in the message but metrics."""
@@ -93,25 +121,19 @@ def named(models: ModelRows, place: int, row: Tensor) -> dict[str, Tensor]:
 def request(
     ask: Ask, place: int, models: ModelRows, config: ConfigRecord, keys: Keys, terms: Mapping[str, Any]
 ) -> RecordDict:
-    """Return what the client at ``place`` is sent: its model, the config, and what the terms of its loss need."""
+    """Return what the client at ``place`` is sent: its model, the config, further models and tensors, and ``terms``."""
     rows = ask.stacked.get("parameters", models)
     own = models.models[place] if isinstance(rows, ModelRows) else named(models, place, rows[place])
     content = RecordDict({keys.arrays: to_record(own), keys.config: config})
-    if not terms:
-        return content
-    told: dict[str, Any] = {"arrays": keys.arrays, **terms}
-    for name, value in ask.shared.items():
-        if name not in ask.models:
-            told[name] = value.tolist()
-        elif name != "parameters":
+    its = {name: value[place] for name, value in ask.stacked.items() if isinstance(value, Tensor)}
+    for name, value in {**ask.shared, **its}.items():
+        if name in ask.models and name != "parameters":
             each = value[None] if value.dim() == 1 else value
-            content[further_models(name)] = models_record([named(models, place, row) for row in each])
-    told |= {
-        name: value[place].tolist()
-        for name, value in ask.stacked.items()
-        if name != "parameters" and isinstance(value, Tensor)
-    }
-    content[APP_RECORD] = ConfigRecord(told)
+            content[further_record(name)] = models_record([named(models, place, row) for row in each])
+        elif name != "parameters":
+            content[further_record(name)] = to_record({name: value})
+    if terms:
+        content[APP_RECORD] = ConfigRecord({"arrays": keys.arrays, **terms})
     return content
 
 
@@ -129,10 +151,15 @@ def answers(clients: Clients, models: ModelRows, ask: Ask, replies: Sequence[App
 
 
 def _further(models: ModelRows, ask: Ask, name: str, replies: Sequence[AppReply]) -> Tensor:
-    """Return further models that clients sent back, ``[present, models, parameters]``; else as they were sent them."""
+    """Return what clients answered beside their models, ``[present, ...]``.
+
+    Further models ``[models, parameters]`` are as they were sent, for those who have not sent them back.
+    """
+    if name not in ask.models:
+        return torch.stack([reply.tensors[name] for reply in replies]) if replies else torch.zeros(0)
     sent, found = ask.shared[name], []
     for reply in replies:
-        record = reply.content.array_records.get(further_models(name))
+        record = reply.content.array_records.get(further_record(name))
         rows = sent if record is None else _read_further(models, record, sent, f"client '{reply.name}': {name}")
         found.append(rows)
     return torch.stack(found) if found else sent[None][:0]

@@ -78,14 +78,13 @@ class AppState:
     def admit(self, names: Iterable[str], arrays: ArrayRecord) -> list[str]:
         """Make the clients, or let those of ``names`` join that are new, with the model ``arrays``; return these."""
         if self.clients is None:
-            everybody = sorted(names if self._graph is None else self._graph.names)
+            everybody = tuple(sorted(names if self._graph is None else self._graph.names))
             model = from_record(arrays)
             rows = ModelRows.repeated(model, len(everybody), self._own_layers(model))
             self._private = {name: model[name] for name in rows.own}
-            self.clients = self._as_clients(tuple(everybody), torch.ones(len(everybody), dtype=torch.int64), rows)
+            self.clients = self._as_clients(everybody, torch.ones(len(everybody), dtype=torch.int64), rows)
             self._algorithm.check(self.clients)
-            first = self._algorithm.first_state(self.clients, rows)
-            self.state = _with_rows(f"{self._algorithm.class_name}.init returned", first, rows)
+            self.state = self._begun(self.clients, rows)
             return []
         new = sorted(set(names) - set(self.clients.names))
         if new:
@@ -126,15 +125,21 @@ class AppState:
         self.state = {**saved["state"], "models": rows}
 
     def _grow(self, old: Clients, new: Sequence[str], arrays: ArrayRecord) -> None:
-        """Add clients, whose part of the state is as before the first round."""
+        """Add clients, whose part of the state is that of a run that begins with all clients, with model ``arrays``."""
         names = tuple(sorted({*old.names, *new}))
         places = torch.tensor([names.index(name) for name in old.names])
-        models = dict(zip(old.names, self.models.models, strict=True)) | {name: from_record(arrays) for name in new}
-        rows = ModelRows([models[name] for name in names], self.models.own)
+        rows = ModelRows.repeated(from_record(arrays), len(names), self.models.own)
         counts = torch.ones(len(names), dtype=torch.int64).index_copy(0, places, old.num_examples)
         self.clients = self._as_clients(names, counts, rows)
-        fresh = self._algorithm.first_state(self.clients, rows)
+        fresh = self._begun(self.clients, rows)
+        for place, model in zip(places.tolist(), self.models.models, strict=True):
+            rows.models[place] = model
         self.state = {**{name: grown(self.state[name], fresh[name], places) for name in fresh}, "models": rows}
+
+    def _begun(self, clients: Clients, rows: ModelRows) -> State:
+        """Return the state before the first round, given a model of each client."""
+        first = self._algorithm.first_state(clients, rows)
+        return _with_rows(f"{self._algorithm.class_name}.init returned", first, rows)
 
     def _own_layers(self, model: Mapping[str, Tensor]) -> list[str]:
         """Return the names of the layers that every client keeps for itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, MutableMapping
 from typing import TypeVar
@@ -19,10 +20,10 @@ log = logging.getLogger("fedgraph")
 
 Answer = TypeVar("Answer")
 
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 0.5
 
 
-def connected_nodes(grid: Grid, least: int, timeout: float) -> list[int]:
+def connected_nodes(grid: Grid, least: int, timeout: float = math.inf) -> list[int]:
     """Return the ids of the connected nodes, once there are enough.
 
     Parameters
@@ -32,7 +33,7 @@ def connected_nodes(grid: Grid, least: int, timeout: float) -> list[int]:
     least : int
         Fewest nodes.
     timeout : float
-        Seconds that nodes have to connect.
+        Seconds that nodes have to connect; by default there is no end, as for Flower's strategies.
 
     Raises
     ------
@@ -43,7 +44,7 @@ def connected_nodes(grid: Grid, least: int, timeout: float) -> list[int]:
     while len(nodes := sorted(grid.get_node_ids())) < least:
         if not nodes_may_come(grid) or time.monotonic() > deadline:
             raise RunError(
-                f"{len(nodes)} nodes are connected, and min_available_nodes = {least} are to be: start more, or set "
+                f"{len(nodes)} nodes are connected, fewer than min_available_nodes = {least}: start more, or set "
                 "min_available_nodes lower"
             )
         log.info("waiting for nodes: %d of %d are connected", len(nodes), least)

@@ -30,14 +30,20 @@ class ClientGrid(Grid):
         Seconds that the strategy may wait for clients.
     whose : str
         Who waits, for the message.
+
+    Attributes
+    ----------
+    gone : list of int
+        Positions of the clients whose node was not connected when it was last looked.
     """
 
     def __init__(self, grid: OrderedGrid, federation: Federation, timeout: float, whose: str) -> None:
         self._grid, self._federation, self._whose = grid, federation, whose
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self.gone, self._just_looked = self._look(), True
 
-    def gone(self) -> list[int]:
-        """Return the positions of the clients whose node is not connected."""
+    def _look(self) -> list[int]:
+        """Return the positions of the clients whose node is not connected, which takes a call to Flower's server."""
         connected = set(self._grid.get_node_ids())
         hosts = self._federation.hosts.items()
         return sorted(place for node, rows in hosts if node not in connected for place in rows.tolist())
@@ -50,7 +56,8 @@ class ClientGrid(Grid):
         RunError
             When a strategy still asks after ``timeout`` seconds, since it waits for more.
         """
-        gone = self.gone()
+        self.gone, self._just_looked = self.gone if self._just_looked else self._look(), False
+        gone = self.gone
         if time.monotonic() > self._deadline:
             names = [self._federation.names[position] for position in gone]
             raise RunError(

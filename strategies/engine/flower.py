@@ -8,8 +8,8 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -25,6 +25,7 @@ from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
 from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, averaged, last_words, request
 from fedgraph.strategies.engine.app_state import AppState, graph_of, graph_state
+from fedgraph.strategies.engine.asking import connected_nodes
 from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import ReplyError, RunError, quoted, similar
 from fedgraph.support.files import load_state, save_state
@@ -38,7 +39,6 @@ log = logging.getLogger("fedgraph")
 AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _FILE = "strategy.safetensors"
-_POLL_SECONDS = 0.5
 _KINDS = {"train": "training", "evaluate": "evaluation"}
 _LARGE = 1 << 26
 """Numbers of all models from which on memory is released at once, which takes a tenth of a second."""
@@ -275,7 +275,8 @@ class FlowerStrategy(FedAvg):
                 "wrapped", "%s runs within another strategy: what that does to the aggregate, such as noise, reaches "
                 "the read-out alone, not the clients' own models", type(self).__name__,
             )  # fmt: skip
-        self._wait_for_nodes(grid, self.fraction_train)
+        # Flower draws from as many nodes as are there, though others may come.
+        connected_nodes(grid, self.min_available_nodes if self.fraction_train else 0)
         messages = list(super().configure_train(number, arrays, config, grid))
         self._grid, self._config, self._initial, self._drawn = grid, config, arrays, bool(messages)
         if not messages:
@@ -290,13 +291,6 @@ class FlowerStrategy(FedAvg):
         self._begin(number)
         return self._messages(self._ask, number, config, grid, MessageType.TRAIN)
 
-    def _wait_for_nodes(self, grid: Grid, fraction: float) -> None:
-        """Wait before Flower counts how many nodes to draw: it draws as many as are there, though others come."""
-        min_available_nodes = self.min_available_nodes if fraction else 0
-        while len(there := list(grid.get_node_ids())) < min_available_nodes:
-            log.info("waiting for nodes: %d of %d are connected", len(there), min_available_nodes)
-            time.sleep(_POLL_SECONDS)
-
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -310,6 +304,7 @@ class FlowerStrategy(FedAvg):
             if self._progress is None and usable:
                 self._begin(number)
                 usable = [reply for reply in usable if self._is_asked(reply.name)]
+            usable = self._with_tensors(number, usable)
             if not usable and (self._progress is None or self._ask.to is None):
                 self._progress = None
                 log.warning("round %d: no usable answer, so that nothing is aggregated", number)
@@ -345,7 +340,7 @@ class FlowerStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Return messages with each client's own model."""
         number = server_round + self._offset
-        self._wait_for_nodes(grid, self.fraction_evaluate)
+        connected_nodes(grid, self.min_available_nodes if self.fraction_evaluate else 0)
         messages = list(super().configure_evaluate(number, arrays, config, grid))
         self._initial = arrays
         if not messages or self._app.clients is None:
@@ -392,6 +387,9 @@ class FlowerStrategy(FedAvg):
 
     def _each_message(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
         terms = self.terms(number) if kind == MessageType.TRAIN else {}
+        if self.term_to_add and not terms:
+            # What goes beside the models is for the term alone.
+            ask = replace(ask, shared={}, models=())
         names = self._app.everybody.names
         for place in range(len(names)) if ask.to is None else ask.to.tolist():
             if names[place] in self._selected:
@@ -430,6 +428,16 @@ class FlowerStrategy(FedAvg):
             for metric, value in reply.metrics.items()
         ]
         return usable
+
+    def _with_tensors(self, number: int, replies: Sequence[AppReply]) -> list[AppReply]:
+        """Return the replies that have what the algorithm asks for beside models, and say what is wrong with others."""
+        found = []
+        for reply in replies:
+            try:
+                found.append(reply.with_tensors(self._ask))
+            except ReplyError as error:
+                log.warning("round %d, training: no usable answer of client '%s': %s", number, reply.name, error)
+        return found
 
     def _template(self, name: str) -> dict[str, Tensor]:
         """Return a model like the one that a client is expected to send; a client that is new joins."""

@@ -170,13 +170,13 @@ class StockAlgorithm(GlobalModel):
         """
         federation, nodes = self._federation, self._nodes
         grid = ClientGrid(nodes.grid, federation, nodes.timeout, f"{self.class_name}, in round {number}")
-        gone = {federation.names[position]: "its node is not connected" for position in grid.gone()}
+        gone = {federation.names[position]: "its node is not connected" for position in grid.gone}
         nobody = Replies.of(federation, torch.zeros(0, dtype=torch.int64), {}, {}, gone)
         AbsencePolicy(federation, self._plan).enforce(number, nobody)
         with seeded(derive_seed(self._plan.seed, f"stock-{purpose}", number)):
             messages = list(configure(number, to_record(state["global"]), ConfigRecord(), grid))
         contents = {message.metadata.dst_node_id - 1: message.content for message in messages}
-        return contents, torch.tensor(sorted({*contents, *grid.gone()}), dtype=torch.int64)
+        return contents, torch.tensor(sorted({*contents, *grid.gone}), dtype=torch.int64)
 
     def _models_for(
         self, clients: Clients, state: State, contents: Mapping[int, RecordDict]

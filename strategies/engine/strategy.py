@@ -27,7 +27,6 @@ class PhasedStrategy(Strategy):
 
     algorithm_class: ClassVar[type[PhasedAlgorithm[Any]]]
 
-    @abstractmethod
     def start(
         self,
         grid: Grid,
@@ -39,7 +38,38 @@ class PhasedStrategy(Strategy):
         evaluate_fn: EvaluateFn | None = None,
         should_stop: Callable[..., bool] | None = None,
     ) -> Result:
-        """Go through all phases; signature and result as in Flower's ``Strategy.start``."""
+        """Go through all phases.
+
+        The signature is that of Flower's strategies. ``initial_arrays``, ``num_rounds``, ``evaluate_config``,
+        ``evaluate_fn`` and ``should_stop`` have nothing to act on.
+
+        Parameters
+        ----------
+        grid : Grid
+            Grid that connects to the nodes.
+        timeout : float
+            Seconds that nodes have to connect, and to answer each request. Clients without a usable answer are left
+            out, with an error in the log that names them.
+        train_config : ConfigRecord, optional
+            Sent along, where clients answer by handlers of their own.
+
+        Returns
+        -------
+        Result
+            With what was learned as arrays, and metrics.
+
+        Raises
+        ------
+        RunError
+            When too few nodes are there, or none of them sends anything usable.
+        IdentityError, DataError, ExperimentError, ValueError
+            When clients, or what they send, do not fit each other or the settings.
+        """
+        return self.run(grid, timeout, train_config)
+
+    @abstractmethod
+    def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:
+        """Do what :meth:`start` does, given those of its arguments that have an effect."""
 
     def summary(self) -> None:
         """Say nothing: ``start`` says what it does."""

@@ -104,7 +104,7 @@ def test_an_owner_learns_from_samples_of_its_own_and_sends_only_those_that_all_h
         assert (trained > 1.5 * sent).all()
         assert (trained < 0.6 * int((whole.split == split).sum())).all()
     told = ask(data={"overlap": 0.2}, embeddings=False)
-    assert told.keys == answer.keys, "nor is anything else told of the others"
+    assert told.keys == answer.keys, "and nothing else about the others is sent"
 
 
 def test_who_has_what_is_told_without_any_model(ask, trained):

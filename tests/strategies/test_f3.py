@@ -68,6 +68,14 @@ def test_a_model_of_all_features_from_one_query():
     assert list(chosen.columns) == [0, 1, 2]
 
 
+def test_labels_that_are_all_different_are_told_to_be_no_classes():
+    def by_row(name, message, ids, values, labels, split):
+        return embeddings(message, ids, values, ids if name == "ucla" else None)
+
+    with pytest.raises(DataError, match="each of the 150 labelled training samples is the only one of its class"):
+        F3(**FAST).start(grid(flowers(by_row)))
+
+
 def test_the_model_is_that_of_the_classifier_bit_for_bit():
     strategy = F3(**FAST, seed=3)
     strategy.start(grid())
@@ -291,7 +299,7 @@ def test_what_cannot_be_is_said_before_anybody_is_asked():
         F3(owners=2)
     with pytest.raises(ValueError, match="alignment: Input should be"):
         F3(alignment="sof")
-    with pytest.raises(RunError, match="1 nodes are connected, and min_available_nodes = 2 are to be"):
+    with pytest.raises(RunError, match="1 nodes are connected, fewer than min_available_nodes = 2"):
         F3().start(grid(names=("ucla",)))
     with pytest.raises(RunError, match="call start first"):
         F3().predict(grid())

@@ -1,4 +1,4 @@
-"""Forecasts of windows that come after a run of F3 for forecasts, by what its clients and the server have kept."""
+"""Forecasts of windows that come after a run of F3 for forecasts, with what its clients and the server have kept."""
 
 import csv
 import shutil

@@ -35,7 +35,9 @@ def node(
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder for what clients must remember.")] = None,
     model: Annotated[Path | None, typer.Option(help="A model that the clients have already (f3, vfl).")] = None,
-    consent: Annotated[list[str] | None, typer.Option(help="fedngm: what may be told of values: ranges, sums.")] = None,
+    consent: Annotated[
+        list[str] | None, typer.Option(help="fedngm: what the server may learn of values: ranges, sums.")
+    ] = None,
     config: Annotated[list[str] | None, typer.Option(help="Another key of the node config: key=value.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
     port: Annotated[int, typer.Option(help="Port of the SuperNode on this machine.")] = 9094,

@@ -209,7 +209,7 @@ def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
     if not len(chosen):
         raise ValueError(
             f"of n_samples={number} none can be held out for validation, as each is the only one of its class: "
-            f"{number} sample(s) are too few, or give fit validation samples"
+            f"{number} sample(s) are too few, or y holds no classes but ids or amounts, or give fit validation samples"
         )
     split = torch.full((number,), SAMPLE_SPLITS.index("train"))
     split[chosen] = SAMPLE_SPLITS.index("validation")

@@ -68,7 +68,7 @@ class WantedEmbeddings:
             config: Any = content.config_records.get(_RECORD, {})
             splits = tuple(str(split) for split in config.get("splits", cls.splits))
             if not set(splits) <= set(SAMPLE_SPLITS):
-                raise ReplyError("the request asks for splits that there are not")
+                raise ReplyError("the request asks for unknown splits")
             ids = config.get("ids")
             return cls(splits, None if ids is None else tuple(str(each) for each in ids))
 
@@ -212,7 +212,7 @@ class OwnEmbeddings:
         )
         split, labels = arrays["split"].clone(), arrays["labels"].long()
         if bool(((split < UNDECIDED) | (split >= len(SAMPLE_SPLITS))).any()):
-            raise ReplyError("the answer puts samples into splits that there are not")
+            raise ReplyError("the answer puts samples into unknown splits")
         if bool(((labels < NO_LABEL) | (labels >= len(classes))).any()):
             raise ReplyError(f"the answer has labels outside its {len(classes)} classes")
         return cls(keys, split, labels, classes, arrays["embeddings"].clone(), *kinds)

@@ -70,7 +70,7 @@ def _named(summary: Mapping[str, Any]) -> str:
 
 
 def costs(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return rounds, exchanges, traffic and time of each run, by what they are called in tables.
+    """Return rounds, exchanges, traffic and time of each run, by their names in tables.
 
     Bytes of a client are those of a client on a node of its own: the totals of nodes with several clients cannot be
     compared between methods that answer with a mean and methods that answer with every client's own model.

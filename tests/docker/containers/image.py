@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 # Not that of a user, which is called fedgraph.
 IMAGE = "fedgraph-tested"
 SECRET = "what-nobody-else-may-read"
-# Where somebody who runs a server keeps keys, and what else of a checkout is none of the image's business.
+# Folders in which an operator keeps keys, and what else of a checkout does not belong in the image.
 SECRET_PLACES = ("docker/credentials/server/server.key", "docker/.env", ".git/config", ".venv/key", "runs/1/key")
 
 

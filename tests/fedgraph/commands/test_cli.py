@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.commands import cli
+from fedgraph.experiment import built_ins
 from fedgraph.runs.folder import RunFolder
 from fedgraph.starting import running
 from fedgraph.support.errors import ExperimentError, RunError
@@ -264,6 +265,37 @@ def test_methods_lists_all_with_what_they_need():
     assert result.exit_code == 0
     for text in ("sfl", "local", "fedavg", "a client graph ([graph])", "package.module:Class"):
         assert text in result.output
+
+
+def test_addresses_of_papers_are_whole_in_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = call("methods").output.splitlines()
+    assert "sfl, sfl-lg, sfl-per, sfl-star: https://arxiv.org/abs/2203.00829" in lines
+    addresses = {found.paper for found in built_ins().values() if found.paper}
+    assert addresses == {line.rpartition(" ")[2] for line in lines if "https:" in line}
+
+
+def test_keys_of_a_method_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "a_method_with_keys.py").write_text(
+        "from fedgraph.algorithms import Algorithm\nfrom fedgraph.support.settings import Settings\n"
+        "from flwr.serverapp.strategy import FedAvg\n\n\nclass Own(Settings):\n"
+        '    """trim_share : left out at either end."""\n\n    trim_share: float = 0.25\n\n\n'
+        "class Mine(Algorithm[Own]):\n    pass\n\n\nclass Plain(Algorithm):\n    pass\n\n\n"
+        "class Stock(FedAvg):\n    def __init__(self, beta: float = 0.5):\n        super().__init__()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shown = call("keys", "a_method_with_keys:Mine").output
+    assert shown.split("\n")[:4] == [
+        "[Mine]",
+        "    trim-share: float = 0.25",
+        "    ",
+        "    trim-share : left out at either end.",
+    ]
+    assert "has no keys of its own" in call("keys", "a_method_with_keys:Plain").output
+    assert "[Stock]\n    beta = 0.5" in call("keys", "a_method_with_keys:Stock").output
+    assert "has no 'Other'" in refused("keys", "a_method_with_keys:Other")
+    assert "is no method" in refused("keys", "a_method_with_keys:Own")
 
 
 def test_data_has_a_line_for_each_set_that_says_whether_it_is_here(tmp_path):

@@ -28,6 +28,21 @@ def test_side_by_side(ran):
     assert "sfl #1" in compared._repr_html_()
 
 
+def test_runs_of_code_that_was_changed_are_told_apart(digits_tables, run_experiment, tmp_path, monkeypatch):
+    file = tmp_path / "a_method_to_be_changed.py"
+    file.write_text("from fedgraph.algorithms.sfl import SFL\n\n\nclass Mine(SFL):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    del digits_tables["experiment"]["method"]
+    digits_tables["experiment"] |= {"strategy": "a_method_to_be_changed:Mine", "rounds": 1}
+    first, same = (fedgraph.load_run(run_experiment(digits_tables).path) for _ in range(2))
+    file.write_text(file.read_text() + "\n    alpha = 0.5\n")
+    then = fedgraph.load_run(run_experiment(digits_tables).path)
+    one, two = (f"Mine (code {run.folder.code})" for run in (first, then))
+    assert one != two
+    assert fedgraph.compare([first, then]).labels == [one, two]
+    assert fedgraph.compare([first, same, then]).labels == [f"{one} #1", f"{one} #2", two]
+
+
 def test_only_what_can_be_compared(ran, digits_tables, tmp_path):
     with pytest.raises(ExperimentError, match="cannot be compared: .* shards is 1 there and 2 here"):
         fedgraph.compare([ran(), ran(shards=1)])

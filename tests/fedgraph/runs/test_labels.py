@@ -31,6 +31,14 @@ def test_numbers_where_keys_do_not_tell_apart():
     assert labels(["sfl", "sfl"], inner) == ["sfl (b=1)", "sfl (b=2)"]
 
 
+def test_runs_that_differ_in_their_code_alone_are_told_apart_by_it():
+    same = [tables("Mine"), tables("Mine"), tables("sfl")]
+    assert labels(["Mine", "Mine", "sfl"], same, ["3f2a1c", "77aa00", ""]) == [
+        "Mine (code 3f2a1c)", "Mine (code 77aa00)", "sfl",
+    ]  # fmt: skip
+    assert labels(["Mine", "Mine"], same[:2], ["3f2a1c", "3f2a1c"]) == ["Mine #1", "Mine #2"]
+
+
 def test_of_some_that_are_the_same_the_others_keep_their_names():
     ridge, last = ({"simple-forecast": {"forecaster": name}} for name in ("ridge", "last-reading"))
     assert labels(["simple-forecast"] * 3, [ridge, last, ridge]) == [

@@ -141,6 +141,49 @@ def test_code_that_was_changed_is_noted(digits_tables, tmp_path, monkeypatch, ca
     assert told in caplog.text
 
 
+def test_code_that_a_strategy_imports_from_its_folder_is_noted_too(digits_tables, tmp_path, monkeypatch):
+    package = tmp_path / "a_package_of_ones_own"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "inner" / "__init__.py").touch()
+    (package / "method.py").write_text(
+        "import torch, fedgraph\nfrom . import helper\n\n\ndef train(model, examples, **others):\n"
+        "    from a_module_beside_it import rate\n"
+    )
+    (package / "helper.py").write_text("from .inner import deep\n")
+    (package / "inner" / "deep.py").write_text("import helper_that_is_nowhere\n")
+    (package / "unused.py").touch()
+    (tmp_path / "a_module_beside_it.py").write_text("rate = 0.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    digits_tables["train"]["function"] = "a_package_of_ones_own.method:train"
+    experiment = parse_experiment(digits_tables)
+    before = code_of(experiment)
+    assert list(before) == [
+        "a_module_beside_it",
+        "a_package_of_ones_own",
+        "a_package_of_ones_own.helper",
+        "a_package_of_ones_own.inner",
+        "a_package_of_ones_own.inner.deep",
+        "a_package_of_ones_own.method",
+    ]
+    (package / "inner" / "deep.py").write_text("rate = 0.2\n")
+    assert [name for name, digest in code_of(experiment).items() if digest != before[name]] == [
+        "a_package_of_ones_own.inner.deep"
+    ]
+    (package / "helper.py").write_text("not Python\n")
+    assert "a_package_of_ones_own.method" in code_of(experiment)
+
+
+def test_installed_packages_are_noted_by_the_named_module_alone(digits_tables, tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "an_installed_loop.py").write_text("import an_installed_helper\n")
+    (folder / "an_installed_helper.py").touch()
+    monkeypatch.syspath_prepend(folder)
+    digits_tables["train"]["function"] = "an_installed_loop:train"
+    assert list(code_of(parse_experiment(digits_tables))) == ["an_installed_loop"]
+
+
 def test_what_is_not_an_experiment_any_more_says_which_file(begun):
     begun.begun_with.write_text("[experiment]\nmethod = 'gone'\n")
     with pytest.raises(ExperimentError, match=r"begun-with.toml, with which the run began, cannot be used now"):

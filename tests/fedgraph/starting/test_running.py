@@ -190,6 +190,41 @@ def test_classes_of_a_notebook_run(tables):
         fedgraph.run(tables, strategy=Mine, method="sfl")
 
 
+def test_a_run_of_a_class_of_this_process_says_how_it_goes_on(tables, monkeypatch):
+    from fedgraph.algorithms.sfl import SFL
+
+    class Mine(SFL):
+        faulty = True
+
+        def round(self, clients, state, number):
+            if self.faulty and number == 2:
+                raise RunError("a mistake of the user's")
+            return super().round(clients, state, number)
+
+    with pytest.raises(RunError, match="a mistake of the user's") as error:
+        fedgraph.run(tables, strategy=Mine, progress=False)
+    assert "--resume" not in str(error.value)
+    said = re.search(r'Run folder: (.*?); go on with fedgraph.resume\("(.*?)"\), where', str(error.value))
+    assert said[1] == said[2]
+    monkeypatch.setattr(Mine, "faulty", False)
+    assert fedgraph.resume(said[2], progress=False).method == "Mine"
+
+
+def test_an_error_of_code_that_is_named_does_not_blame_the_experiment_alone(digits_tables, tmp_path, monkeypatch):
+    (tmp_path / "a_faulty_method.py").write_text(
+        "from fedgraph.algorithms.sfl import SFL\n\n\nclass Mine(SFL):\n"
+        "    def round(self, *given):\n        return iter(())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    del digits_tables["experiment"]["method"]
+    digits_tables["experiment"]["strategy"] = "a_faulty_method:Mine"
+    folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / "runs")
+    with pytest.raises(
+        RunError, match="once its experiment.toml, or a_faulty_method:Mine, is mended, go on with --res"
+    ):
+        run_one(folder, "local", 2, None, Console(quiet=True))
+
+
 def test_going_on_from_python(tables, monkeypatch):
     whole = fedgraph.run(tables, progress=False)
 

@@ -21,7 +21,9 @@ def test_missing_module_and_missing_attribute():
         load_object("no_such_module:X", "key")
     with pytest.raises(ExperimentError, match=r"key = 'fractions:Fractoin': .*fractions.py has no 'Fractoin'$"):
         load_object("fractions:Fractoin", "key")
-    with pytest.raises(ExperimentError, match=r"was defined in another script or notebook.* or move it to a module$"):
+    with pytest.raises(
+        ExperimentError, match=r"was defined in another script or notebook.* to a module. .*fedgraph.resume"
+    ):
         load_object("__main__:NotHere", "key")
 
 

@@ -152,7 +152,7 @@ def more_arrays(content, chance):
 
 
 def _changed(change):
-    """A mutation that replaces an array by what ``change`` makes of its numbers."""
+    """A mutation that replaces the numbers of an array by those that ``change`` returns."""
 
     def mutation(content, chance):
         record, name, array = _array(content, chance)

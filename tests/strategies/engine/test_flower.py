@@ -17,12 +17,12 @@ from flwr.clientapp.mod import fixedclipping_mod, message_size_mod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fedgraph import ClientGraph
-from fedgraph.algorithms import Algorithm, matrix, written
-from fedgraph.clients import Peers, alignment, client_name, proximity
+from fedgraph.algorithms import Algorithm, Ask, matrix, written
+from fedgraph.clients import Peers, alignment, client_name, loss_terms, proximity
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.strategies import CGSV, IPA, SFL, FedAtt, FedPer, LGFedAvg, PFedGraph, SFLStar
 from fedgraph.strategies.engine.flower import FlowerStrategy
-from fedgraph.support.errors import FedgraphError, IdentityError, RunError
+from fedgraph.support.errors import ExperimentError, FedgraphError, IdentityError, RunError
 
 NAMES = ("county", "mercy", "saint-luke", "valley")
 GRAPH = ClientGraph.from_edges([("mercy", "county"), ("saint-luke", "valley")])
@@ -235,6 +235,7 @@ def test_a_client_that_does_not_answer_keeps_its_model_and_comes_back_under_anot
 def test_all_nodes_train_in_the_first_round_though_some_connect_while_it_waits():
     class Connecting(LocalGrid):
         asked = 0
+        nodes_may_come = True
 
         def get_node_ids(self):
             self.asked += 1
@@ -250,25 +251,78 @@ def test_all_nodes_train_in_the_first_round_though_some_connect_while_it_waits()
         assert slow[name]["weight"].data == at_once[name]["weight"].data
 
 
-@pytest.mark.parametrize("method", ["sfl", "sfl-star", "pfedgraph", "cgsv", "ipa", "fedper"])
-def test_a_client_that_joins_late(method):
+@pytest.mark.parametrize("keyword", [{}, {"fraction_train": 0.0, "fraction_evaluate": 1.0}])
+def test_too_few_nodes_where_no_more_may_come_are_an_error(keyword):
+    with pytest.raises(RunError, match="3 nodes are connected, fewer than min_available_nodes = 4"):
+        SFL(GRAPH, **keyword).start(Plain().grid(NAMES[:3]), initial(), num_rounds=1)
+
+
+ALL_BUT_ONE = {"min_available_nodes": 3, "min_train_nodes": 3, "min_evaluate_nodes": 3}
+
+
+def start_with_a_late_client(strategy, app, num_rounds):
+    """County comes after the second round."""
+
     class Late(LocalGrid):
         late = True
 
         def get_node_ids(self):
             return [node for node in super().get_node_ids() if not (self.late and node == 1000)]
 
-    grid = Late(Plain().app, [{"client": name} for name in NAMES])
-    strategy = STRATEGIES[method](min_available_nodes=3, min_train_nodes=3, min_evaluate_nodes=3)
-
     def between(number, found):
         grid.late = number < 2
         return None
 
-    strategy.start(grid, initial(), num_rounds=4, evaluate_fn=between)
+    grid = Late(app.app, [{"client": name} for name in NAMES])
+    strategy.start(grid, initial(), num_rounds=num_rounds, evaluate_fn=between)
+
+
+@pytest.mark.parametrize("method", ["sfl", "sfl-star", "pfedgraph", "cgsv", "ipa", "fedper"])
+def test_a_client_that_joins_late(method):
+    strategy = STRATEGIES[method](**ALL_BUT_ONE)
+    start_with_a_late_client(strategy, Plain(), 4)
     assert sorted(strategy.client_arrays) == sorted(NAMES)
     rounds = strategy.history.query("client == 'county' and metric == 'train/loss'")["round"].tolist()
     assert rounds == [3, 4]
+
+
+class Drawing(Algorithm):
+    """Begins with models of its own, and remembers what it began with."""
+
+    def init(self, clients, models):
+        drawn = torch.full(models.shape, 7.0) * (matrix(models)[:, :1] != 0)
+        return {"models": written(models, torch.arange(len(clients)), drawn), "first": matrix(models)[:, 0]}
+
+    def aggregate(self, clients, state, answers):
+        return torch.ones_like(answers.parameters)
+
+
+class DrawingStrategy(FlowerStrategy):
+    algorithm_class = Drawing
+    needs_names = True
+
+
+def test_init_leaves_the_models_of_others_alone_when_a_client_joins():
+    app, strategy = Plain(), DrawingStrategy(**ALL_BUT_ONE)
+    start_with_a_late_client(strategy, app, 3)
+    sent = [(name, set(message.content["arrays"]["weight"].numpy().flatten().tolist())) for name, message in app.sent]
+    names = ("mercy", "saint-luke", "valley")
+    assert sorted(sent[:3]) == [(name, {7.0}) for name in names]
+    assert sorted(sent[6:]) == [("county", {7.0}), *((name, {1.0}) for name in names)]
+    assert strategy._app.state["first"].tolist() == [7, 7, 7, 7]
+
+
+def test_peers_with_models_of_their_own_keep_them_when_one_joins():
+    def own(name):
+        torch.manual_seed(NAMES.index(name))
+        return ArrayRecord(torch.nn.Linear(2, 1).state_dict())
+
+    app = Plain()
+    strategy = IPA(initial_model=own, turns="simultaneous", **ALL_BUT_ONE)
+    start_with_a_late_client(strategy, app, 3)
+    sent = {name: message.content["arrays"]["weight"].numpy().tolist() for name, message in app.sent[6:]}
+    first = {name: own(name)["weight"].numpy().tolist() for name in NAMES}
+    assert [name for name in NAMES if sent[name] == first[name]] == ["county"]
 
 
 def other_shape(answer):
@@ -552,14 +606,67 @@ def test_alignment_is_the_sum_over_peers():
     strategy = IPA(lambda_alignment=0.6, order="ring")
     strategy.start(Plain(term=term).grid(), initial(), num_rounds=2)
     own, value, message = seen[-1]
-    told, peers = message.content["fedgraph"], message.content["fedgraph.others"]
+    weights, peers = message.content["fedgraph.weights"]["weights"].numpy(), message.content["fedgraph.others"]
     others = [
         torch.from_numpy(np.concatenate([peers[f"{i}/weight"].numpy().ravel(), peers[f"{i}/bias"].numpy()]))
         for i in range(3)
     ]
-    expected = 0.6 / 4 * sum(c * (own - other).abs().sum() for c, other in zip(told["weights"], others, strict=True))
+    expected = 0.6 / 4 * sum(c * (own - other).abs().sum() for c, other in zip(weights, others, strict=True))
     assert value == pytest.approx(float(expected), rel=1e-5)
-    assert told["weights"] == pytest.approx([0.25] * 3)
+    assert weights.tolist() == pytest.approx([0.25] * 3)
+
+
+LOSSES = {
+    "sfl": lambda: SFL(GRAPH, lambda_global=0.3, lambda_personal=0.2, hops=1),
+    "sfl, squared": lambda: SFL(GRAPH, lambda_global=0.3, lambda_personal=0.2, distance="squared"),
+    "sfl, the personalised model alone": lambda: SFL(GRAPH, lambda_personal=0.2),
+    "sfl without lambdas": lambda: SFL(GRAPH),
+    "ipa": lambda: IPA(lambda_alignment=0.6, power=2),
+    "ipa, absolute": lambda: IPA(lambda_alignment=0.6, power=1),
+    "ipa in a ring": lambda: IPA(lambda_alignment=0.6, power=1.5, order="ring"),
+    "fedavg": lambda: FedAvg(min_available_nodes=4, min_train_nodes=4),
+}
+
+
+@pytest.mark.parametrize("strategy", LOSSES)
+def test_the_terms_of_arrays_are_those_of_pytorch_models(strategy):
+    """In value and slope, also where training begins, at the model that was sent."""
+    used = []
+
+    def term(net, message):
+        expected = proximity(net, message) + alignment(net, message, batch_size=4)
+        terms = loss_terms(message, batch_size=4)
+        parameters = list(net.parameters())
+        as_arrays = terms.of([each.detach().numpy() for each in parameters])
+        assert float(as_arrays) == pytest.approx(float(expected), rel=1e-5, abs=1e-12)
+        as_tensors = terms._replace(centres=[[torch.from_numpy(a) for a in centre] for centre in terms.centres])
+        if expected.requires_grad:
+            slopes = torch.autograd.grad(as_tensors.of(parameters), parameters)
+            for slope, right in zip(slopes, torch.autograd.grad(expected, parameters, retain_graph=True), strict=True):
+                torch.testing.assert_close(slope, right, rtol=1e-4, atol=1e-6)
+        used.append(float(expected))
+        return expected
+
+    LOSSES[strategy]().start(Plain(term=term).grid(), initial(), num_rounds=2)
+    assert (max(used) > 0) == (strategy not in ("sfl without lambdas", "fedavg"))
+
+
+def test_a_strategy_hears_that_the_terms_of_arrays_are_used(caplog):
+    def term(net, message):
+        return float(loss_terms(message).of([each.detach().numpy() for each in net.parameters()]))
+
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        SFL(GRAPH, lambda_global=0.3).start(Plain(term=term).grid(), initial(), num_rounds=1)
+        IPA(lambda_alignment=0.3).start(Plain(term=term).grid(), initial(), num_rounds=1)
+    assert "no client has used the term" not in caplog.text
+
+
+def test_terms_of_arrays_in_another_order_are_refused(caplog):
+    def term(net, message):
+        return loss_terms(message).of([net.bias.detach().numpy(), net.weight.detach().numpy()])
+
+    SFL(GRAPH, lambda_global=0.3).start(Plain(term=term).grid(), initial(), num_rounds=1)
+    assert "arrays of the shapes [(1,), (1, 2)]; that of the message has [(1, 2), (1,)]" in caplog.text
 
 
 def test_peers_that_move_along_come_to_agree():
@@ -605,6 +712,81 @@ def test_ipa_with_a_model_of_each_peers_own():
     IPA(initial_model=own, order="ring").start(app.grid(), initial(), num_rounds=1)
     for name, message in app.sent[:1]:
         np.testing.assert_array_equal(message.content["arrays"]["weight"].numpy(), own(name)["weight"].numpy())
+
+
+class Sending(Algorithm):
+    """Sends clients what is no model: to all of them the same, and to each its own; and a further model."""
+
+    def round(self, clients, state, number):
+        rows = torch.arange(2.0 * len(clients)).reshape(-1, 2)
+        shared = {"table": torch.ones(2, 2), "mean": matrix(state["models"]).mean(0)}
+        answers = yield Ask({"parameters": state["models"], "row": rows}, shared, models=("mean",))
+        return {"models": written(state["models"], answers.positions, answers.parameters)}
+
+
+def test_clients_are_sent_what_an_algorithm_asks_for_beside_models():
+    class SendingStrategy(FlowerStrategy):
+        algorithm_class = Sending
+        needs_names = True
+
+    app = Plain()
+    SendingStrategy().start(app.grid(), initial(), num_rounds=1)
+    for name, message in app.sent:
+        place = NAMES.index(name)
+        assert message.content["fedgraph.row"]["row"].numpy().tolist() == [2 * place, 2 * place + 1]
+        assert message.content["fedgraph.table"]["table"].numpy().tolist() == [[1, 1], [1, 1]]
+        mean = message.content["fedgraph.mean"]["0/weight"].numpy()
+        np.testing.assert_allclose(mean, initial()["weight"].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("keyword", [{"start": "read-out"}, {"released": True}])
+def test_sfl_refuses_a_start_that_clients_of_an_app_do_not_have(keyword):
+    for kind in (SFL, SFLStar):
+        with pytest.raises(ExperimentError, match="trains from its own personalised model: start and released are for"):
+            kind(GRAPH, **keyword)
+
+
+class Summing(Algorithm):
+    """Asks clients for a tensor that is no model, twice in a round."""
+
+    def init(self, clients, models):
+        return {"models": models, "sums": torch.zeros(len(clients), 3)}
+
+    def round(self, clients, state, number):
+        returns = {"parameters": (clients.layout.num_parameters,), "sums": (3,)}
+        answers = yield Ask({"parameters": state["models"]}, returns=returns)
+        sums = state["sums"].index_copy(0, answers.positions, answers.tensors["sums"])
+        again = yield Ask({"parameters": state["models"]}, returns=returns)
+        sums = sums.index_add(0, again.positions, again.tensors["sums"])
+        return {"models": written(state["models"], answers.positions, answers.parameters), "sums": sums}
+
+
+class SummingStrategy(FlowerStrategy):
+    algorithm_class = Summing
+
+
+@pytest.mark.parametrize("graph", [None, GRAPH])
+def test_clients_answer_tensors_that_are_no_models(graph, caplog):
+    def add(answer, name, number):
+        sums = [np.arange(3, dtype=np.float64) * (1 + NAMES.index(name))]
+        if name == "mercy":
+            sums = [sums[0][:2]] if number == 1 else None
+        if name == "valley" and number == 2:
+            sums = [np.full(3, np.nan)]
+        if sums is not None:
+            answer.content["fedgraph.sums"] = ArrayRecord(sums)
+        return answer
+
+    strategy = SummingStrategy(graph)
+    strategy.start(Plain(spoil=add).grid(), initial(), num_rounds=2)
+    rows = strategy._app.state["sums"]
+    county, mercy, luke, valley = (rows[strategy._app.clients.names.index(name)].tolist() for name in NAMES)
+    assert (county, luke) == ([0, 2, 4], [0, 6, 12])
+    assert mercy == [0, 0, 0], "never usable"
+    assert valley == [0, 8, 16], "of the first round"
+    for told in ("'mercy': its 'sums' has the shape (2,) in place of (3,)", "'mercy': it has no 'fedgraph.sums'",
+                 "'valley': its 'sums' has values that are not finite"):  # fmt: skip
+        assert told in caplog.text
 
 
 @every

@@ -85,7 +85,7 @@ def test_the_released_form_is_random():
     pairs = ~torch.eye(40, dtype=torch.bool)
     correlation = torch.corrcoef(torch.stack([weights[pairs], distances[pairs]]))[0, 1]
     assert abs(correlation) < 0.1
-    # It is decided by what the encoder was drawn from, not by the data.
+    # The distribution that the encoder is drawn from decides it, not the data.
     barely = released_weights(distances.flip(0, 1), generator(1))
     assert (barely - weights).norm() < 0.2 * weights.norm()
     assert (released_weights(distances, generator(2)) - weights).norm() > 0.5 * weights.norm()

@@ -28,7 +28,7 @@ def edges(*pairs):
     return graph
 
 
-#: The edge between size and place is none of the global graph, and touches no private feature.
+#: The edge between size and place is not in the global graph, and touches no private feature.
 OWN = edges((1, 2), (0, 2), (3, 4), (1, 4), (2, 5), (4, 5))
 
 

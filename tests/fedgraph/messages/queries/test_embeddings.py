@@ -29,7 +29,7 @@ def test_a_request_comes_back_as_it_was():
         request = WantedEmbeddings(**told)
         assert WantedEmbeddings.unpack(check_content(mark_empty(request.pack()))) == request
     assert WantedEmbeddings.unpack(RecordDict()) == WantedEmbeddings()
-    with pytest.raises(ReplyError, match="asks for splits"):
+    with pytest.raises(ReplyError, match="asks for unknown splits"):
         WantedEmbeddings.unpack(RecordDict({"embeddings": ConfigRecord({"splits": ["all"]})}))
 
 
@@ -53,9 +53,9 @@ def test_what_is_no_such_answer(content, entry, value, problem):
         OwnEmbeddings.unpack(content)
 
 
-def test_arrays_of_other_types_and_splits_that_there_are_not(content):
+def test_arrays_of_other_types_and_unknown_splits(content):
     for name, values, problem in (
-        ("split", torch.tensor([0, 1, 4], dtype=torch.int8), "splits that there are not"),
+        ("split", torch.tensor([0, 1, 4], dtype=torch.int8), "into unknown splits"),
         ("labels", torch.tensor([0, 1, 0]), "type int64"),
         ("embeddings", torch.zeros(3, 3, dtype=torch.float64), "type float64"),
     ):
