@@ -19,7 +19,8 @@ from fedgraph.fusion.baselines import ConcatenationFusion
 from fedgraph.fusion.consensus import DrawnConsensus, ExpectedConsensus
 from fedgraph.fusion.graphs import BernoulliGraph, GumbelGraph, InverseCdfGraph
 from fedgraph.fusion.graphs.bernoulli import SMALLEST
-from fedgraph.fusion.network import FusionNetwork, GraphFusion, Linear
+from fedgraph.fusion.layers import Linear
+from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.settings import FusionSettings
 from fedgraph.models.native import loader as native
 from fedgraph.models.native.fusion_source import SOURCE
