@@ -9,7 +9,9 @@ float tolerance, with graphs from the same distribution in another order of rand
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +19,8 @@ from torch import Tensor, nn
 from fedgraph.fusion.alignment import NoAlignment, SoftAlignment
 from fedgraph.fusion.baselines import ConcatenationFusion
 from fedgraph.fusion.consensus import DrawnConsensus, ExpectedConsensus
-from fedgraph.fusion.graphs import BernoulliGraph, GumbelGraph, InverseCdfGraph
+from fedgraph.fusion.graphs import GumbelGraph, InverseCdfGraph
 from fedgraph.fusion.graphs.bernoulli import SMALLEST
-from fedgraph.fusion.layers import Linear
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.settings import FusionSettings
 from fedgraph.models.native import loader as native
@@ -30,6 +31,7 @@ _FEWEST_SAMPLES = 300
 _MOST_OWNERS = 64
 """Owners up to which drawn graphs are computed in C++; those of more are large enough for matrix products."""
 _NOISE_AT_ONCE = 1 << 20
+"""Random numbers that are held at once, 4 MB."""
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 """Of Adam, as ``torch.optim.Adam`` has them."""
@@ -64,30 +66,32 @@ def suits(network: FusionNetwork, settings: FusionSettings, samples: int) -> boo
     known = type(network) is ConcatenationFusion or (
         type(network) is GraphFusion
         and type(network.alignment) in (SoftAlignment, NoAlignment)
-        and (network.consensus is None or _level(network.consensus) is not None)
+        and _edges(network.consensus) is not None
     )
-    if not (known and settings.compile and samples >= _FEWEST_SAMPLES):
-        return False
     plain = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in network.parameters())
-    return plain and library() is not None
+    return known and plain and settings.compile and samples >= _FEWEST_SAMPLES and library() is not None
 
 
-def _level(consensus: nn.Module) -> tuple[int, int] | None:
-    """Return how edges are made, and of what quantile of their probabilities; None for what C++ does not know."""
+def _edges(consensus: nn.Module | None) -> dict[str, Any] | None:
+    """Return the fields of ``Pass`` about how edges are made; None for graphs that C++ does not know."""
+    if consensus is None:
+        return {"graph": _NONE}
     if not isinstance(consensus, (DrawnConsensus, ExpectedConsensus)) or consensus.graph.owners > _MOST_OWNERS:
         return None
     graph = consensus.graph
     if isinstance(consensus, ExpectedConsensus):
-        return _EXPECTED, _NORMAL
+        return {"graph": _EXPECTED}
+    found = {"graph": _DRAWN, "shared": not consensus.per_sample, "temperature": graph.temperature}
     if type(graph) is GumbelGraph:
-        return _DRAWN, _LOGIT
+        return {**found, "level": _LOGIT}
     if type(graph) is InverseCdfGraph and graph.reference == "Normal":
-        return _DRAWN, _NORMAL
+        mean, deviation = graph.options.get("loc", 0.0), graph.options.get("scale", 1.0)
+        return {**found, "level": _NORMAL, "mean": mean, "deviation": deviation}
     return None
 
 
 class CompiledPasses:
-    """Training of a network that :func:`suits` accepts, one pass over the samples after the other, in place.
+    """Training of a network that :func:`suits` accepts, in place, one pass over the samples after the other.
 
     Parameters
     ----------
@@ -102,18 +106,44 @@ class CompiledPasses:
     """
 
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
-        self._network, self._settings, self._rate = network, settings, rate
-        self._weights = None if weights is None else weights.float().contiguous()
-        self._parameters = _parameters(network)
-        self._moments = [
-            [torch.zeros_like(each) if each is not None and each.requires_grad else None for each in self._parameters]
+        self._settings, self._taken = settings, 0
+        self._graph = getattr(getattr(network, "consensus", None), "graph", None)
+        parameters = _parameters(network)
+        moments = [
+            [torch.zeros_like(each) if each is not None and each.requires_grad else None for each in parameters]
             for _ in range(2)
         ]
         shrunk = {id(each) for each in network.trained()[0]}
-        decays = [settings.weight_decay if id(each) in shrunk else 0.0 for each in self._parameters]
-        self._decays = torch.tensor(decays, dtype=torch.float64)
-        self._sizes = torch.tensor([0 if each is None else each.numel() for each in self._parameters])
-        self._taken = 0
+        layers = [each.shape for each in parameters[_LAYERS::2] if each is not None]
+        tensors = {
+            "widths": torch.tensor([layers[0][0], *(shape[1] for shape in layers)]),
+            "sizes": torch.tensor([0 if each is None else each.numel() for each in parameters]),
+            "decays": torch.tensor(
+                [settings.weight_decay if id(each) in shrunk else 0.0 for each in parameters], dtype=torch.float64
+            ),
+            **({} if weights is None else {"classes": weights.float().contiguous()}),
+        }
+        lists = dict(zip(("values", "means", "squares"), map(_addresses, (parameters, *moments)), strict=True))
+        #: C++ sees addresses only: what lies there has to stay.
+        self._kept = parameters, moments, tensors, lists
+        self._pass = _Pass(
+            layers=len(layers),
+            temperature=1.0,
+            smallest=SMALLEST,
+            stretch=1 / (1 - settings.owner_dropout),
+            batch=settings.batch_size,
+            first=_BETAS[0],
+            second=_BETAS[1],
+            rate=rate,
+            epsilon=_EPSILON,
+            **{name: each.data_ptr() for name, each in tensors.items()},
+            **{name: ctypes.cast(each, ctypes.c_void_p) for name, each in lists.items()},
+        )
+        if isinstance(network, GraphFusion):
+            self._pass.aligned, self._pass.hidden = network.weights[0].shape
+            self._pass.zeros_count = network.zeros_count
+            for name, value in (_edges(network.consensus) or {}).items():
+                setattr(self._pass, name, value)
 
     def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
         """Take a step for each minibatch of a pass over the training samples in a random order.
@@ -132,90 +162,43 @@ class CompiledPasses:
         """
         embeddings, present, labels = training
         samples, owners, size = embeddings.shape
-        dropout = self._settings.owner_dropout
         order = torch.randperm(samples, generator=random)
         there = present[order].float()
-        if dropout:
-            there *= torch.rand(there.shape, generator=random) >= dropout
-        labels, embeddings = labels[order], embeddings.contiguous()
-        made = self._structure(owners, size, embeddings)
-        pairs = 0 if made.graph != _DRAWN else owners * (owners - 1) // 2
-        at_once = made.batch * max(1, _NOISE_AT_ONCE // max(1, pairs * (1 if made.shared else made.batch)))
-        total = 0.0
-        compiled = library()
-        assert compiled is not None
-        for start in range(0, samples, at_once):
-            part = slice(start, min(start + at_once, samples))
-            count = part.stop - part.start
-            steps = -(-count // made.batch)
-            noise = self._noise((steps, pairs) if made.shared else (steps, pairs, made.batch), random)
-            loss = torch.zeros(steps, dtype=torch.float64)
-            made.count, made.taken = count, self._taken
-            made.rows, made.there, made.labels = (each[part].data_ptr() for each in (order, there, labels))
-            made.noise, made.loss = noise.data_ptr(), loss.data_ptr()
-            compiled.train_fusion(ctypes.byref(made))
-            self._taken += steps
-            lengths = torch.full((steps,), made.batch)
-            lengths[-1] = count - (steps - 1) * made.batch
-            total += float((loss * lengths).sum())
+        if self._settings.owner_dropout:
+            there *= torch.rand(there.shape, generator=random) >= self._settings.owner_dropout
+        embeddings, labels = embeddings.contiguous(), labels[order]
+        self._pass.owners, self._pass.size, self._pass.embeddings = owners, size, embeddings.data_ptr()
+        shape = self._noise_shape(owners)
+        total, at_once = 0.0, self._pass.batch * max(1, _NOISE_AT_ONCE // max(1, math.prod(shape)))
+        for rows, here, own in zip(order.split(at_once), there.split(at_once), labels.split(at_once), strict=True):
+            total += float(self._steps(rows, here, own, shape, random))
         return total / samples
 
-    def _noise(self, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
-        empty = torch.empty(shape)
-        if not empty.numel() or not isinstance(self._network, GraphFusion):
-            return empty
-        assert isinstance(self._network.consensus, DrawnConsensus)
-        return self._network.consensus.graph.noise(empty, random)
+    def _noise_shape(self, owners: int) -> tuple[int, ...]:
+        """Return the shape of the noise of a minibatch."""
+        if self._pass.graph != _DRAWN:
+            return (0,)
+        pairs = owners * (owners - 1) // 2
+        return (pairs,) if self._pass.shared else (pairs, self._pass.batch)
 
-    def _structure(self, owners: int, size: int, embeddings: Tensor) -> _Pass:
-        """Return all of the arguments that are the same for all minibatches."""
-        network, settings = self._network, self._settings
-        graph, level, shared, zeros_count, hidden, aligned = _NONE, _NORMAL, False, False, 0, size
-        drawn: BernoulliGraph | None = None
-        if isinstance(network, GraphFusion):
-            zeros_count = network.zeros_count
-            aligned, hidden = network.weights[0].shape
-            if network.consensus is not None:
-                assert isinstance(network.consensus, (DrawnConsensus, ExpectedConsensus))
-                drawn = network.consensus.graph
-                graph, level = _level(network.consensus) or (_NONE, _NORMAL)
-                shared = isinstance(network.consensus, DrawnConsensus) and not network.consensus.per_sample
-        options = drawn.options if isinstance(drawn, InverseCdfGraph) else {}
-        behind = self._parameters[_LAYERS:]
-        widths = [each.shape for each in behind[::2] if each is not None]
-        self._widths = torch.tensor([widths[0][0], *(width[1] for width in widths)])
-        addresses = [(ctypes.c_void_p * len(self._parameters))(*map(_address, each)) for each in
-                     (self._parameters, *self._moments)]  # fmt: skip
-        self._addresses = addresses
-        return _Pass(
-            owners=owners,
-            size=size,
-            aligned=aligned,
-            hidden=hidden,
-            layers=len(widths),
-            widths=self._widths.data_ptr(),
-            graph=graph,
-            level=level,
-            shared=shared,
-            zeros_count=zeros_count,
-            mean=options.get("loc", 0.0),
-            deviation=options.get("scale", 1.0),
-            temperature=1.0 if drawn is None else drawn.temperature,
-            smallest=SMALLEST,
-            stretch=1 / (1 - settings.owner_dropout),
-            batch=settings.batch_size,
-            embeddings=embeddings.data_ptr(),
-            classes=None if self._weights is None else self._weights.data_ptr(),
-            values=ctypes.cast(addresses[0], ctypes.c_void_p),
-            means=ctypes.cast(addresses[1], ctypes.c_void_p),
-            squares=ctypes.cast(addresses[2], ctypes.c_void_p),
-            sizes=self._sizes.data_ptr(),
-            decays=self._decays.data_ptr(),
-            first=_BETAS[0],
-            second=_BETAS[1],
-            rate=self._rate,
-            epsilon=_EPSILON,
-        )
+    def _steps(
+        self, rows: Tensor, there: Tensor, labels: Tensor, shape: tuple[int, ...], random: torch.Generator
+    ) -> Tensor:
+        """Take the steps for some samples; return the sum of their losses."""
+        lengths = torch.tensor([len(each) for each in rows.split(self._pass.batch)])
+        noise = torch.empty(len(lengths), *shape)
+        if noise.numel() and self._graph is not None:
+            self._graph.noise(noise, random)
+        loss = torch.zeros(len(lengths), dtype=torch.float64)
+        given = {"rows": rows, "there": there, "labels": labels, "noise": noise, "loss": loss}
+        for name, each in given.items():
+            setattr(self._pass, name, each.data_ptr())
+        self._pass.count, self._pass.taken = len(rows), self._taken
+        compiled = library()
+        assert compiled is not None
+        compiled.train_fusion(ctypes.byref(self._pass))
+        self._taken += len(lengths)
+        return (loss * lengths).sum()
 
 
 _LAYERS = 5
@@ -228,23 +211,17 @@ def _parameters(network: FusionNetwork) -> list[Tensor | None]:
         return [None] * _LAYERS + _of_layers(network.layers)
     assert isinstance(network, GraphFusion)
     matrix = network.alignment.matrix if isinstance(network.alignment, SoftAlignment) else None
-    drawn = network.consensus
-    theta = drawn.graph.theta if isinstance(drawn, (DrawnConsensus, ExpectedConsensus)) else None
+    consensus = network.consensus
+    theta = consensus.graph.theta if isinstance(consensus, (DrawnConsensus, ExpectedConsensus)) else None
     (first, second), (bias, last) = network.weights, network.biases
     return [matrix, network.alignment.offset, first, bias, theta, second, last, *_of_layers(network.head)]
 
 
 def _of_layers(layers: nn.ModuleList) -> list[Tensor | None]:
-    found: list[Tensor | None] = []
-    for layer in layers:
-        assert isinstance(layer, Linear)
-        found += [layer.weight, layer.bias]
-    return found
+    return [each for layer in layers for each in (layer.get_parameter("weight"), layer.get_parameter("bias"))]
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    if tensor is None:
-        return None
-    if not tensor.is_contiguous():
+def _addresses(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+    if any(each is not None and not each.is_contiguous() for each in tensors):
         raise ValueError("parameters must be contiguous")
-    return tensor.data_ptr()
+    return (ctypes.c_void_p * len(tensors))(*(None if each is None else each.data_ptr() for each in tensors))
