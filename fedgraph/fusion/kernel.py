@@ -196,7 +196,8 @@ class CompiledPasses:
         self._pass.count, self._pass.taken = len(rows), self._taken
         compiled = library()
         assert compiled is not None
-        compiled.train_fusion(ctypes.byref(self._pass))
+        if compiled.train_fusion(ctypes.byref(self._pass)):
+            raise MemoryError("there is no memory left to train the fusion network; set hidden or batch-size lower")
         self._taken += len(lengths)
         return (loss * lengths).sum()
 

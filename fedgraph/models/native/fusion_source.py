@@ -16,6 +16,7 @@ SOURCE = (
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <vector>
 
 namespace {
@@ -477,9 +478,15 @@ class Learner {
 
 }  // namespace
 
-extern "C" void train_fusion(const Pass* pass) {
-    Learner learner(*pass);
-    for (Size step = 0; step * pass->batch < pass->count; ++step) learner.learn(step);
+// Returns 1 where there is no memory left.
+extern "C" int32_t train_fusion(const Pass* pass) {
+    try {
+        Learner learner(*pass);
+        for (Size step = 0; step * pass->batch < pass->count; ++step) learner.learn(step);
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+    return 0;
 }
 """
 )
