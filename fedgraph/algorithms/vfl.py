@@ -55,7 +55,8 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
     """``[vfl]``: the fusion model at the server as in ``[f3]``, one of them and with one learning rate, and the owners'
     own models.
 
-    Embeddings change during training, and are therefore not scaled.
+    Embeddings change during training, and are therefore not scaled; native code, which takes many minibatches at once,
+    is of no use to it.
 
     Attributes
     ----------
@@ -66,6 +67,7 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
     fusion: SingleFusion = "graph"
     scaling: Literal["none"] = "none"
     monitor: Literal["loss"] = "loss"
+    compile: Literal[False] = False
     pre_trained: bool = True
     learning_rates: tuple[Rate, ...] = Field(default=(0.01,), min_length=1, max_length=1)
     epochs: int = Field(default=100, ge=1)

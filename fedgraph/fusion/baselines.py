@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgraph.fusion.alignment import Alignment
-from fedgraph.fusion.network import FusionNetwork, Linear, Perceptron
+from fedgraph.fusion.layers import Linear, Perceptron
+from fedgraph.fusion.network import FusionNetwork
 
 
 class _SelfAttention(nn.Module):

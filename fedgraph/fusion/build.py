@@ -10,7 +10,8 @@ from fedgraph.fusion.baselines import ConcatenationFusion, TransformerFusion
 from fedgraph.fusion.consensus import Consensus, DrawnConsensus, ExpectedConsensus, GivenConsensus, NeighbourConsensus
 from fedgraph.fusion.ensemble import FusionEnsemble
 from fedgraph.fusion.graphs import BernoulliGraph, FeatureNeighbours, GumbelGraph, InverseCdfGraph
-from fedgraph.fusion.network import EmbeddingScaling, FusionNetwork, GraphFusion
+from fedgraph.fusion.network import FusionNetwork, GraphFusion
+from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.fusion.settings import FusionSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator

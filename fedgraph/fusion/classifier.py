@@ -143,6 +143,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         weight_decay: float = 0.0,
         class_weights: str = "none",
         workers: int | None = None,
+        compile: bool = True,
         device: str = "auto",
         validation_fraction: float = 0.1,
         random_state: int | np.random.RandomState | None = None,
@@ -180,6 +181,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         self.weight_decay = weight_decay
         self.class_weights = class_weights
         self.workers = workers
+        self.compile = compile
         self.device = device
         self.validation_fraction = validation_fraction
         self.random_state = random_state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +36,10 @@ class Consensus(nn.Module):
     def adjacency(self, aligned: Tensor, there: Tensor) -> Tensor:
         """Return the graph of a batch without self loops, ``[owners, owners]``; rows weight the owners in columns."""
         raise NotImplementedError
+
+    def graphs(self, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the graphs of evaluation without self loops, ``[draws, owners, owners]``; one where none is drawn."""
+        return self.expected()[None]
 
     def settle(self, aligned: Tensor, there: Tensor) -> None:
         """Compute what evaluation needs from all training samples."""
@@ -82,6 +88,10 @@ class DrawnConsensus(_LearnedConsensus):
         # The graph is symmetric: sums over rows are products with the rows that are summed up.
         both = self.graph.propagate(torch.cat([features, there[:, None]], 1), counted, generator, shared)
         return both[:, :-1], both[:, -1:]
+
+    def graphs(self, generators: Sequence[torch.Generator]) -> Tensor:
+        """See :class:`Consensus`; those that :meth:`propagate` uses with the same generators."""
+        return self.graph.shared(generators)
 
 
 class NeighbourConsensus(Consensus):
@@ -141,3 +151,13 @@ def normalised_products(adjacency: Tensor, features: Tensor, there: Tensor, coun
     scaled = features * scale
     rows = there[:, None] * scale
     return (scaled @ adjacency.T + scaled) * scale, (rows @ adjacency + rows) * scale
+
+
+def normalised(graphs: Tensor, counted: Tensor) -> Tensor:
+    """Return ``D^-1/2 A D^-1/2``, ``[draws, patterns, owners, owners]``, of graphs without self loops.
+
+    graphs : ``[draws, owners, owners]``. counted : float ``[patterns, owners]``, owners that count towards degrees.
+    """
+    looped = graphs + torch.eye(graphs.shape[1], dtype=graphs.dtype, device=graphs.device)
+    scale = (counted @ looped.mT).clamp(min=1).rsqrt()
+    return looped[:, None] * scale[..., None] * scale[..., None, :]

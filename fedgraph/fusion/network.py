@@ -1,8 +1,7 @@
 """Base class of fusion networks, and graph convolution with alignment and mean pooling over owners (F3).
 
-Embeddings may be scaled before they are aligned, which is beyond the paper: it changes where training starts and how
-fast it converges, not what a fusion network can express. A free P_i (F3, section 4) and the first bias could do the
-same.
+Embeddings are ``[samples, owners, size]`` throughout: a minibatch takes samples at random, and what all owners know of
+one lies side by side in memory. Only products with P_i, and with the graphs of evaluation, put owners first.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 eqs. 4, 5, 7 and 8.
@@ -12,51 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedgraph.fusion.alignment import Alignment
-from fedgraph.fusion.consensus import Consensus
+from fedgraph.fusion.consensus import Consensus, normalised
+from fedgraph.fusion.layers import Perceptron, glorot
+from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.privacy.secret import project
 
-Scaling = Literal["none", "owner"]
-
-_SMALLEST = 1e-6
-
-
-class EmbeddingScaling(nn.Module):
-    """``f_i (h_i - c_i)`` for every owner i: on training samples, numbers have mean 0 and, on average, variance 1.
-
-    sizes : int64 ``[owners]``, the length of each owner's embedding; ``size`` is the longest.
-    """
-
-    sizes: Tensor
-    centre: Tensor
-    factor: Tensor
-
-    def __init__(self, sizes: Tensor, size: int) -> None:
-        super().__init__()
-        self.register_buffer("sizes", sizes, persistent=False)
-        self.register_buffer("centre", torch.zeros(len(sizes), size))
-        self.register_buffer("factor", torch.ones(len(sizes)))
-
-    def forward(self, embeddings: Tensor, present: Tensor) -> Tensor:
-        """Scale ``[batch, owners, size]``; 0 where an owner is absent."""
-        return (embeddings - self.centre) * (self.factor * present)[..., None]
-
-    @torch.no_grad()
-    def fit(self, embeddings: Tensor, present: Tensor) -> None:
-        """Compute c and f from training samples ``[samples, owners, size]``; f is 0 where all are nearly the same."""
-        there = present[..., None].double()
-        number = there.sum(0).clamp(min=1)
-        centre = (embeddings * there).sum(0) / number
-        squares = ((embeddings - centre) * there).square().sum((0, 2))
-        deviation = (squares / (number[:, 0] * self.sizes)).sqrt()
-        self.centre.copy_(centre)
-        self.factor.copy_(torch.where(deviation > _SMALLEST, 1 / deviation, 0.0))
+_FEW_OWNERS = 8
+"""Owners up to which samples with graphs of their own, as some owners are absent, are evaluated entry by entry."""
 
 
 class FusionNetwork(nn.Module):
@@ -212,10 +178,47 @@ class GraphFusion(FusionNetwork):
         return self._logits(*self._first(embeddings, present), present, generator)
 
     def draws(self, embeddings: Tensor, present: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """See :class:`FusionNetwork`; everything before the graph is computed once."""
-        aligned, products = self._first(embeddings, present)
+        """See :class:`FusionNetwork`; in evaluation samples are multiplied with the graphs of all draws at once."""
         used = generators if self.stochastic else generators[:1]
-        return torch.stack([self._logits(aligned, products, present, each) for each in used])
+        everybody, owners = bool(present.all()) and len(present) > 0, present.shape[1]
+        if self.training or (not everybody and owners > _FEW_OWNERS):
+            aligned, products = self._first(embeddings, present)
+            return torch.stack([self._logits(aligned, products, present, each) for each in used])
+        features = self._features(embeddings, present)
+        pooled = self._by_all(features, used) if everybody else self._by_each(features, present, used)
+        there, counted = self.counts(present)
+        share = there.sum(1) / counted.sum(1).clamp(min=1)
+        return self._headed(pooled.mT @ self.weights[1] + share[:, None] * self.biases[1])
+
+    def _by_all(self, features: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the mean over owners before the second layer, of samples that all have, ``[draws, hidden, samples]``.
+
+        One product with all graphs; ``features`` is ``[owners, hidden, samples]``.
+        """
+        owners = len(features)
+        mixing = self.mixing(torch.ones(1, owners, dtype=torch.bool, device=features.device), generators)
+        mixed = mixing.first[:, 0].flatten(0, 1) @ features.flatten(1)
+        hidden = mixed.view(-1, *features.shape).add_(self.biases[0][:, None]).relu_()
+        return torch.bmm(mixing.second / owners, hidden.flatten(2)).view(len(hidden), *features.shape[1:])
+
+    def _by_each(self, features: Tensor, present: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the same of samples with graphs of their own, entry of the graph by entry: few owners have few."""
+        known, patterns = present.unique(dim=0, return_inverse=True)
+        mixing = self.mixing(known, generators)
+        graphs = mixing.first.permute(0, 2, 3, 1)[..., patterns]
+        mixed = torch.zeros(len(graphs), *features.shape, device=features.device)
+        for column, own in zip(graphs.unbind(2), features, strict=True):
+            mixed.addcmul_(column[:, :, None], own)
+        there, counted = self.counts(present)
+        weight = mixing.second.mT[..., patterns] * (there / counted.sum(1, keepdim=True).clamp(min=1)).T
+        return (mixed.add_(self.biases[0][:, None]).relu_() * weight[:, :, None]).sum(1)
+
+    def _features(self, embeddings: Tensor, present: Tensor) -> Tensor:
+        """Return ``W0' (P_i h_i + b_i)`` of present owners, one linear map for each, ``[owners, hidden, samples]``."""
+        features = project(self.alignment.matrices(), self.weights[0]) @ embeddings.permute(1, 2, 0)
+        if self.alignment.offset is not None:
+            features = features + (self.alignment.offset @ self.weights[0])[..., None]
+        return features * present.T[:, None]
 
     def settle(self, embeddings: Tensor, present: Tensor) -> None:
         """See :class:`FusionNetwork`."""
@@ -256,15 +259,13 @@ class GraphFusion(FusionNetwork):
         present : bool ``[patterns, owners]``.
         """
         there, counted = self.counts(present)
-        own = torch.diag_embed(there)
+        skip = torch.diag_embed(there)
         if self.consensus is None:
-            return Mixing(own[None], there[None])
-        nothing = there.new_zeros(*there.shape, 0)
+            return Mixing(skip[None], there[None])
         used = generators if self.stochastic else generators[:1]
-        # The product with unit vectors is the graph; transposed, as features are.
-        found = [self.consensus.propagate(nothing, own, there, counted, each) for each in used]
-        first = torch.stack([(own + product).mT * there[..., None] for product, _ in found])
-        return Mixing(first, torch.stack([there + sums[:, 0] for _, sums in found]))
+        graphs = normalised(self.consensus.graphs(used), counted)
+        second = there + (there[:, None] @ graphs)[:, :, 0]
+        return Mixing(skip + graphs * there[..., None] * there[:, None], second)
 
     def finish(self, first: Tensor, second: Tensor, present: Tensor) -> Tensor:
         """Compute logits ``[draws, samples, classes]`` from the outcome of the linear maps.
@@ -280,12 +281,10 @@ class GraphFusion(FusionNetwork):
             Bool ``[samples, owners]``.
         """
         there, counted = self.counts(present)
-        return torch.stack(
-            [
-                self._pooled(mixed.mT, weight[:, None], there, counted)
-                for mixed, weight in zip(first, second, strict=True)
-            ]
-        )
+        number = counted.sum(1, keepdim=True).clamp(min=1)
+        hidden = (first + self.biases[0]).relu() * there[..., None]
+        pooled = (hidden * (second / number)[..., None]).sum(2)
+        return self._headed(pooled @ self.weights[1] + there.sum(1, keepdim=True) / number * self.biases[1])
 
     def _first(self, embeddings: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
         """Return H, and H W0 transposed, ``[batch, hidden, owners]``."""
@@ -306,7 +305,10 @@ class GraphFusion(FusionNetwork):
         hidden = (mixed + self.biases[0][:, None]).relu() * there[:, None]
         number = counted.sum(1, keepdim=True).clamp(min=1)
         pooled = (hidden * weight).sum(2) / number
-        mean = pooled @ self.weights[1] + there.sum(1, keepdim=True) / number * self.biases[1]
+        return self._headed(pooled @ self.weights[1] + there.sum(1, keepdim=True) / number * self.biases[1])
+
+    def _headed(self, mean: Tensor) -> Tensor:
+        """Return logits from the mean over owners of the second layer."""
         logits: Tensor = self.head(mean.relu()) if len(self.head) else mean
         return logits
 
@@ -314,42 +316,3 @@ class GraphFusion(FusionNetwork):
         """Return which owners are present, and which count in degrees and the mean, as floats ``[batch, owners]``."""
         there = present.to(self.biases[0].dtype)
         return there, torch.ones_like(there) if self.zeros_count else there
-
-
-class Linear(nn.Module):
-    """A linear layer with weights drawn by a generator, and a bias of 0 at first."""
-
-    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(glorot(inputs, outputs, generator))
-        self.bias = nn.Parameter(torch.zeros(outputs))
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., outputs]``."""
-        return values @ self.weight + self.bias
-
-
-class Perceptron(nn.ModuleList):
-    """Linear layers of these ``widths`` with ReLU between them; a single width makes no layer."""
-
-    def __init__(self, widths: Sequence[int], generator: torch.Generator) -> None:
-        super().__init__(Linear(*shape, generator) for shape in pairwise(widths))
-
-    @property
-    def output(self) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the last layer."""
-        last = self[-1]
-        assert isinstance(last, Linear)
-        return last.weight, last.bias
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Map ``[..., first width]`` to ``[..., last width]``."""
-        for place, layer in enumerate(self):
-            values = layer(values if place == 0 else values.relu())
-        return values
-
-
-def glorot(inputs: int, outputs: int, generator: torch.Generator) -> Tensor:
-    """Draw a weight ``[inputs, outputs]`` from Glorot's (Xavier's) uniform distribution."""
-    bound = (6 / (inputs + outputs)) ** 0.5
-    return bound * (2 * torch.rand(inputs, outputs, generator=generator) - 1)

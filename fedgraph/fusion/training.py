@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.calibration import Calibration, calibrate
 from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
+from fedgraph.fusion.kernel import CompiledPasses, suits
 from fedgraph.fusion.learning import class_weights, learn, optimizer_of
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
@@ -280,13 +281,13 @@ def _fit_at(
     if network.scaling is not None:
         network.scaling.fit(embeddings, present)
     training = network.scaled(embeddings, present), present, labels
-    optimizer = optimizer_of(network, settings, rate, fused=True)
+    passing = (CompiledPasses if suits(network, settings, len(labels)) else _Passes)(network, settings, rate, weights)
     kept: dict[str, Tensor] = {}
     best, best_epoch, best_loss = float("-inf"), 0, float("inf")
     for epoch in range(1, settings.epochs + 1):
         with pinned_threads(1):
             random = generator(seed, "fusion epoch", epoch)
-            loss = _epoch(network, optimizer, training, settings, random, weights)
+            loss = passing(training, random)
             network.settle(*training[:2])
         validation_loss, quality = _validated(network, validation, settings, seed, weights)
         if not (math.isfinite(loss) and math.isfinite(validation_loss)):
@@ -304,24 +305,24 @@ def _fit_at(
     return FusionFit(settings.fusion, network, rate, best_epoch, best_loss, best)
 
 
-def _epoch(
-    network: FusionNetwork,
-    optimizer: torch.optim.Optimizer,
-    training: tuple[Tensor, ...],
-    settings: FusionSettings,
-    random: torch.Generator,
-    weights: Tensor | None,
-) -> float:
-    """Train for one pass over the training samples in a random order; return the mean loss per sample."""
-    embeddings, present, labels = training
-    network.train()
-    order = torch.randperm(len(labels), generator=random).to(labels.device)
-    total = torch.zeros((), device=labels.device)
-    for rows in order.split(settings.batch_size):
-        part = embeddings[rows], present[rows], labels[rows]
-        loss = learn(network, optimizer, *part, random, weights, settings.owner_dropout)
-        total += loss * len(rows)
-    return float(total) / len(labels)
+class _Passes:
+    """Training by operations of PyTorch, with the arguments of :class:`fedgraph.fusion.kernel.CompiledPasses`."""
+
+    def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
+        self._network, self._settings, self._weights = network, settings, weights
+        self._optimizer = optimizer_of(network, settings, rate, fused=True)
+
+    def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
+        """Train for one pass over the training samples in a random order; return the mean loss per sample."""
+        embeddings, present, labels = training
+        self._network.train()
+        order = torch.randperm(len(labels), generator=random).to(labels.device)
+        total = torch.zeros((), device=labels.device)
+        for rows in order.split(self._settings.batch_size):
+            part = embeddings[rows], present[rows], labels[rows]
+            loss = learn(self._network, self._optimizer, *part, random, self._weights, self._settings.owner_dropout)
+            total += loss * len(rows)
+        return float(total) / len(labels)
 
 
 def _validated(

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgraph.experiment import load_experiment
+from fedgraph.fusion import kernel as fusion
 from fedgraph.graphical.network import kernel as graphical
 from fedgraph.models import perceptron_kernel, recurrence_kernel
 from fedgraph.simulations.benchmarks.measure import JsonFile, Repeats, median, timed, write_raw
@@ -26,12 +27,14 @@ KERNELS: dict[str, Any] = {
     "recurrence": recurrence_kernel,
     "alignment": alignment,
     "graphical": graphical,
+    "fusion": fusion,
 }
 EXPERIMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ipa/mnist.toml": ("perceptron alignment", ("evaluation.targets={}",)),
     "ipa/mnist-classes.toml": ("perceptron alignment", ()),
     "sfl/metr-la-week.toml": ("recurrence", ("train.compile=true",)),
     "fedngm/asia.toml": ("graphical", ()),
+    "f3/digits.toml": ("fusion", ()),
 }
 """By experiment the kernels that it uses, and what makes it short."""
 

@@ -1,11 +1,14 @@
 import json
 import re
 
+import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedgraph.simulations.benchmarks import fusion
+from fedgraph.fusion import FusionSettings, build_network
+from fedgraph.simulations.benchmarks import fusion, fusion_loop
 from fedgraph.simulations.benchmarks.__main__ import app
+from fedgraph.support.errors import ExperimentError
 
 
 def test_a_row_for_each_graph_beside_the_numbers_of_the_paper(tmp_path, monkeypatch):
@@ -61,3 +64,50 @@ def test_local_models_run_once_or_again_in_every_batch(monkeypatch):
     # A first batch to warm up, all ten of them, and the eight of training and validation five times.
     assert batches == [100] * 3 * (1 + 10 + 8 * 5)
     assert set(found) == {"once", "every batch"}
+
+
+def test_the_plain_loop_trains_the_same_network():
+    owners, size, classes = 4, 3, 2
+    weights = torch.rand(owners, owners, generator=torch.Generator().manual_seed(0)).triu(1)
+    graph = weights + weights.T
+    network = build_network(FusionSettings(graph="given"), torch.full((owners,), size), classes, graph)
+    plain = fusion_loop.PlainFusion(owners, size, 8, classes, 0.1)
+    with torch.no_grad():
+        plain.alignment.copy_(network.alignment.matrix)
+        for layer, weight, bias in zip((plain.first, plain.second), network.weights, network.biases, strict=True):
+            layer.weight.copy_(weight.T)
+            bias.copy_(layer.bias)
+    embeddings = torch.randn(5, owners, size)
+    found = plain(embeddings, graph.expand(5, -1, -1))
+    expected = network(embeddings, torch.ones(5, owners, dtype=torch.bool), torch.Generator())
+    torch.testing.assert_close(found, expected)
+    drawn = plain.draw(3)
+    assert torch.equal(drawn, drawn.mT)
+    assert len(drawn.flatten(1).unique(dim=0)) == 3
+
+
+def test_the_plain_loop_learns_as_ours_does():
+    data = fusion.random_data(3, 1000, 4)
+    settings = FusionSettings(device="cpu", learning_rates=(0.03,), epochs=8, patience=8)
+    losses = fusion_loop.plain_fit(settings, data)
+    ours = [each.validation_loss for each in fusion.training.fit(settings, data, 0).history]
+    assert len(losses) == len(ours) == 8
+    assert max(losses[-1], ours[-1]) < 0.25 < min(losses[0], ours[0])
+
+
+def test_ours_is_put_beside_a_plain_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(fusion_loop, "SHAPES", ("4x500",))
+    monkeypatch.setattr(fusion_loop, "_SAMPLES_AT_LEAST", 500)
+    file = tmp_path / "raw.json"
+    arguments = ["fusion-loop", "--shape", "4x500", "--shape", "2x40", "--repeats", "1", "--json", str(file)]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "core-seconds to the plain loop's, 4 owners <= 0.200" in result.output
+    raw = json.loads(file.read_text())["results"]
+    assert list(raw) == ["4x500", "2x40"]
+    assert list(raw["2x40"]) == [fusion_loop.OURS, fusion_loop.WITHOUT, fusion_loop.PLAIN]
+
+
+def test_a_shape_is_owners_times_samples():
+    with pytest.raises(ExperimentError, match="OWNERSxSAMPLES, such as 4x10000, of 20 samples at least; got '4x10'"):
+        fusion_loop.fusion_loop(shape=["4x10"])

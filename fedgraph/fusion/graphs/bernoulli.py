@@ -8,7 +8,7 @@ tau)`` is z with ``q = logit`` and ``s = g2 - g1``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -91,10 +91,24 @@ class BernoulliGraph(nn.Module):
         Tensor
             The product transposed, ``[batch, columns, owners]``.
         """
-        generator_seed = int(torch.randint(2**62, (), generator=generator))
-        draw = Draw(self.noise, self.temperature, self.upper, self.entries, self.owners, generator_seed, shared,
+        return propagate(self._levels(), features, counted, self._draw(generator, shared))
+
+    @torch.no_grad()
+    def shared(self, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the graphs that :meth:`propagate` shares among samples with each generator, without self loops.
+
+        Returns
+        -------
+        Tensor
+            ``[generators, owners, owners]``.
+        """
+        levels = self._levels()
+        return torch.cat([self._draw(each, True).graphs(levels, 1, 0) for each in generators])
+
+    def _draw(self, generator: torch.Generator, shared: bool) -> Draw:
+        seed = int(torch.randint(2**62, (), generator=generator))
+        return Draw(self.noise, self.temperature, self.upper, self.entries, self.owners, seed, shared,
                     self.workers, self._workspace)  # fmt: skip
-        return propagate(self._levels(), features, counted, draw)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw graphs ``[count, owners, owners]``, symmetric with a zero diagonal, differentiable in theta.

@@ -7,7 +7,7 @@ import torch
 from fedgraph.data.owners.samples import SAMPLE_SPLITS
 from fedgraph.fusion import FusionData, FusionSettings, build_network, predict, scores
 from fedgraph.fusion.ensemble import mixture_weights
-from fedgraph.fusion.training import _epoch, fit
+from fedgraph.fusion.training import _Passes, fit
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.randomness import generator
 
@@ -211,7 +211,7 @@ def test_an_epoch_sees_every_sample_once():
     spy = Spy()
     marked = torch.arange(50.0)[:, None, None].expand(50, OWNERS, SIZE)
     training = (marked, torch.ones(50, OWNERS), torch.zeros(50, dtype=torch.int64))
-    loss = _epoch(spy, torch.optim.SGD(spy.parameters(), 0.0), training, settings(), generator(0, "x"), None)
+    loss = _Passes(spy, settings(), 1e-9, None)(training, generator(0, "x"))
     assert loss == pytest.approx(math.log(2))
     assert seen[1::2] == ["constrained"] * 3
     assert [len(part) for part in seen[::2]] == [20, 20, 10]

@@ -1,0 +1,228 @@
+"""Training of fusion networks as calls into C++, for float32 on a CPU: one call takes many minibatches.
+
+A minibatch of a hundred samples of a few owners is little arithmetic in a hundred small tensor operations, each of
+which takes longer to start than to compute. Here P_i and W0 (F3, eqs. 7 and 8) are one linear map for each owner,
+``W0' P_i``, and what belongs to a minibatch stays in a core's cache. Results equal those of PyTorch's operations to
+float tolerance, with graphs from the same distribution in another order of random numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgraph.fusion.alignment import NoAlignment, SoftAlignment
+from fedgraph.fusion.baselines import ConcatenationFusion
+from fedgraph.fusion.consensus import DrawnConsensus, ExpectedConsensus
+from fedgraph.fusion.graphs import GumbelGraph, InverseCdfGraph
+from fedgraph.fusion.graphs.bernoulli import SMALLEST
+from fedgraph.fusion.network import FusionNetwork, GraphFusion
+from fedgraph.fusion.settings import FusionSettings
+from fedgraph.models.native import loader as native
+from fedgraph.models.native.fusion_source import SOURCE
+
+_FEWEST_SAMPLES = 300
+"""Training samples from which on compiling, a few seconds once on a machine, is worth it."""
+_MOST_OWNERS = 64
+"""Owners up to which drawn graphs are computed in C++; those of more are large enough for matrix products."""
+_NOISE_AT_ONCE = 1 << 20
+"""Random numbers that are held at once, 4 MB."""
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+"""Of Adam, as ``torch.optim.Adam`` has them."""
+
+_NONE, _DRAWN, _EXPECTED = range(3)
+_NORMAL, _LOGIT = range(2)
+
+
+class _Pass(ctypes.Structure):
+    """``Pass`` of the C++ source, where the fields are documented."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("owners", "size", "aligned", "hidden", "layers")),
+        ("widths", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("graph", "level", "shared", "zeros_count")),
+        *((name, ctypes.c_double) for name in ("mean", "deviation")),
+        *((name, ctypes.c_float) for name in ("temperature", "smallest", "stretch")),
+        *((name, ctypes.c_int64) for name in ("count", "batch")),
+        *((name, ctypes.c_void_p) for name in ("rows", "embeddings", "there", "labels", "classes", "noise")),
+        *((name, ctypes.c_void_p) for name in ("values", "means", "squares", "sizes", "decays")),
+        *((name, ctypes.c_double) for name in ("first", "second", "rate", "epsilon", "taken")),
+        ("loss", ctypes.c_void_p),
+    )
+
+
+library = native.OnFirstUse("fusion", SOURCE, "the training of fusion networks", "[f3] compile")
+"""``library()``: the compiled training; None where it cannot be compiled."""
+
+
+def suits(network: FusionNetwork, settings: FusionSettings, samples: int) -> bool:
+    """Return whether C++ can train this network on so many samples, and the settings ask for compiled code."""
+    known = type(network) is ConcatenationFusion or (
+        type(network) is GraphFusion
+        and type(network.alignment) in (SoftAlignment, NoAlignment)
+        and _edges(network.consensus) is not None
+    )
+    plain = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in network.parameters())
+    return known and plain and settings.compile and samples >= _FEWEST_SAMPLES and library() is not None
+
+
+def _edges(consensus: nn.Module | None) -> dict[str, Any] | None:
+    """Return the fields of ``Pass`` about how edges are made; None for graphs that C++ does not know."""
+    if consensus is None:
+        return {"graph": _NONE}
+    if not isinstance(consensus, (DrawnConsensus, ExpectedConsensus)) or consensus.graph.owners > _MOST_OWNERS:
+        return None
+    graph = consensus.graph
+    if isinstance(consensus, ExpectedConsensus):
+        return {"graph": _EXPECTED}
+    found = {"graph": _DRAWN, "shared": not consensus.per_sample, "temperature": graph.temperature}
+    if type(graph) is GumbelGraph:
+        return {**found, "level": _LOGIT}
+    if type(graph) is InverseCdfGraph and graph.reference == "Normal":
+        mean, deviation = graph.options.get("loc", 0.0), graph.options.get("scale", 1.0)
+        return {**found, "level": _NORMAL, "mean": mean, "deviation": deviation}
+    return None
+
+
+class CompiledPasses:
+    """Training of a network that :func:`suits` accepts, in place, one pass over the samples after the other.
+
+    Parameters
+    ----------
+    network : FusionNetwork
+        The network.
+    settings : FusionSettings
+        Size of minibatches, weight decay and owner dropout.
+    rate : float
+        Learning rate of Adam.
+    weights : Tensor or None
+        Weights of the classes, ``[classes]``.
+    """
+
+    def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
+        self._settings, self._taken = settings, 0
+        self._graph = getattr(getattr(network, "consensus", None), "graph", None)
+        parameters = _parameters(network)
+        moments = [
+            [torch.zeros_like(each) if each is not None and each.requires_grad else None for each in parameters]
+            for _ in range(2)
+        ]
+        shrunk = {id(each) for each in network.trained()[0]}
+        layers = [each.shape for each in parameters[_LAYERS::2] if each is not None]
+        tensors = {
+            "widths": torch.tensor([layers[0][0], *(shape[1] for shape in layers)]),
+            "sizes": torch.tensor([0 if each is None else each.numel() for each in parameters]),
+            "decays": torch.tensor(
+                [settings.weight_decay if id(each) in shrunk else 0.0 for each in parameters], dtype=torch.float64
+            ),
+            **({} if weights is None else {"classes": weights.float().contiguous()}),
+        }
+        lists = dict(zip(("values", "means", "squares"), map(_addresses, (parameters, *moments)), strict=True))
+        #: C++ sees addresses only: what lies there has to stay.
+        self._kept = parameters, moments, tensors, lists
+        self._pass = _Pass(
+            layers=len(layers),
+            temperature=1.0,
+            smallest=SMALLEST,
+            stretch=1 / (1 - settings.owner_dropout),
+            batch=settings.batch_size,
+            first=_BETAS[0],
+            second=_BETAS[1],
+            rate=rate,
+            epsilon=_EPSILON,
+            **{name: each.data_ptr() for name, each in tensors.items()},
+            **{name: ctypes.cast(each, ctypes.c_void_p) for name, each in lists.items()},
+        )
+        if isinstance(network, GraphFusion):
+            self._pass.aligned, self._pass.hidden = network.weights[0].shape
+            self._pass.zeros_count = network.zeros_count
+            for name, value in (_edges(network.consensus) or {}).items():
+                setattr(self._pass, name, value)
+
+    def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
+        """Take a step for each minibatch of a pass over the training samples in a random order.
+
+        Parameters
+        ----------
+        training : sequence of Tensor
+            Scaled embeddings ``[samples, owners, size]``, presence and labels.
+        random : torch.Generator
+            Source of the order, of owners that are left out, and of graphs.
+
+        Returns
+        -------
+        float
+            The mean loss per sample.
+        """
+        embeddings, present, labels = training
+        samples, owners, size = embeddings.shape
+        order = torch.randperm(samples, generator=random)
+        there = present[order].float()
+        if self._settings.owner_dropout:
+            there *= torch.rand(there.shape, generator=random) >= self._settings.owner_dropout
+        embeddings, labels = embeddings.contiguous(), labels[order]
+        self._pass.owners, self._pass.size, self._pass.embeddings = owners, size, embeddings.data_ptr()
+        shape = self._noise_shape(owners)
+        total, at_once = 0.0, self._pass.batch * max(1, _NOISE_AT_ONCE // max(1, math.prod(shape)))
+        for rows, here, own in zip(order.split(at_once), there.split(at_once), labels.split(at_once), strict=True):
+            total += float(self._steps(rows, here, own, shape, random))
+        return total / samples
+
+    def _noise_shape(self, owners: int) -> tuple[int, ...]:
+        """Return the shape of the noise of a minibatch."""
+        if self._pass.graph != _DRAWN:
+            return (0,)
+        pairs = owners * (owners - 1) // 2
+        return (pairs,) if self._pass.shared else (pairs, self._pass.batch)
+
+    def _steps(
+        self, rows: Tensor, there: Tensor, labels: Tensor, shape: tuple[int, ...], random: torch.Generator
+    ) -> Tensor:
+        """Take the steps for some samples; return the sum of their losses."""
+        lengths = torch.tensor([len(each) for each in rows.split(self._pass.batch)])
+        noise = torch.empty(len(lengths), *shape)
+        if noise.numel() and self._graph is not None:
+            self._graph.noise(noise, random)
+        loss = torch.zeros(len(lengths), dtype=torch.float64)
+        given = {"rows": rows, "there": there, "labels": labels, "noise": noise, "loss": loss}
+        for name, each in given.items():
+            setattr(self._pass, name, each.data_ptr())
+        self._pass.count, self._pass.taken = len(rows), self._taken
+        compiled = library()
+        assert compiled is not None
+        if compiled.train_fusion(ctypes.byref(self._pass)):
+            raise MemoryError("there is no memory left to train the fusion network; set hidden or batch-size lower")
+        self._taken += len(lengths)
+        return (loss * lengths).sum()
+
+
+_LAYERS = 5
+"""Where the parameters of linear layers begin in the list of :func:`_parameters`."""
+
+
+def _parameters(network: FusionNetwork) -> list[Tensor | None]:
+    """Return parameters in the order of ``Place`` of the C++ source; None for those that the network does not have."""
+    if isinstance(network, ConcatenationFusion):
+        return [None] * _LAYERS + _of_layers(network.layers)
+    assert isinstance(network, GraphFusion)
+    matrix = network.alignment.matrix if isinstance(network.alignment, SoftAlignment) else None
+    consensus = network.consensus
+    theta = consensus.graph.theta if isinstance(consensus, (DrawnConsensus, ExpectedConsensus)) else None
+    (first, second), (bias, last) = network.weights, network.biases
+    return [matrix, network.alignment.offset, first, bias, theta, second, last, *_of_layers(network.head)]
+
+
+def _of_layers(layers: nn.ModuleList) -> list[Tensor | None]:
+    return [each for layer in layers for each in (layer.get_parameter("weight"), layer.get_parameter("bias"))]
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+    if any(each is not None and not each.is_contiguous() for each in tensors):
+        raise ValueError("parameters must be contiguous")
+    return (ctypes.c_void_p * len(tensors))(*(None if each is None else each.data_ptr() for each in tensors))
