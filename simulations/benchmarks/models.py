@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -72,6 +72,10 @@ class Case:
 
     def experiment(self, clients: int, rounds: int, **train: object) -> Experiment:
         """FedAvg of clients with three minibatches of up to 32 examples each, which nobody evaluates."""
+        return parse_experiment(self.tables(clients, rounds, **train))
+
+    def tables(self, clients: int, rounds: int, **train: object) -> dict[str, Any]:
+        """The tables of :meth:`experiment`."""
         if self.data == "series":
             data: dict[str, object] = {
                 "set": "synthetic-traffic",
@@ -90,16 +94,14 @@ class Case:
                 "limit": clients * min(90, most),
                 "validation-share": 0.0,
             }
-        return parse_experiment(
-            {
-                "experiment": {"name": "models", "method": "fedavg", "rounds": rounds},
-                "data": data,
-                "model": dict(self.model),
-                "train": {"batch-size": 32, "local-steps": 3, "learning-rate": 0.05, **train},
-                "evaluation": {"splits": []},
-                "output": {"checkpoint-every": 1_000_000},
-            }
-        )
+        return {
+            "experiment": {"name": "models", "method": "fedavg", "rounds": rounds},
+            "data": data,
+            "model": dict(self.model),
+            "train": {"batch-size": 32, "local-steps": 3, "learning-rate": 0.05, **train},
+            "evaluation": {"splits": []},
+            "output": {"checkpoint-every": 1_000_000},
+        }
 
 
 CASES = {

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+import fedgraph
 from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
 from fedgraph.federation.grids import run_app_on_flower
@@ -106,7 +107,7 @@ def peers(
         with tempfile.TemporaryDirectory(prefix="fedgraph-peers-") as scratch:
             task = Path(scratch) / "task.npz"
             same_task(experiment, kind, rounds + 1).write(task)
-            losses: dict[str, float] = {}
+            losses = {OURS: _our_loss(CASES[kind].tables(clients, rounds + 1), Task.read(str(task)), Path(scratch))}
             alone = CASES[kind].experiment(clients, rounds + 1, workers=1)
             candidates = {OURS: _ours(experiment), ONE: _ours(alone)}
             for name, python in installed.items():
@@ -133,6 +134,19 @@ def peers(
 
 def _ours(experiment: Experiment) -> Callable[[], list[Timing]]:
     return lambda: in_process(experiment, 2)[1:]
+
+
+def _our_loss(tables: dict[str, Any], task: Task, scratch: Path) -> float:
+    """Return the loss of the global model of a run of ours over all images of the task."""
+    run = fedgraph.run(tables, out=scratch, progress=False)
+    model = task.start()
+    ours, theirs = (
+        [*module.parameters(), *(each for each in module.buffers() if each.is_floating_point())]
+        for module in (run.module(), model)
+    )
+    with torch.no_grad():
+        torch._foreach_copy_(theirs, ours)
+    return task.loss(model)
 
 
 def same_task(experiment: Experiment, kind: str, rounds: int) -> Task:
