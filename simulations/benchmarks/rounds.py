@@ -75,7 +75,11 @@ def rounds(
         tables.append(timing_table(title, results, [PLAIN, LOOP]))
         column = f"{local_steps} local step{'' if local_steps == 1 else 's'}"
         for name, timings in results.items():
-            values = {"seconds": median(each.wall for each in timings), "to plain Flower": ratio(results, name, PLAIN)}
+            values = {
+                "seconds": median(each.wall for each in timings),
+                "core-s": median(each.core for each in timings),
+                "core-s to plain Flower": ratio(results, name, PLAIN, "core"),
+            }
             told += [ResultLine(name, column, metric, value=f"{value:.3g}", source="benchmarks rounds")
                      for metric, value in values.items()]  # fmt: skip
         for name in results if local_steps in TARGETS else ():
