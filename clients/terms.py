@@ -173,19 +173,21 @@ class LossTerms(NamedTuple):
     power: float
     root: float
 
-    def of(self, parameters: Sequence[Any]) -> Any:
+    def of(self, parameters: Sequence[Any] | Mapping[str, Any]) -> Any:
         """Return the terms of a model in training, to be added to the loss; 0 where the strategy asks for none.
 
         Parameters
         ----------
-        parameters : sequence of array
-            The trained arrays, in the order and with the shapes of the message's array record.
+        parameters : sequence of array, or mapping
+            The trained arrays, in the order and with the shapes of the message's array record; of a mapping its values.
 
         Raises
         ------
         ReplyError
             When their number or a shape is another one than in the message.
         """
+        if isinstance(parameters, Mapping):
+            parameters = list(parameters.values())
         total: Any = 0.0
         for centre, weight in zip(self.centres, self.weights, strict=True):
             shapes, sent = [tuple(each.shape) for each in parameters], [each.shape for each in centre]

@@ -215,7 +215,9 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         labels = _checked_labels(samples, y)
         classes = np.unique(labels)
         if len(classes) < 2:
-            raise ValueError(f"y has samples of one class only, {classes[0]!r}: a classifier needs two classes or more")
+            raise ValueError(
+                f"y has samples of one class only, {str(classes[0])!r}: a classifier needs two classes or more"
+            )
         seed, order = _seed(self.random_state), samples.order
         embeddings, present = samples.embeddings[order], samples.present[order]
         codes = _codes(labels, classes)[order]

@@ -76,6 +76,8 @@ class StackedModel(Protocol):
         Whether the model is computed client after client on a CPU, as with convolutions.
     native : bool
         Whether the model is computed by native code of its own on a CPU, where ``torch.compile`` has nothing to add.
+    library : object or None
+        The compiled native code of the model on this node; None where there is none, or it cannot be compiled.
     least_examples : int
         Fewest examples of a minibatch to train on: 2 where the layers of one example have no statistics, else 1.
     layout : Layout
@@ -101,6 +103,10 @@ class StackedModel(Protocol):
     @property
     def native(self) -> bool:
         """Whether native code of its own computes the model on a CPU, where ``torch.compile`` has nothing to add."""
+
+    @property
+    def library(self) -> object | None:
+        """The compiled native code of the model on this node; None where there is none, or it cannot be compiled."""
 
     @property
     def least_examples(self) -> int:

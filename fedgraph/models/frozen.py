@@ -68,6 +68,11 @@ class FrozenLayers:
         return self.model.alone
 
     @property
+    def library(self) -> object | None:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return self.model.library
+
+    @property
     def native(self) -> bool:
         """Whether the model is native; not if it computes its gradient itself, which includes that of frozen layers."""
         return self.model.native and not isinstance(self.model, Differentiated)

@@ -82,6 +82,11 @@ class NativeMLPModel(MLPModel):
 
     native = True
 
+    @property
+    def library(self) -> object | None:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return perceptron_kernel.library()
+
     def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
         """See :class:`fedgraph.models.base.Differentiated`."""
         if torch.is_autocast_enabled(matrix.device.type):

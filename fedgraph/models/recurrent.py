@@ -92,6 +92,11 @@ class RecurrentModel(ModelFromTwin):
         self.settings = settings
         self.kind, self.cell = self.kinds[settings.name]
 
+    @property
+    def library(self) -> object | None:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return recurrence_kernel.library() if self.native else None
+
     def compiled(self) -> Self:
         """Return the same model with ``native`` on.
 

@@ -46,6 +46,11 @@ class ModelFromTwin(ABC):
         """Whether the model has native code; False for models of single operations, which ``torch.compile`` fuses."""
         return False
 
+    @property
+    def library(self) -> object | None:
+        """The compiled native code of the model on this node; None where there is none, or it cannot be compiled."""
+        return None
+
     def mixes_examples(self, training: bool) -> bool:
         """Whether examples of a minibatch influence each other's outputs, as by batch normalisation in training."""
         return training and bool(self.layout.buffers)

@@ -288,11 +288,11 @@ class Cohort:
         where = "a GPU" if self.device.type != "cpu" else "a CPU"
         if self._function is not None:
             return f"by {self.settings.function}"
-        if self.device.type == "cpu" and self.model.native:
+        if self.device.type == "cpu" and self.model.native and self.model.library is not None:
             return "by native code, compiled on the node ([train] compile)"
         if self._training.alone(self.device):
             return f"one client after the other, on {where}"
-        compiled = ", compiled by torch.compile" if self.settings.compile is True else ""
+        compiled = ", by torch.compile where that works" if self.settings.compile is True else ""
         return f"stacked, on {where}{compiled}"
 
     @property

@@ -38,10 +38,10 @@ class TrainSettings(Settings):
     threads             : intra-op threads of each worker.
     device              : ``auto`` uses a GPU where the node has one.
     block_size          : clients whose tensors are computed together; None measures what the model needs.
-    compile             : train with compiled code. ``auto`` uses included native code, which recurrent and fully
-        connected models and the alignment of IPA have, where the node has a C++ compiler, and builds it in a second;
-        ``native`` warns where there is none; ``true`` takes ``torch.compile`` for other models, which costs more than
-        it saves for small ones, and CUDA graphs on a GPU. Equal to float tolerance.
+    compile             : train with compiled code. ``auto`` uses included native code, which fedgraph's recurrent
+        models, its ``mlp`` and the alignment of IPA have, where the node has a C++ compiler, and builds it in a second;
+        ``native`` warns where it cannot be used; ``true`` takes ``torch.compile`` for other models, stacked, which
+        takes minutes and pays for large ones at most, and CUDA graphs on a GPU. Equal to float tolerance in each step.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
     keep_optimizer      : optimiser moments are kept from round to round.
     function            : ``package.module:function`` that trains a client in place of all this: it is called as

@@ -52,8 +52,9 @@ class ChosenMethod:
         strategy_class: Any = method.strategy_class
         if not _is_strategy(strategy_class):
             older = any(base.__module__.startswith("flwr.server.") for base in getattr(strategy_class, "__mro__", ()))
-            advice = ", but one of Flower's older interface: derive it from flwr.serverapp.strategy" if older else ""
-            raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class{advice}")
+            instead = "but one of Flower's older interface: derive it from flwr.serverapp.strategy"
+            advice = instead if older else "nor an algorithm, which is derived from fedgraph.algorithms.Algorithm"
+            raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class, {advice}")
         self.algorithm_class = algorithm_of(strategy_class)
         self.strategy_class: type[Any] = strategy_class
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:

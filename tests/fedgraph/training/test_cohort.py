@@ -611,6 +611,27 @@ def test_steps_of_descent_in_native_code_are_those_of_the_plain_model(task, keys
     assert torch.equal(found.steps, wanted.steps)
 
 
+@pytest.mark.parametrize(
+    ("table", "compile_", "compiler", "told"),
+    [
+        ({"name": "mlp"}, "auto", True, "by native code, compiled on the node ([train] compile)"),
+        ({"name": "mlp"}, "native", False, "stacked, on a CPU"),
+        ({"name": "mlp"}, False, True, "stacked, on a CPU"),
+        ({"name": "gru", "hidden": 3}, "auto", True, "by native code, compiled on the node ([train] compile)"),
+        ({"name": "gru", "hidden": 3}, "native", False, "stacked, on a CPU"),
+        ({"name": "cnn"}, "auto", True, "one client after the other, on a CPU"),
+        ({"name": "cnn"}, True, True, "stacked, on a CPU, by torch.compile where that works"),
+    ],
+)
+@needs_compiler
+def test_a_cohort_says_how_it_trains(monkeypatch, table, compile_, compiler, told):
+    if not compiler:
+        monkeypatch.setattr("fedgraph.models.perceptron_kernel.library", lambda: None)
+        monkeypatch.setattr("fedgraph.models.recurrence_kernel.library", lambda: None)
+    task = IMAGES if table["name"] == "cnn" else FORECAST
+    assert Cohort(build(table, task), make_data(task), TrainSettings(compile=compile_), seed=0).computed == told
+
+
 @needs_compiler
 @pytest.mark.parametrize("keys", [{"momentum": 0.5}, {"optimizer": "adam"}, {"clip-norm": 1.0}], ids=str)
 def test_other_optimisers_are_given_the_gradient_of_native_code(keys):

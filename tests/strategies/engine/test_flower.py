@@ -653,7 +653,8 @@ def test_the_terms_of_arrays_are_those_of_pytorch_models(strategy):
 
 def test_a_strategy_hears_that_the_terms_of_arrays_are_used(caplog):
     def term(net, message):
-        return float(loss_terms(message).of([each.detach().numpy() for each in net.parameters()]))
+        named = {name: each.detach().numpy() for name, each in net.named_parameters()}
+        return float(loss_terms(message).of(named))
 
     with caplog.at_level("WARNING", logger="fedgraph"):
         SFL(GRAPH, lambda_global=0.3).start(Plain(term=term).grid(), initial(), num_rounds=1)
