@@ -222,8 +222,10 @@ class ModuleModel(ModelFromTwin):
         found = []
         for arranged in (torch.clone, _with_channels_last):
             module = self._copy().train()
-            leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
-            tensors = {name: arranged(value) for name, value in leaves.items()}
+            tensors = {
+                name: arranged(value.detach().requires_grad_(value.is_floating_point()))
+                for name, value in module.named_parameters()
+            }
             try:
                 with torch.enable_grad(), OwnDraws(torch.Generator().manual_seed(0)):
                     outputs = functional_call(module, tensors, (arranged(images),))

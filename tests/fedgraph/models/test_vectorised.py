@@ -316,3 +316,24 @@ def test_channels_come_last_where_the_module_bears_it(monkeypatch, copies):
     twin.load_state_dict(model.layout.row_state(row[0]))
     outputs, _ = model.forward(model.layout.unflatten(row), images, training=True)
     torch.testing.assert_close(outputs[0], twin(images[0]), atol=1e-5, rtol=1e-4)
+
+
+class Quantised(nn.Module):
+    """A frozen layer of whole numbers before a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([2], dtype=torch.int8), requires_grad=False)
+        self.convolution, self.last = nn.Conv2d(2, 3, 3), nn.Linear(3 * 36, 3)
+
+    def forward(self, images):
+        return self.last(self.convolution(images * self.scale).flatten(1))
+
+
+def test_whole_numbers_do_not_keep_channels_from_coming_last(monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_modules", types.SimpleNamespace(Quantised=Quantised))
+    model = build({"name": "own_modules:Quantised"}, TaskSpec("classification", (2, 8, 8), (3,)))
+    assert model._channels_last
+    row = model.initial(torch.Generator().manual_seed(0))[None]
+    outputs, _ = model.forward(model.layout.unflatten(row), torch.randn(1, 5, 2, 8, 8), training=True)
+    assert outputs.shape == (1, 5, 3)
