@@ -124,7 +124,7 @@ def cohort(
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, by the cohort and by what it is compared with: model, data, seed, and where it starts."""
+    """A training that the cohort and its rivals do alike: model, data, seed, and the first models."""
 
     model: StackedModel
     data: CohortData
