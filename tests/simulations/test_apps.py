@@ -66,7 +66,7 @@ def test_clients_that_are_related_gain_from_the_graph(name, monkeypatch):
 
 
 def test_an_app_says_how_many_clients_its_graph_has():
-    with pytest.raises(RunError, match="waits for 6 nodes, but there are 4"):
+    with pytest.raises(RunError, match="4 nodes are connected, fewer than min_available_nodes = 6: start more"):
         fedgraph.simulate(APPS / "patients", num_nodes=4)
 
 
