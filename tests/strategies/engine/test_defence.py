@@ -181,8 +181,13 @@ def test_one_owner_of_four_does_not_spoil_the_fusion(patches_tables, run_experim
     tables["train"] = {**patches_tables["train"], "local-epochs": 20}
 
     def accuracy(**more):
-        summary = run_experiment({**tables, **more}).summary()
-        return summary["metrics"]["test"]["accuracy"]["mean"]
+        """Over three seeds: what is left of an attacked fusion is a matter of chance."""
+        found = []
+        for seed in range(3):
+            changed = {**tables, **more}
+            changed["experiment"] = {**changed["experiment"], "seed": seed}
+            found.append(run_experiment(changed).summary()["metrics"]["test"]["accuracy"]["mean"])
+        return sum(found) / len(found)
 
     attack = {"experiment": {**tables["experiment"], "client": f"{__name__}:AbsurdOwner"}}
     fair = accuracy()
