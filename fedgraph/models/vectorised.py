@@ -6,6 +6,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -186,27 +187,24 @@ class ModuleModel(ModelFromTwin):
 
         A module that fails on inputs of zeros is assumed to draw, which is slower but never wrong.
         """
-        module = self.twin().train()
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            before = torch.get_rng_state()
-            try:
-                module(torch.zeros(4, *self.task.input_shape))
-            except Exception:
-                return True
-            return not torch.equal(torch.get_rng_state(), before)
+        return self._draws_from_torch(nullcontext())
 
     @cached_property
     def draws_apart(self) -> bool:
         """Whether all that it draws can come from a generator of its own (:class:`OwnDraws`), determined by trying."""
+        return not self._draws_from_torch(OwnDraws(torch.Generator()))
+
+    def _draws_from_torch(self, context: AbstractContextManager[object]) -> bool:
+        """Find out by trying whether torch's own generator is drawn from in training; True for a module that fails."""
         module = self.twin().train()
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             before = torch.get_rng_state()
             try:
-                with OwnDraws(torch.Generator()):
+                with context:
                     module(torch.zeros(4, *self.task.input_shape))
             except Exception:
-                return False
-            return torch.equal(torch.get_rng_state(), before)
+                return True
+            return not torch.equal(torch.get_rng_state(), before)
 
     @cached_property
     def _channels_last(self) -> bool:

@@ -358,9 +358,8 @@ class Cohort:
         """Return the results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
         size = self._clients_per_block(batch_size, native)
         if self._training.alone(self.device):
-            size = min(
-                size, -(-len(self.data.names) // 2)
-            )  # two cores have a block each, however few clients there are
+            # Two cores have a block each, however few clients there are.
+            size = min(size, -(-len(self.data.names) // 2))
         if not training and (self._training.alone(self.device) or self.model.mixes_examples(False)):
             size = 1  # where examples influence each other, padding by other clients' rows would too
         if self.device.type != "cpu":

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -68,6 +69,12 @@ def load(name: str, source: str) -> ctypes.CDLL:
 
 def can_compile() -> bool:
     """Return whether this node has a C++ compiler, so that native code can be used without being asked for."""
+    return _finds_compiler(os.environ.get("PATH"), os.environ.get("CXX"))
+
+
+@cache
+def _finds_compiler(path: str | None, wanted: str | None) -> bool:
+    # Asked in every step of IPA: looking through all folders of PATH each time would take longer than some steps.
     try:
         _compiler()
     except NativeError:
