@@ -227,7 +227,7 @@ class CohortClient(Configured[S]):
         examples = self.cohort.data.splits["train"].num_examples.float()
         # The mean of every model, which is finite where all are, is one pass over them.
         whole = (examples / examples.sum()) @ parameters if examples.any() else None
-        if whole is not None and bool(whole.isfinite().all()):
+        if whole is not None and bool(finite_rows(whole[None])):
             return WorkReply(self.request.clients, {}, metrics, self.kept_models, {"parameters": whole})
         usable = finite_rows(parameters)
         weights = torch.where(usable, examples, 0.0)
