@@ -11,6 +11,7 @@ and ``encoding`` are for tables with columns of many kinds.
 """
 
 from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, SplitName
+from fedgraph.data.examples import ExampleSplit
 from fedgraph.data.own import CLIENT, OWN_TITLE, OwnData
 from fedgraph.data.pooled import pooled
 from fedgraph.data.registry import OF_ONES_OWN, catalogue_entries, open_source, parse_data, settings_by_set
@@ -23,6 +24,7 @@ __all__ = [
     "Augment",
     "CohortData",
     "DataSource",
+    "ExampleSplit",
     "OwnData",
     "Split",
     "SplitName",

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedgraph.data import CohortData, Split, SplitName
+from fedgraph.data import CohortData, ExampleSplit, Split, SplitName
 from fedgraph.models import StackedModel
 from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
 from fedgraph.support.threads import available_cores, side_by_side
@@ -357,6 +357,8 @@ class Cohort:
     ) -> list[Result]:
         """Return the results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
         size = self._clients_per_block(batch_size, native)
+        if native and isinstance(self._split("train"), ExampleSplit):
+            size = len(self.data.names)  # code that gathers minibatches itself, on several threads
         if self._training.alone(self.device):
             # Two cores have a block each, however few clients there are.
             size = min(size, -(-len(self.data.names) // 2))

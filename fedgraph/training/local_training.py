@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from fedgraph.data import Augment, Split
+from fedgraph.data import Augment, ExampleSplit, Split
 from fedgraph.models import Batch, Differentiated, Layout, OwnDraws, StackedModel, TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
+from fedgraph.support.threads import available_cores
 from fedgraph.training.batches import example_numbers, learning_rates, training_batches
 from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
@@ -153,14 +154,29 @@ class LocalTraining:
         settings, model = self.settings, cast(Differentiated, self.model)
         if rates is None:
             rates = models.new_full(batches.shape[:2], rate)
-        for steps, clients, batch in self._gathered(split, batches, active, longest):
+        for steps, clients, batch in self._steps(split, batches, active, longest):
+            own = rates[steps, :clients].t()
             with autocast(settings, models.device):
-                own = rates[steps, :clients].t()
-                sums = model.descend(self._loss_name, models[:clients], batch, own, settings.weight_decay)
+                sums = model.descend(
+                    self._loss_name, models[:clients], batch, own, settings.weight_decay, self._workers
+                )
             if sums is None:
                 return False
             total[:, :clients] += sums
         return True
+
+    def _steps(
+        self, split: Split, batches: Tensor, active: Sequence[int], longest: Sequence[int]
+    ) -> Iterator[tuple[slice, int, Batch | ExampleSplit]]:
+        """Yield minibatches as :meth:`_gathered` does, or all at once where native code gathers them."""
+        if isinstance(split, ExampleSplit):
+            yield slice(0, len(batches)), max(active), split.minibatches(batches[:, :, : max(longest)].transpose(0, 1))
+        else:
+            yield from self._gathered(split, batches, active, longest)
+
+    @property
+    def _workers(self) -> int:
+        return self.settings.workers or available_cores()
 
     def _differentiated(
         self,

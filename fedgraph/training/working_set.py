@@ -4,8 +4,11 @@ On a CPU a model is computed in one of three ways (core-seconds of a round of Fe
 28 x 28 pixels, in units of a plain loop over the clients; ``python -m fedgraph.simulations.benchmarks models`` measures
 them all):
 
-- **native code**, client after client without Python (``[train] compile``): perceptrons and recurrent models. A block
-  has as many clients as have their minibatches gathered at once, since a call costs what ten small clients cost.
+- **native code**, client after client without Python (``[train] compile``): perceptrons and recurrent models. Plain
+  descents of a perceptron are one call for all clients, which gathers minibatches itself and shares them among
+  threads: blocks on two threads of Python's, which take turns with its global lock, took twice as long for logistic
+  regression. Elsewhere a block has as many clients as have their minibatches gathered at once, since a call costs what
+  ten small clients cost.
 - **one client after the other** where there are convolutions: a grouped convolution of many clients is the slowest way
   (1.6 of the time of the other with 8 and 16 channels), and channels come last in memory
   (:mod:`fedgraph.models.convolution`). What surrounds them, such as gathering minibatches, is done for a few clients
