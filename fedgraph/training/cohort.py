@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from fedgraph.data import CohortData, ExampleSplit, Split, SplitName
-from fedgraph.models import StackedModel
+from fedgraph.models import StackedModel, finite_rows
 from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
 from fedgraph.support.threads import available_cores, side_by_side
 from fedgraph.training.batches import num_steps, shuffling_keys
@@ -22,7 +21,7 @@ from fedgraph.training.optimisers import check_state, fresh_state
 from fedgraph.training.own_function import OwnFunction
 from fedgraph.training.settings import TrainSettings
 from fedgraph.training.tallies import tally
-from fedgraph.training.working_set import WorkingSet, working_set
+from fedgraph.training.working_set import WorkingSet, even_slices, portion, shrinking, working_set
 
 __all__ = ["Cohort", "GradientTerm", "TrainResult", "TrainSettings"]
 
@@ -56,6 +55,25 @@ class TrainResult:
     steps: Tensor
     num_examples: Tensor
     optimizer_state: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class TrainedMean:
+    """The mean of models that were trained, on the CPU; see :class:`TrainResult`.
+
+    Attributes
+    ----------
+    mean : Tensor
+        float32 ``[parameters]``; of no meaning where no finite model has a weight.
+    finite : Tensor
+        Which models are part of it, bool ``[clients]``: those without NaN and infinite values.
+    loss : Tensor
+        As there.
+    """
+
+    mean: Tensor
+    finite: Tensor
+    loss: Tensor
 
 
 class Cohort:
@@ -177,6 +195,45 @@ class Cohort:
         else:
             result.copy_(start)
         return TrainResult(result, loss, steps, self._num_examples.clone(), kept)
+
+    def train_mean(
+        self, parameters: Tensor, weights: Tensor, round: int, gradient_term: GradientTerm | None = None
+    ) -> TrainedMean:
+        """Train as :meth:`train` does, and return the weighted mean of the models, which are not kept.
+
+        A portion of the models is in memory at a time. Their sum, to the last bit, depends on the portions, whose size
+        is of the model alone.
+
+        Parameters
+        ----------
+        parameters, round, gradient_term
+            As of :meth:`train`.
+        weights : Tensor
+            float32 ``[clients]``.
+        """
+        self._check(parameters)
+        if self._function is not None or not (self.settings.local_steps or self.settings.local_epochs):
+            result = self.train(parameters, round, gradient_term)
+            return TrainedMean(*mean_of(result.parameters, weights), result.loss)
+        clients, start = len(self.data.names), parameters.detach()
+        shares = weights / weights.sum()
+        loss, finite = torch.full((clients,), torch.nan), torch.zeros(clients, dtype=torch.bool)
+
+        def summed(chosen: slice) -> Tensor:
+            block = self._block(chosen)
+            matrix = start[block.rows].to(self.device, copy=True)
+            moments = fresh_state(self.settings, len(matrix), self.model.layout.num_trainable, self.device)
+            mean_loss, _ = self._training.run(block, matrix, moments, round, gradient_term)
+            total, fine = weighted_sum(matrix, shares[block.rows].to(self.device))
+            loss[block.rows], finite[block.rows] = mean_loss.to("cpu", torch.float32), fine.cpu()
+            return total.cpu()
+
+        self._check_batches()
+        native = self._training.descends(gradient_term)
+        most = portion(self.model.layout.num_parameters)
+        sums = self._in_blocks(summed, self.settings.batch_size, training=True, native=native, most=most)
+        mean = torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
+        return TrainedMean(mean if bool(finite.all()) else mean / shares[finite].sum(), finite, loss)
 
     def evaluate(
         self,
@@ -353,23 +410,31 @@ class Cohort:
             yield outputs.float(), targets, weights, present
 
     def _in_blocks(
-        self, job: Callable[[slice], Result], batch_size: int, training: bool = False, native: bool = False
+        self,
+        job: Callable[[slice], Result],
+        batch_size: int,
+        training: bool = False,
+        native: bool = False,
+        most: int | None = None,
     ) -> list[Result]:
-        """Return the results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
-        size = self._clients_per_block(batch_size, native)
+        """Return the results of ``job`` for every block of at most ``most`` clients, in order.
+
+        Blocks run side by side on a CPU.
+        """
+        size, workers = self._clients_per_block(batch_size, native), self.settings.workers or available_cores()
         if native and isinstance(self._split("train"), ExampleSplit):
-            size = len(self.data.names)  # code that gathers minibatches itself, on several threads
+            size, workers = len(self.data.names), 1  # code that gathers minibatches itself, on several threads
+        size = min(size, most or size)
         if self._training.alone(self.device):
             # Two cores have a block each, however few clients there are.
             size = min(size, -(-len(self.data.names) // 2))
         if not training and (self._training.alone(self.device) or self.model.mixes_examples(False)):
             size = 1  # where examples influence each other, padding by other clients' rows would too
         if self.device.type != "cpu":
-            return _shrinking(job, len(self.data.names), size)
-        workers = self.settings.workers or available_cores()
+            return shrinking(job, len(self.data.names), size)
         if training and self.model.draws and not self._training.draws_apart(self.device):
             workers = 1  # draws come from a generator that all threads share
-        return side_by_side(job, _slices(len(self.data.names), size), workers, self.settings.threads)
+        return side_by_side(job, even_slices(len(self.data.names), size), workers, self.settings.threads)
 
     def _clients_per_block(self, batch_size: int, native: bool) -> int:
         if self.settings.block_size is not None:
@@ -413,76 +478,28 @@ class Cohort:
             )
 
 
-def _slices(clients: int, size: int) -> Iterator[slice]:
-    """Return blocks of at most ``size`` clients, as even as possible, in an even number as of most cores."""
-    count = -(-clients // size)
-    count += count % 2 if 1 < count < clients else 0
-    bounds = [clients * block // count for block in range(count + 1)]
-    return (slice(*pair) for pair in pairwise(bounds))
+def mean_of(models: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weighted mean of the models ``[clients, parameters]`` that are finite, and which are; a row and bools.
+
+    It has no meaning where none of these has a weight.
+    """
+    shares = weights / weights.sum()
+    total, finite = weighted_sum(models, shares)
+    return total if bool(finite.all()) else total / shares[finite].sum(), finite
 
 
-def _shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[Result]:
-    """Run ``job`` block after block, with smaller blocks once one does not fit into the GPU's memory."""
-    results: list[Result] = []
-    start = 0
-    while start < clients:
-        try:
-            results.append(job(slice(start, min(start + size, clients))))
-        except torch.OutOfMemoryError:
-            if size == 1:
-                raise
-            size = -(-min(size, clients - start) // 2)
-            torch.cuda.empty_cache()
-            log.warning("the GPU's memory is too small for this block; going on with %d clients at a time", size)
-        else:
-            start += size
-    return results
+def weighted_sum(matrix: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weighted sum of rows ``[clients, parameters]``, without those that are not finite, and which are.
+
+    One pass where all are: a finite sum has finite terms.
+    """
+    total = weights @ matrix
+    if bool(finite_rows(total[None])):
+        return total, torch.ones(len(matrix), dtype=torch.bool, device=matrix.device)
+    finite = finite_rows(matrix)
+    return weights @ torch.where(finite[:, None], matrix, 0.0), finite
 
 
 def _widened(values: Tensor, like: Tensor) -> Tensor:
     """Append dimensions of size 1 to ``values``, so that they broadcast against the leading ones of ``like``."""
     return values.reshape(*values.shape, *[1] * (like.dim() - values.dim()))
-
-
-def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: SplitName = "train") -> Tensor:
-    """Compute the loss of every candidate on the own examples of each of ``clients``.
-
-    All candidates of a client are computed together.
-
-    Parameters
-    ----------
-    cohort : Cohort
-        Clients and their data.
-    candidates : Tensor
-        Models ``[candidates, parameters]``.
-    clients : Tensor
-        Rows of the cohort, int64 ``[clients]``.
-    split : str
-        Split of the data.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[clients, candidates]``: cross-entropy for classification, else the mean absolute error; NaN without
-        valid targets.
-    """
-    data = cohort.data
-    metric = "loss" if data.task.kind == "classification" else "mae"
-    names = tuple(str(number) for number in range(len(candidates)))
-    losses = torch.empty(len(clients), len(candidates), dtype=torch.float64)
-    # Client by client: all pairs at once would take as many copies of the candidates as there are clients.
-    for position, client in enumerate(clients.tolist()):
-        rows = torch.full((len(candidates),), client)
-        own = replace(
-            data,
-            names=names,
-            splits={split: data.splits[split].select(rows)},
-            mean=data.mean[rows],
-            std=data.std[rows],
-            label_counts=None,
-            groups=None,
-            untrained=(),
-            moments=None,
-        )
-        losses[position] = Cohort(cohort.model, own, cohort.settings, cohort.seed).evaluate(candidates, split)[metric]
-    return losses

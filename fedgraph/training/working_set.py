@@ -20,13 +20,21 @@ On a GPU all are stacked, as many as its memory has room for.
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from fedgraph.models import StackedModel, TaskSpec
+
+log = logging.getLogger("fedgraph")
+
+Result = TypeVar("Result")
 
 GATHERED = 1 << 19
 """Number of values of examples that are gathered at once for native code: 2 MiB."""
@@ -41,6 +49,9 @@ _COPIES = 4
 _ROOM = 8 * 2**21
 """Stacked blocks of about eight times a core's own cache (2 MiB) train fastest, by measurement on recurrent and fully
 connected models: smaller ones spend their time on starting operations, larger ones on fetching from memory."""
+
+_PORTION = 1 << 24
+"""Bytes of the models of which a mean is taken at a time: few enough for their memory to be used again and again."""
 
 _SHARE_OF_GPU = 0.4
 """The rest is for the backward pass, the data and what the allocator cannot use."""
@@ -106,3 +117,34 @@ def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs, _ = model.forward(state, inputs, training=True)
         return sum(saved.values()) + outputs.numel() * _FLOAT
+
+
+def portion(parameters: int) -> int:
+    """Return how many models of so many parameters are in memory at a time where only their mean is wanted."""
+    return max(1, _PORTION // (_FLOAT * max(1, parameters)))
+
+
+def even_slices(clients: int, size: int) -> Iterator[slice]:
+    """Return blocks of at most ``size`` clients, as even as possible, in an even number as of most cores."""
+    count = -(-clients // size)
+    count += count % 2 if 1 < count < clients else 0
+    bounds = [clients * block // count for block in range(count + 1)]
+    return (slice(*pair) for pair in pairwise(bounds))
+
+
+def shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[Result]:
+    """Run ``job`` block after block, with smaller blocks once one does not fit into the GPU's memory."""
+    results: list[Result] = []
+    start = 0
+    while start < clients:
+        try:
+            results.append(job(slice(start, min(start + size, clients))))
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise
+            size = -(-min(size, clients - start) // 2)
+            torch.cuda.empty_cache()
+            log.warning("the GPU's memory is too small for this block; going on with %d clients at a time", size)
+        else:
+            start += size
+    return results
