@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fedgraph.data import CohortData, ExampleSplit, Split, SplitName
+from fedgraph.data import CohortData, SplitName
 from fedgraph.models import StackedModel, finite_rows
 from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
-from fedgraph.support.threads import available_cores, side_by_side
-from fedgraph.training.batches import num_steps, shuffling_keys
-from fedgraph.training.local_training import Block, GradientTerm, LocalTraining, autocast
+from fedgraph.training.blocks import Blocks
+from fedgraph.training.local_training import GradientTerm, LocalTraining, autocast
 from fedgraph.training.optimisers import check_state, fresh_state
 from fedgraph.training.own_function import OwnFunction
 from fedgraph.training.settings import TrainSettings
 from fedgraph.training.tallies import tally
-from fedgraph.training.working_set import WorkingSet, even_slices, portion, shrinking, working_set
+from fedgraph.training.working_set import portion
 
 __all__ = ["Cohort", "GradientTerm", "TrainResult", "TrainSettings"]
 
@@ -112,7 +110,7 @@ class Cohort:
         if self._function is not None and data.augment is not None:
             raise ExperimentError("[data] augments training examples, and [train] function would not: leave one out")
         self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
-        self._resident: dict[SplitName, Split] = {}
+        self._blocks = Blocks(data, self._training, self.device)
         self._warned = False
 
     def train(
@@ -158,7 +156,7 @@ class Cohort:
         steps = torch.zeros(clients, dtype=torch.int64)
 
         def train(chosen: slice) -> None:
-            block = self._block(chosen)
+            block = self._blocks.block(chosen)
             # In place where rows lie together. Of `data`, since autograd counts changes of a tensor and all its views,
             # and other threads change theirs.
             shared = isinstance(block.rows, slice) and self.device.type == "cpu"
@@ -175,7 +173,7 @@ class Cohort:
         if self._function is not None:
             self._function.check_terms(gradient_term)
             result.copy_(start)
-            for row in (self._num_examples > 0).nonzero().flatten().tolist():
+            for row in (self._blocks.num_examples > 0).nonzero().flatten().tolist():
                 result[row], loss[row] = self._function.train(
                     self.model,
                     result[row],
@@ -191,10 +189,10 @@ class Cohort:
         elif self.settings.local_steps or self.settings.local_epochs:
             self._check_batches()
             native = self._training.descends(gradient_term)
-            self._in_blocks(train, self.settings.batch_size, training=True, native=native)
+            self._blocks.each(train, self.settings.batch_size, training=True, native=native)
         else:
             result.copy_(start)
-        return TrainResult(result, loss, steps, self._num_examples.clone(), kept)
+        return TrainResult(result, loss, steps, self._blocks.num_examples.clone(), kept)
 
     def train_mean(
         self, parameters: Tensor, weights: Tensor, round: int, gradient_term: GradientTerm | None = None
@@ -220,7 +218,7 @@ class Cohort:
         loss, finite = torch.full((clients,), torch.nan), torch.zeros(clients, dtype=torch.bool)
 
         def summed(chosen: slice) -> Tensor:
-            block = self._block(chosen)
+            block = self._blocks.block(chosen)
             matrix = start[block.rows].to(self.device, copy=True)
             moments = fresh_state(self.settings, len(matrix), self.model.layout.num_trainable, self.device)
             mean_loss, _ = self._training.run(block, matrix, moments, round, gradient_term)
@@ -231,7 +229,7 @@ class Cohort:
         self._check_batches()
         native = self._training.descends(gradient_term)
         most = portion(self.model.layout.num_parameters)
-        sums = self._in_blocks(summed, self.settings.batch_size, training=True, native=native, most=most)
+        sums = self._blocks.each(summed, self.settings.batch_size, training=True, native=native, most=most)
         mean = torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
         return TrainedMean(mean if bool(finite.all()) else mean / shares[finite].sum(), finite, loss)
 
@@ -285,7 +283,7 @@ class Cohort:
                 sums.add(*batch)
             return {name: values.cpu() for name, values in sums.result().items()}
 
-        results = self._in_blocks(measure, batch_size)
+        results = self._blocks.each(measure, batch_size)
         return {name: torch.cat([result[name] for result in results]) for name in results[0]}
 
     def predict(self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH) -> Tensor:
@@ -295,7 +293,7 @@ class Cohort:
         fit, and DataError when the data set has no such split.
         """
         self._check(parameters)
-        counts = self._split(split).num_examples
+        counts = self._blocks.split(split).num_examples
         shape = (len(counts), int(counts.max()), *self.data.task.output_shape)
         predictions = torch.full(shape, torch.nan)
 
@@ -308,7 +306,7 @@ class Cohort:
                 predictions[block, start:stop] = values.masked_fill(~_widened(present.cpu(), outputs), torch.nan)
                 start = stop
 
-        self._in_blocks(fill_in, batch_size)
+        self._blocks.each(fill_in, batch_size)
         return predictions
 
     def classify(
@@ -323,7 +321,7 @@ class Cohort:
         if self.data.task.kind != "classification":
             raise DataError(f"examples of a {self.data.task.kind} task have no class that could be predicted")
 
-        counts = self._split(split).num_examples
+        counts = self._blocks.split(split).num_examples
         classes = torch.full((2, len(counts), int(counts.max())), -1)
 
         def fill_in(block: slice) -> None:
@@ -335,7 +333,7 @@ class Cohort:
                 classes[:, block, start:stop] = both.masked_fill(~present, -1).cpu()
                 start = stop
 
-        self._in_blocks(fill_in, batch_size)
+        self._blocks.each(fill_in, batch_size)
         predicted, targets = classes
         return predicted, targets
 
@@ -365,10 +363,10 @@ class Cohort:
                 f"[train] batch-size = {size}: the model has layers such as batch normalisation, which cannot be "
                 f"trained on fewer than {least} examples; make it larger"
             )
-        rest = self._num_examples % size
+        rest = self._blocks.num_examples % size
         short = (rest > 0) & (rest < least)
         if self.settings.drop_last:
-            short &= self._num_examples < size
+            short &= self._blocks.num_examples < size
         if self._warned or not bool(short.any()):
             return
         self._warned = True
@@ -379,23 +377,11 @@ class Cohort:
             quoted(names),
         )
 
-    def _block(self, chosen: slice) -> Block:
-        """Return the clients ``chosen`` of the training order, on the device."""
-        rows = chosen if self._order is None else self._order[chosen]
-        members = range(chosen.start, chosen.stop) if self._order is None else self._order[chosen].tolist()
-        return Block(
-            rows=rows,
-            names=[self.data.names[member] for member in members],
-            keys=self._keys[rows].to(self.device),
-            num_examples=self._num_examples[rows].to(self.device),
-            split=self._split("train").select(rows),
-        )
-
     def _outputs(
         self, parameters: Tensor, split: SplitName, block: slice, batch_size: int
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Yield outputs, targets, weights and presence of all examples of a block in order."""
-        data = self._split(split).select(block)
+        data = self._blocks.split(split).select(block)
         counts = data.num_examples
         state = self.model.layout.unflatten(parameters[block].detach().to(self.device, torch.float32))
         # One batch at least: clients without any examples get their NaN from its empty sums.
@@ -408,66 +394,6 @@ class Cohort:
             with torch.no_grad(), autocast(self.settings, self.device):
                 outputs, _ = self.model.forward(state, inputs, training=False)
             yield outputs.float(), targets, weights, present
-
-    def _in_blocks(
-        self,
-        job: Callable[[slice], Result],
-        batch_size: int,
-        training: bool = False,
-        native: bool = False,
-        most: int | None = None,
-    ) -> list[Result]:
-        """Return the results of ``job`` for every block of at most ``most`` clients, in order.
-
-        Blocks run side by side on a CPU.
-        """
-        size, workers = self._clients_per_block(batch_size, native), self.settings.workers or available_cores()
-        if native and isinstance(self._split("train"), ExampleSplit):
-            size, workers = len(self.data.names), 1  # code that gathers minibatches itself, on several threads
-        size = min(size, most or size)
-        if self._training.alone(self.device):
-            # Two cores have a block each, however few clients there are.
-            size = min(size, -(-len(self.data.names) // 2))
-        if not training and (self._training.alone(self.device) or self.model.mixes_examples(False)):
-            size = 1  # where examples influence each other, padding by other clients' rows would too
-        if self.device.type != "cpu":
-            return shrinking(job, len(self.data.names), size)
-        if training and self.model.draws and not self._training.draws_apart(self.device):
-            workers = 1  # draws come from a generator that all threads share
-        return side_by_side(job, even_slices(len(self.data.names), size), workers, self.settings.threads)
-
-    def _clients_per_block(self, batch_size: int, native: bool) -> int:
-        if self.settings.block_size is not None:
-            return self.settings.block_size
-        if self.model.draws and not self._training.draws_apart(self.device):
-            return 1  # each client has its own draws, whichever clients share its node
-        return self._working_set.clients_per_block(batch_size, self.device, native)
-
-    @cached_property
-    def _working_set(self) -> WorkingSet:
-        return working_set(self.model, self.data.task)
-
-    @cached_property
-    def _num_examples(self) -> Tensor:
-        return self.data.splits["train"].num_examples.cpu()
-
-    @cached_property
-    def _keys(self) -> Tensor:
-        return shuffling_keys(self.seed, self.data.names)
-
-    @cached_property
-    def _order(self) -> Tensor | None:
-        """Rows by falling number of steps, so that those still training are the first; None where all are equal."""
-        steps = num_steps(self._num_examples, self.settings, self.least_examples)
-        return None if bool((steps == steps[0]).all()) else steps.argsort(descending=True, stable=True)
-
-    def _split(self, name: SplitName) -> Split:
-        """Return a split on the device, where it stays."""
-        if name not in self._resident:
-            if name not in self.data.splits:
-                raise DataError(f"this data set has no split '{name}'; it has: {', '.join(self.data.splits)}")
-            self._resident[name] = self.data.splits[name].to(self.device)
-        return self._resident[name]
 
     def _check(self, parameters: Tensor) -> None:
         wanted = (len(self.data.names), self.model.layout.num_parameters)

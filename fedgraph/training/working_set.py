@@ -20,21 +20,13 @@ On a GPU all are stacked, as many as its memory has room for.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from fedgraph.models import StackedModel, TaskSpec
-
-log = logging.getLogger("fedgraph")
-
-Result = TypeVar("Result")
 
 GATHERED = 1 << 19
 """Number of values of examples that are gathered at once for native code: 2 MiB."""
@@ -122,29 +114,3 @@ def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:
 def portion(parameters: int) -> int:
     """Return how many models of so many parameters are in memory at a time where only their mean is wanted."""
     return max(1, _PORTION // (_FLOAT * max(1, parameters)))
-
-
-def even_slices(clients: int, size: int) -> Iterator[slice]:
-    """Return blocks of at most ``size`` clients, as even as possible, in an even number as of most cores."""
-    count = -(-clients // size)
-    count += count % 2 if 1 < count < clients else 0
-    bounds = [clients * block // count for block in range(count + 1)]
-    return (slice(*pair) for pair in pairwise(bounds))
-
-
-def shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[Result]:
-    """Run ``job`` block after block, with smaller blocks once one does not fit into the GPU's memory."""
-    results: list[Result] = []
-    start = 0
-    while start < clients:
-        try:
-            results.append(job(slice(start, min(start + size, clients))))
-        except torch.OutOfMemoryError:
-            if size == 1:
-                raise
-            size = -(-min(size, clients - start) // 2)
-            torch.cuda.empty_cache()
-            log.warning("the GPU's memory is too small for this block; going on with %d clients at a time", size)
-        else:
-            start += size
-    return results

@@ -20,7 +20,6 @@ from fedgraph.models.native.loader import COMPILERS
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.training.batches import example_numbers, shuffling_keys, training_batches
 from fedgraph.training.cohort import Cohort, TrainSettings, mean_of
-from fedgraph.training.working_set import even_slices, shrinking
 
 SIZES = (11, 4, 7, 1)
 FORECAST = TaskSpec("forecast", (5, 1), (3,), step_minutes=5)
@@ -486,32 +485,6 @@ def test_messages():
         cohort.train(rows_of(MLP), round=1, optimizer_state={"step": torch.zeros(4)})
     with pytest.raises(ExperimentError, match="horizon 3"):
         cohort.evaluate(rows_of(MLP), "test", horizons=(3,))
-
-
-def test_a_block_that_does_not_fit_into_a_gpu_is_halved(caplog):
-    tried = []
-
-    def job(block):
-        tried.append((block.start, block.stop))
-        if block.stop - block.start > 3:
-            raise torch.OutOfMemoryError("too large")
-        return block.start
-
-    with caplog.at_level("WARNING", logger="fedgraph"):
-        assert shrinking(job, clients=10, size=100) == [0, 3, 6, 9]
-    assert tried == [(0, 10), (0, 5), (0, 3), (3, 6), (6, 9), (9, 10)]
-    assert "going on with 3 clients at a time" in caplog.text
-    with pytest.raises(torch.OutOfMemoryError):
-        shrinking(lambda block: job(slice(0, 9)), clients=2, size=2)
-
-
-def test_blocks_are_even():
-    sizes = {
-        (clients, size): [b.stop - b.start for b in even_slices(clients, size)]
-        for clients, size in ((207, 49), (3, 2), (5, 9))
-    }
-    assert sizes == {(207, 49): [34, 35, 34, 35, 34, 35], (3, 2): [1, 2], (5, 9): [5]}
-    assert [b.stop for b in even_slices(3, 1)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("table", "task"), [({"name": "gru", "hidden": 16}, FORECAST), ({"name": "mlp"}, CLASSES)])
