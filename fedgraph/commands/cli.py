@@ -31,6 +31,7 @@ from fedgraph.commands.runs import compare, report, runs
 from fedgraph.commands.simulate import simulate
 from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
+from fedgraph.commands.worth import worth
 from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import other_checkouts
 from fedgraph.support.remembered import remembered
@@ -212,7 +213,7 @@ def _explained_own(path: str) -> tuple[str, list[str]]:
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "First steps": {
         "tour": tour, "run": run, "runs": runs, "compare": compare, "report": report, "predict": predict,
-        "peers": peers, "sweep": sweep, "reproduce": reproduce,
+        "peers": peers, "worth": worth, "sweep": sweep, "reproduce": reproduce,
     },
     "Your own methods": {"new": new, "check": check},
     "Your own Flower apps": {"simulate": simulate},
