@@ -10,9 +10,11 @@ and ``encoding`` are for tables with columns of many kinds.
     [432, 431, 431]
 """
 
+from fedgraph.data.as_file import as_file
 from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, SplitName
-from fedgraph.data.own import CLIENT, OWN_TITLE, OwnData
+from fedgraph.data.own import CLIENT, OWN_TITLE, UNNAMED, OwnData
 from fedgraph.data.pooled import pooled
+from fedgraph.data.preprocessing import Answering, Form, InputScale, NewData, Preprocessing
 from fedgraph.data.registry import OF_ONES_OWN, catalogue_entries, open_source, parse_data, settings_by_set
 
 __all__ = [
@@ -20,12 +22,19 @@ __all__ = [
     "OF_ONES_OWN",
     "OWN_TITLE",
     "SPLITS",
+    "UNNAMED",
+    "Answering",
     "Augment",
     "CohortData",
     "DataSource",
+    "Form",
+    "InputScale",
+    "NewData",
     "OwnData",
+    "Preprocessing",
     "Split",
     "SplitName",
+    "as_file",
     "catalogue_entries",
     "open_source",
     "parse_data",

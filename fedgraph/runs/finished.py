@@ -7,15 +7,18 @@ from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from fedgraph.data import Answering, Preprocessing, as_file
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
+from fedgraph.runs.predicting import Predicted, Predictor
 from fedgraph.runs.reports.words import sentence
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import file_name
@@ -197,23 +200,89 @@ class Run:
         """State dict of the global model, without layers that stay with clients; None for methods without one."""
         return self.models.shared
 
-    def module(self, client: str | None = None) -> nn.Module:
+    def module(self, client: str | None = None, raw: bool = True) -> nn.Module:
         """Return a trained model as an ordinary PyTorch module in evaluation mode: the one that was measured.
 
-        Its inputs are those that the model was trained with, ``[batch, *input_shape]``: ``summary["task"]`` has the
-        shapes, and readings of time series are scaled as ``[data] scaling`` says.
+        It takes values as people have them, in their own units, NaN where missing, ``[batch, *input_shape]``; features
+        are in the order of ``summary["task"]["features"]``, and pixels are those of the files. It returns forecasts and
+        numbers in their unit, or the probability of each class (see :class:`fedgraph.data.Answering`).
 
         Parameters
         ----------
         client : str, optional
             The client whose model it is; by default the global model.
+        raw : bool, default True
+            False: the model alone, for inputs that are scaled already, such as to train it further. Its outputs are on
+            the scale of the targets, or logits.
 
         Raises
         ------
         RunError
-            When the run has no such model, or it is with the client's node: the message says how to get it.
+            When the run has no such model, or it, or its scales, are with the client's node: the message says how to
+            get them. For the global model where each client has a scale of its own, unless ``raw`` is False.
         """
-        return self.models.module(client)
+        module = self.models.module(client)
+        if not raw:
+            return module
+        found, scales = self._predictor.scales_of(client)
+        mean, std = scales["mean"].item(), scales["std"].item()
+        return Answering(module, found.form.task, found.input_scale(scales), mean, std).eval()
+
+    def predict(self, data: Any, client: str | None = None, windows: int | None = None) -> pd.DataFrame:
+        """Predict new data by the models of the run: each client's by its own, on its own scale.
+
+        Data have the columns that those of training had, in any order and in the same units; what is to be predicted,
+        and the column of clients, may be missing.
+
+        Parameters
+        ----------
+        data : data frame, array, str or Path
+            A data frame of a table or of series, an array of images, or a file or folder.
+        client : str, optional
+            The client whose data it is, where the data do not say so.
+        windows : int, optional
+            Of series: the latest windows, at most so many. By default all, up to the one that forecasts the steps
+            behind the last.
+
+        Returns
+        -------
+        data frame
+            A row for each prediction: see the guide of own data. Its ``attrs["notes"]`` say what one should know.
+
+        Raises
+        ------
+        RunError
+            When the run has no model for a client: the message lists its clients. And for methods whose models stay
+            with their owners, with what to do.
+        DataError
+            When the data lack something that was there in training, or have something that was not.
+        """
+        found = self._predicted(data, client, windows)
+        found.table.attrs["notes"] = list(found.notes)
+        return found.table
+
+    def score(self, data: Any, client: str | None = None, windows: int | None = None) -> pd.DataFrame:
+        """Measure the models on new data that contain what is predicted: a row for each client, a column per metric.
+
+        Parameters are those of :meth:`predict`.
+        """
+        import pandas as pd
+
+        found = self._predicted(data, client, windows)
+        if not found.metrics:
+            raise RunError("the data do not have what is predicted, so that there is nothing to compare with")
+        columns = {name: values.tolist() for name, values in found.metrics.items()}
+        return pd.DataFrame(columns, index=pd.Index(found.names, name="client"))
+
+    def _predicted(self, data: Any, client: str | None, windows: int | None) -> Predicted:
+        with TemporaryDirectory() as folder:
+            return self._predictor.predict(as_file(data, Path(folder)), client, windows)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        models = self.models
+        kept = Preprocessing.by_client(models.kept(Preprocessing.FOLDER))
+        return Predictor(models, kept, self.experiment.evaluation.horizons or ())
 
     @cached_property
     def graphical_model(self) -> GraphicalModel:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from safetensors import safe_open
@@ -122,6 +122,9 @@ class Preprocessing:
     form: Form
     names: tuple[str, ...]
     scales: Scales
+
+    FOLDER: ClassVar[str] = "preprocessing"
+    """Folder of the preprocessing of a node's clients, in what the node keeps of a run."""
 
     def of(self, client: str) -> dict[str, Tensor]:
         """Return the scales of one client, without client axis."""
