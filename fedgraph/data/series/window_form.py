@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -176,6 +176,14 @@ class NewWindows(NewData):
             step_seconds=step_seconds(form.task.step_minutes),
         )  # fmt: skip
         return CohortData(self.names, form.task, {"test": split}, scales["mean"], scales["std"])
+
+    def known(self, data: CohortData) -> CohortData | None:
+        """See :class:`NewData`: the windows that forecast steps of the file alone, as those of training do."""
+        split = data.splits["test"]
+        assert isinstance(split, WindowSplit)
+        assert isinstance(split.count, int)
+        count = split.count - split.output_steps
+        return replace(data, splits={"test": replace(split, count=count)}) if count > 0 else None
 
     def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
         """Return a row for each client, window and step to come.

@@ -132,6 +132,7 @@ class DealtTableSource(TablesOfClients):
                 'public-share; or take set = "table", in which clients scale numbers by their own rows'
             )
         private = [column for own in settings.private.values() for column in own]
+        private += [] if settings.client_column is None else [settings.client_column]
         return LabelledRows.of(public, settings.label, private, settings.table_schema, self._file)
 
     @property
