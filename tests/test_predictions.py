@@ -1,19 +1,15 @@
 """What a run predicts of rows, images and series that look new is as far off as the run says of its own test data."""
 
 import copy
-import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import fedgraph
 from fedgraph.data import open_source, parse_data
-from fedgraph.data.images.digits import read_digits
 from fedgraph.experiment import built_ins
 from fedgraph.strategies.engine.chosen import has_phases
-from fedgraph.support.errors import DataError, RunError
 
 METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))
 AT_SERVER = {"cnfgnn"}  # a part of whose model is at the server
