@@ -16,11 +16,12 @@ from fedgraph.data import Answering, Preprocessing, as_file
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
+from fedgraph.runs.exporting import export
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
 from fedgraph.runs.predicting import Predicted, Predictor
 from fedgraph.runs.reports.words import sentence
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
 
@@ -228,6 +229,30 @@ class Run:
         mean, std = scales["mean"].item(), scales["std"].item()
         return Answering(module, found.form.task, found.input_scale(scales), mean, std).eval()
 
+    def export(self, file: str | Path, client: str | None = None) -> Path:
+        """Write a trained model with its scaling for other programs, ``.onnx`` or ``.safetensors``; return the path.
+
+        It takes values in their own units, as :meth:`module` does; features, classes and units are its metadata.
+
+        Parameters
+        ----------
+        file : str or Path
+            The file: see :func:`fedgraph.runs.exporting.export`.
+        client : str, optional
+            The client whose model it is; by default the global model.
+
+        Raises
+        ------
+        RunError
+            As :meth:`module`, and when the file cannot be of that kind.
+        """
+        module = self.module(client)
+        assert isinstance(module, Answering)
+        place = Path(file)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        export(module, place, {"run": self.folder.name, "method": self.method, "client": client or "all"})
+        return place
+
     def predict(self, data: Any, client: str | None = None, windows: int | None = None) -> pd.DataFrame:
         """Predict new data by the models of the run: each client's by its own, on its own scale.
 
@@ -257,7 +282,7 @@ class Run:
         DataError
             When the data lack something that was there in training, or have something that was not.
         """
-        found = self._predicted(data, client, windows)
+        found = self.predicted(data, client, windows)
         found.table.attrs["notes"] = list(found.notes)
         return found.table
 
@@ -268,15 +293,27 @@ class Run:
         """
         import pandas as pd
 
-        found = self._predicted(data, client, windows)
+        found = self.predicted(data, client, windows)
         if not found.metrics:
             raise RunError("the data do not have what is predicted, so that there is nothing to compare with")
         columns = {name: values.tolist() for name, values in found.metrics.items()}
         return pd.DataFrame(columns, index=pd.Index(found.names, name="client"))
 
-    def _predicted(self, data: Any, client: str | None, windows: int | None) -> Predicted:
+    def predicted(self, data: Any, client: str | None = None, windows: int | None = None) -> Predicted:
+        """Predict new data and measure what is known of it, as :meth:`predict` and :meth:`score` do."""
+        if self.method in ("f3", "f3-forecast"):
+            raise RunError(
+                f"{self.path}: the models of {self.method} stay with their owners, who are asked by "
+                "fedgraph.predict(run, data)"
+            )
         with TemporaryDirectory() as folder:
-            return self._predictor.predict(as_file(data, Path(folder)), client, windows)
+            place = as_file(data, Path(folder))
+            try:
+                return self._predictor.predict(place, client, windows)
+            except DataError as error:
+                if Path(folder) not in place.parents:
+                    raise
+                raise DataError(str(error).replace(str(place), "the data frame"), error.quoted) from None
 
     @cached_property
     def _predictor(self) -> Predictor:
