@@ -298,6 +298,12 @@ _of_run: dict[str, dict[Hashable, Any]] = {}
 """By run, of which there is one, what its nodes in this process have made."""
 
 
+def forget_classes() -> None:
+    """Release all that was made of classes by dotted path, which may be others now, as in a notebook."""
+    forget_cohorts()
+    _source.cache_clear()
+
+
 def forget_cohorts() -> None:
     """Release the clients and models of every experiment that this process has seen; data sets stay."""
     _cohort.cache_clear()

@@ -12,10 +12,18 @@ and ``encoding`` are for tables with columns of many kinds.
 
 from fedgraph.data.as_file import as_file
 from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, SplitName
+from fedgraph.data.data_set import DataSet, Examples
 from fedgraph.data.own import CLIENT, OWN_TITLE, UNNAMED, OwnData
 from fedgraph.data.pooled import pooled
 from fedgraph.data.preprocessing import Answering, Form, InputScale, NewData, Preprocessing
-from fedgraph.data.registry import OF_ONES_OWN, catalogue_entries, open_source, parse_data, settings_by_set
+from fedgraph.data.registry import (
+    OF_ONES_OWN,
+    catalogue_entries,
+    is_own_class,
+    open_source,
+    parse_data,
+    settings_by_set,
+)
 
 __all__ = [
     "CLIENT",
@@ -26,7 +34,9 @@ __all__ = [
     "Answering",
     "Augment",
     "CohortData",
+    "DataSet",
     "DataSource",
+    "Examples",
     "Form",
     "InputScale",
     "NewData",
@@ -36,6 +46,7 @@ __all__ = [
     "SplitName",
     "as_file",
     "catalogue_entries",
+    "is_own_class",
     "open_source",
     "parse_data",
     "pooled",

@@ -15,11 +15,13 @@ from rich.console import Console
 
 from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.clients.app import app as client_app
-from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key, plugin_folders, yardsticks
+from fedgraph.clients.engine.node import forget_classes
+from fedgraph.experiment import Experiment, Overrides, load_experiment, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs import Callback, Comparison, Run, RunFolder, named_code
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
+from fedgraph.starting.given import in_words
 from fedgraph.starting.node_config import told_nodes
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
@@ -52,8 +54,11 @@ def run(
     ----------
     experiment : str, Path or mapping
         Experiment file, by path or, for those that come along, by name such as ``"sfl/digits.toml"``; or its tables.
+        These have data frames and graphs (of NetworkX, PyTorch Geometric or :class:`fedgraph.ClientGraph`) where a file
+        has paths, and classes where it has dotted paths: ``{"data": {"set": Wards}, "model": {"name": Net}}``.
     set : mapping, str or iterable of str, optional
-        Keys to override: ``{"train.learning-rate": 0.05}``, ``"train.learning-rate=0.05"`` or several of these.
+        Keys to override: ``{"train.learning-rate": 0.05}``, ``"train.learning-rate=0.05"`` or several of these; with
+        data frames, graphs and classes too.
     method : str, optional
         Built-in method in place of the one in the experiment.
     strategy : type or str, optional
@@ -195,18 +200,20 @@ def _new_folders(
 ) -> list[RunFolder]:
     """Make a run folder for each method, once all experiments are known to be usable."""
     check_grid(grid)
+    experiment, keys, classes = in_words(experiment, overrides, out)
+    if classes:
+        forget_classes()
     plugins = plugin_folders(experiment)
     add_plugin_paths(plugins)
     paths = [None if method is None else path_of(method) for method in methods]
     client_path = None if client is None else path_of(client)
-    keys = overrides_by_key(overrides)  # for every method, and may be an iterator
     experiments = [load_experiment(experiment, keys, path, client_path) for path in paths]
     experiments += yardsticks(experiments[0], ChosenMethod(experiments[0]).uses_graph)
     if out is not None:
         experiments = [replace(each, output=each.output.model_copy(update={"dir": str(out)})) for each in experiments]
     for each in experiments:
         method = ChosenMethod(each)
-        named = (each.method.strategy, method.client, each.train.function)
+        named = (*named_code(each), method.client)
         for path in named if grid == "flower" else ():
             if path is not None and not is_importable(path):
                 raise ExperimentError(
