@@ -20,9 +20,12 @@ _FOLDER = ".given"
 
 
 def in_words(
-    experiment: str | Path | Mapping[str, Any], overrides: Overrides, out: str | Path | None
-) -> tuple[str | Path | Mapping[str, Any], dict[str, Any], bool]:
-    """Return an experiment and its overrides with paths in place of data frames, graphs and classes.
+    experiment: str | Path | Mapping[str, Any],
+    overrides: Overrides,
+    sites: Mapping[str, Any],
+    out: str | Path | None,
+) -> tuple[str | Path | Mapping[str, Any], dict[str, Any], dict[str, Any], bool]:
+    """Return an experiment, its overrides and sites with paths in place of data frames, graphs and classes.
 
     Data frames and graphs become files in a hidden folder beside the run folders, so that nodes in other processes, and
     a run that is resumed, find them. A graph in place of the table ``[graph]`` is that of a file.
@@ -33,6 +36,8 @@ def in_words(
         As given, or the tables.
     overrides : dict
         By ``table.key``.
+    sites : dict
+        The data of each site, as a path.
     classes : bool
         Whether any class was given.
 
@@ -48,7 +53,8 @@ def in_words(
     plain = {key: writer.plain(value, key) for key, value in keys.items()}
     if isinstance(experiment, Mapping):
         experiment = {name: writer.plain(table, str(name)) for name, table in experiment.items()}
-    return experiment, plain, writer.classes
+    of_sites = {name: writer.plain(value, f"sites.{name}") for name, value in sites.items()}
+    return experiment, plain, of_sites, writer.classes
 
 
 class _Writer:
