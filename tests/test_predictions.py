@@ -10,9 +10,10 @@ import fedgraph
 from fedgraph.data import open_source, parse_data
 from fedgraph.experiment import built_ins
 from fedgraph.strategies.engine.chosen import has_phases
+from fedgraph.support.errors import DataError
 
 METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))
-AT_SERVER = {"cnfgnn"}  # a part of whose model is at the server
+AT_SERVER = {"cnfgnn"}  # a part of whose model is at the server, and which is of series alone
 SETTINGS = {
     "sfl-cold-start": {"cold-below": 1.0},
     "cgsv": {"update-norm": 5.0},
@@ -195,3 +196,24 @@ def test_series(method, scaling, tmp_path, run_experiment):
     own = known[known["client"] == "s2"]
     assert np.abs(own["forecast"] - own["reading"]).mean() == pytest.approx(run.clients.loc["s2", "test/mae"], rel=0.05)
     assert len(run.predict(new, windows=2)) == 4 * 2 * OUTPUT
+
+
+def test_series_whose_windows_a_network_at_the_server_sees_together(tmp_path, run_experiment):
+    frame = sensors(tmp_path / "sensors.csv")
+    data = {"set": "series", "path": str(tmp_path / "sensors.csv"), "input-steps": INPUT, "output-steps": OUTPUT}
+    tables = experiment(data, name="gru")
+    tables["model"]["hidden"] = 6
+    tables["experiment"] |= {"method": "cnfgnn"}
+    tables["cnfgnn"] = {"windows": 64, "server-steps": 3, "hidden": 8}
+    run = fedgraph.load_run(run_experiment(tables).path)
+    first = int(0.9 * len(frame) + 1e-6)
+    # In another order of clients than that of the graph network.
+    new = frame.iloc[first:][["s3", "time", "s0", "s1", "s2"]]
+    found = fedgraph.predict(run, new)
+    windows = len(new) - INPUT - OUTPUT + 1
+    whole = found[found["window"] < windows].dropna(subset="reading")
+    errors = (whole["forecast"] - whole["reading"]).abs().groupby(whole["client"]).mean()
+    assert errors.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
+    with pytest.raises(DataError, match="lacks 's1': all clients of the run are predicted together, s0, s1, s2, s3"):
+        fedgraph.predict(run, new.drop(columns="s1"))
+    assert len(fedgraph.predict(run, new, windows=1)) == 4 * OUTPUT

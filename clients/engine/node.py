@@ -210,11 +210,18 @@ class Node:
                 "node config 'partition-id' deals out the clients of one data set, and 'data' gives this node data of "
                 "its own: name its clients by 'clients' in place of 'partition-id' and 'num-partitions'"
             )
-        if not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
-            named = assignment.data.model_dump(mode="json")
-            # Data of the node's own is opened in place of the experiment's, and a test set that all share beside it.
-            self._check_within(named if self.own is None else named.get("test_path"))
+        named = assignment.data.model_dump(mode="json")
+        # Data of the node's own is opened in place of the experiment's, and a test set that all share beside it.
+        self.check_named(named if self.own is None else named.get("test_path"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
+
+    def check_named(self, value: Any) -> None:
+        """Check files that a request names, unless the node lets experiments name any file of its machine.
+
+        Raises IdentityError for a path that leads out of the data folder.
+        """
+        if not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
+            self._check_within(value)
 
     def _check_within(self, value: Any) -> None:
         """Raise IdentityError for a path in the settings of a data set that leads out of the data folder."""

@@ -54,11 +54,11 @@ def predict(
     graph draws. The frozen models that the run was trained with send embeddings to its fusion model. Results are in a
     run folder of its own, in the folder `predictions` of the run.
 
-    With a run of f3-forecast, windows are forecast that came after those of the run, up to the one that ends with the
-    last reading. New readings stand behind those that were there in training: in the same data file, or in another
-    one with both (--data later.csv). Every node writes a file for each client, here to nodes/forecasts/RUN in
-    the run folder. Its columns are window, time (of the step that is forecast), forecast, reading (where there is one
-    yet) and readings_in_window (how many there are among the steps that the window is forecast from).
+    With a run of f3-forecast, windows are forecast, up to the one that ends with the last reading: those of new
+    readings (--data later.csv), or without --data those behind the readings of training, in the data file of the run.
+    Every node writes a file for each client, here to nodes/forecasts/RUN in the run folder. Its columns are
+    window, time (of the step that is forecast), forecast, reading (where there is one yet) and readings_in_window (how
+    many there are among the steps that the window is forecast from).
 
     With --secret, embeddings are split into shares and the first layer is computed on those, in three exchanges: no
     other node and not the server sees an owner's embedding. Here the nodes of owners also act as aggregators, for a
@@ -157,7 +157,7 @@ def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFol
     if not any(mean is not None for mean in means.values()):
         console.print(
             "There is no reading yet to compare with: new readings stand behind those of training, in the same file or "
-            "in another with both (--data later.csv).", soft_wrap=True, markup=False,
+            "in one of their own (--data later.csv).", soft_wrap=True, markup=False,
         )  # fmt: skip
     for note in summary.get("notes", ()):
         console.print(f"Note: {note}.", markup=False, soft_wrap=True)

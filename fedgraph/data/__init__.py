@@ -15,7 +15,7 @@ from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, S
 from fedgraph.data.data_set import DataSet, Examples
 from fedgraph.data.own import CLIENT, OWN_TITLE, UNNAMED, OwnData
 from fedgraph.data.pooled import pooled
-from fedgraph.data.preprocessing import Answering, Form, InputScale, NewData, Preprocessing
+from fedgraph.data.preprocessing import InputScale, Preprocessing
 from fedgraph.data.registry import (
     OF_ONES_OWN,
     catalogue_entries,
@@ -31,15 +31,12 @@ __all__ = [
     "OWN_TITLE",
     "SPLITS",
     "UNNAMED",
-    "Answering",
     "Augment",
     "CohortData",
     "DataSet",
     "DataSource",
     "Examples",
-    "Form",
     "InputScale",
-    "NewData",
     "OwnData",
     "Preprocessing",
     "Split",

@@ -101,7 +101,7 @@ class NewTensors(NewData):
         """The client."""
         return (self.client,)
 
-    def measured(self, name: str) -> dict[str, Tensor]:
+    def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
         """Raise DataError: only the class knows how a client is scaled."""
         raise DataError("the scale of a new client is up to the class of the data set")
 

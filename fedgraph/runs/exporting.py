@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from fedgraph.data import Answering
+from fedgraph.data.preprocessing import Answering
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import replacing, write_atomically
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from fedgraph.data import Answering, Preprocessing, as_file
+from fedgraph.data import CohortData, Preprocessing, as_file
+from fedgraph.data.preprocessing import Answering, NewData
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
@@ -27,6 +28,14 @@ from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_OF_ALL = {
+    **dict.fromkeys(("f3", "f3-forecast"), "models stay with their owners, who are asked for embeddings"),
+    "cnfgnn": "clients are forecast together, by a network over all of them",
+    "fedngm": "a graphical model predicts any feature, and target has to name it",
+}
+"""Methods whose predictions are not those of single clients' models."""
 
 
 class Run:
@@ -206,7 +215,7 @@ class Run:
 
         It takes values as people have them, in their own units, NaN where missing, ``[batch, *input_shape]``; features
         are in the order of ``summary["task"]["features"]``, and pixels are those of the files. It returns forecasts and
-        numbers in their unit, or the probability of each class (see :class:`fedgraph.data.Answering`).
+        numbers in their unit, or the probability of each class (see :class:`fedgraph.data.preprocessing.Answering`).
 
         Parameters
         ----------
@@ -301,11 +310,8 @@ class Run:
 
     def predicted(self, data: Any, client: str | None = None, windows: int | None = None) -> Predicted:
         """Predict new data and measure what is known of it, as :meth:`predict` and :meth:`score` do."""
-        if self.method in ("f3", "f3-forecast"):
-            raise RunError(
-                f"{self.path}: the models of {self.method} stay with their owners, who are asked by "
-                "fedgraph.predict(run, data)"
-            )
+        if self.method in _OF_ALL:
+            raise RunError(f"{self.path}: {_OF_ALL[self.method]}: fedgraph.predict(run, data) does it")
         with TemporaryDirectory() as folder:
             place = as_file(data, Path(folder))
             try:
@@ -314,6 +320,10 @@ class Run:
                 if Path(folder) not in place.parents:
                     raise
                 raise DataError(str(error).replace(str(place), "the data frame"), error.quoted) from None
+
+    def read(self, place: Path, names: Sequence[str]) -> tuple[NewData, CohortData]:
+        """Read and scale new data of these clients, all in this order, as :class:`Predictor` does."""
+        return self._predictor.read(place, names)
 
     @cached_property
     def _predictor(self) -> Predictor:

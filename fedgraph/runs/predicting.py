@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedgraph.data import UNNAMED, CohortData, NewData, Preprocessing
-from fedgraph.data.preprocessing import stacked
+from fedgraph.data import UNNAMED, CohortData, Preprocessing
+from fedgraph.data.preprocessing import NewData, latest, stacked
 from fedgraph.runs.models import RunModels
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.training import Cohort, TrainSettings
@@ -43,6 +43,40 @@ class Predicted:
     metrics: Mapping[str, Tensor]
     names: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        new: NewData,
+        data: CohortData,
+        models: Tensor,
+        cohort: Callable[[CohortData], Cohort],
+        horizons: Sequence[int],
+        notes: Sequence[str] = (),
+    ) -> Predicted:
+        """Predict new data, and measure what is known of them.
+
+        Parameters
+        ----------
+        new : NewData
+            What was read.
+        data : CohortData
+            The same, scaled.
+        models : Tensor
+            Of its clients, ``[clients, parameters]``.
+        cohort : callable
+            Makes clients of data, or of a part of it.
+        horizons : sequence of int
+            Forecast steps that are measured by themselves.
+        notes : sequence of str
+            What one should know.
+        """
+        outputs = cohort(data).predict(models, "test")
+        known, metrics = new.known(data), dict[str, Tensor]()
+        if known is not None:
+            measured = cohort(known).evaluate(models, "test", horizons)
+            metrics = {name: values for name, values in measured.items() if not values.isnan().all()}
+        return cls(new.answers(data, outputs), metrics, new.names, tuple(dict.fromkeys(notes)))
 
 
 @dataclass(frozen=True)
@@ -91,16 +125,31 @@ class Predictor:
         for name in new.names:
             rows.append(self._row(name, notes))
             scales.append(self._scales(name, new))
-        data = new.cohort(stacked(scales))
-        if windows is not None:
-            data = _latest(data, windows)
-        models, train = torch.stack(rows), TrainSettings()
-        outputs = Cohort(self.models.stacked, data, train, 0).predict(models, "test")
-        known, metrics = new.known(data), dict[str, Tensor]()
-        if known is not None:
-            measured = Cohort(self.models.stacked, known, train, 0).evaluate(models, "test", self.horizons)
-            metrics = {name: values for name, values in measured.items() if not values.isnan().all()}
-        return Predicted(new.answers(data, outputs), metrics, new.names, tuple(dict.fromkeys(notes)))
+        data = latest(new.cohort(stacked(scales)), windows)
+
+        def cohort(data: CohortData) -> Cohort:
+            return Cohort(self.models.stacked, data, TrainSettings(), 0)
+
+        return Predicted.of(new, data, torch.stack(rows), cohort, self.horizons, notes)
+
+    def read(self, place: Path, names: Sequence[str]) -> tuple[NewData, CohortData]:
+        """Read and scale the data of these clients, all of them and in this order.
+
+        Raises
+        ------
+        DataError
+            When the file lacks one, or has others.
+        """
+        if not self.preprocessing:
+            raise RunError(no_preprocessing(self.models, None))
+        new = next(iter(self.preprocessing.values())).form.read(place, None)
+        lacking = [name for name in names if name not in new.names]
+        others = [name for name in new.names if name not in names]
+        if lacking or others:
+            told = f"lacks '{lacking[0]}'" if lacking else f"has '{others[0]}', who was not in the run"
+            raise DataError(f"{place} {told}: all clients of the run are predicted together, {', '.join(names[:8])}")
+        new = new.in_order(names)
+        return new, new.cohort(stacked([self._scales(name, new) for name in names]))
 
     def scales_of(self, client: str | None) -> tuple[Preprocessing, dict[str, Tensor]]:
         """Return form and scales for the module of a client, or of the global model, for which all have to be alike.
@@ -139,8 +188,10 @@ class Predictor:
     def _scales(self, name: str, new: NewData) -> dict[str, Tensor]:
         if name in self.preprocessing:
             return self.preprocessing[name].of(name)
+        if name in self.models:
+            raise RunError(no_preprocessing(self.models, name))
         try:
-            return new.measured(name)
+            return new.measured(name, next(iter(self.preprocessing.values())).any())
         except DataError as error:
             raise DataError(
                 f"{error}: name the client whose data it is (client), one of {self.models.some()}"
@@ -157,10 +208,3 @@ def no_preprocessing(models: RunModels, client: str | None) -> str:
         f"{models.path / 'nodes' / place}, beside what other nodes have there, or predict on the node, with a copy of "
         "this run folder. Runs of older versions have not kept it, nor do data sets that do not say it"
     )
-
-
-def _latest(data: CohortData, windows: int) -> CohortData:
-    split = data.splits["test"]
-    if not hasattr(split, "latest"):
-        raise DataError("windows is about time series: leave it out")
-    return replace(data, splits={"test": split.latest(windows)})

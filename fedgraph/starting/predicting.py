@@ -14,18 +14,22 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 from rich.console import Console
 
+from fedgraph.algorithms.cnfgnn import CNFGNNSettings, graph_network, with_graph_embeddings
 from fedgraph.algorithms.f3_forecast_settings import EncoderSettings
-from fedgraph.data import as_file
+from fedgraph.data import CohortData, as_file
 from fedgraph.data.columns import read_table
 from fedgraph.data.owners import SampleSplit
+from fedgraph.data.preprocessing import latest
 from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
-from fedgraph.runs import Run, RunFolder
+from fedgraph.models import ContextForecaster, parse_model
+from fedgraph.runs import Predicted, Run, RunFolder
 from fedgraph.starting.running import check_grid, run_one
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.files import file_name
+from fedgraph.support.files import file_name, load_state
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.settings import selected
+from fedgraph.support.settings import parse, selected
+from fedgraph.training import Cohort, TrainSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +63,8 @@ def predict(
     run : Run, RunFolder, str or Path
         A finished run, or its folder.
     data : data frame, array, str or Path, optional
-        New data, with the columns of training in any order; for ``f3-forecast`` those of training and later ones behind
-        them. Without it, those of the run.
+        New data, with the columns of training in any order. Without it, those of the run: of ``f3`` the samples
+        without a label, of ``f3-forecast`` the windows behind those of training.
     client : str, optional
         The client whose data it is, where the data do not say so.
     target : str, optional
@@ -131,7 +135,7 @@ def predicted(
         return _of_graphical_model(run, data, target)
     if target is not None:
         raise RunError(f"target is about runs of fedngm, and this is one of {run.method}: leave it out")
-    found = run.predicted(data, client, windows)
+    found = _of_cnfgnn(run, data, windows) if run.method == "cnfgnn" else run.predicted(data, client, windows)
     means = {name: float(values.nanmean()) for name, values in found.metrics.items()}
     return found.table, means, list(found.notes)
 
@@ -143,10 +147,28 @@ _NO_MODEL = {
     "writes what it forecasts of the test windows",
     "vfl": "the models of the owners go on changing with the fusion model and stay with their nodes, and no run keeps "
     'them for new samples: method = "f3" leaves frozen models, and predicts new samples by them',
-    "cnfgnn": "a part of each client's model is at the server, and forecasts need the hidden states of all clients at "
-    'once; [evaluation] forecasts = "csv" writes those of the test windows',
 }
 """Why there is nothing to predict with, and what to do, by method."""
+
+
+def _of_cnfgnn(run: Run, data: Any, windows: int | None) -> Predicted:
+    """Forecast series of all clients, whose windows the graph network of the run sees side by side."""
+    experiment, names = run.experiment, list(run.models)
+    settings = parse(CNFGNNSettings, experiment.method_table, "[cnfgnn]")
+    model = ContextForecaster(parse_model(experiment.model), run.models.task)
+    row = run.models.shared
+    assert row is not None
+    models = model.layout.row(row).expand(len(names), -1)
+    network = graph_network(model.context_size, settings, experiment.experiment.seed, run.graph)
+    weights = load_state(run.folder.checkpoint)["strategy"]["network"]
+    with TemporaryDirectory() as folder:
+        new, scaled = run.read(as_file(data, Path(folder)), names)
+
+    def cohort(part: CohortData) -> Cohort:
+        alone = Cohort(model, part, TrainSettings(), 0)
+        return with_graph_embeddings(alone, model, models, network, weights)
+
+    return Predicted.of(new, latest(scaled, windows), models, cohort, experiment.evaluation.horizons or (), new.notes)
 
 
 def _of_graphical_model(run: Run, data: Any, target: str | None) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
@@ -172,6 +194,8 @@ def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:
     """Return the key that names new data of a run of F3, without labels: what has one is not new to it."""
     folder = trained.path / "predictions" / "data"
     place = as_file(data, folder, f"new-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
+    if _method_of(trained) == "f3-forecast":
+        return "f3-forecast-inference.data", str(place)
     settings: Any = load_experiment(trained.path / "experiment.toml").data
     label = getattr(settings, "label", None)
     if label is None or not hasattr(settings, "delimiter"):

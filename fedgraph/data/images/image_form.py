@@ -117,7 +117,7 @@ class NewImages(NewData):
         """What is predicted."""
         return self.form.task
 
-    def measured(self, name: str) -> dict[str, Tensor]:
+    def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
         """Return the scale that all clients have."""
         return self.form.preprocessing([name]).of(name)
 

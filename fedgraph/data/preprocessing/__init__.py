@@ -5,7 +5,7 @@ and predictions, modules and exported files use it: files and scales are read in
 """
 
 from fedgraph.data.preprocessing.module import Answering
-from fedgraph.data.preprocessing.preprocessing import Form, NewData, Preprocessing, label_answers, stacked
+from fedgraph.data.preprocessing.preprocessing import Form, NewData, Preprocessing, label_answers, latest, stacked
 from fedgraph.data.preprocessing.scale import InputScale
 
-__all__ = ["Answering", "Form", "InputScale", "NewData", "Preprocessing", "label_answers", "stacked"]
+__all__ = ["Answering", "Form", "InputScale", "NewData", "Preprocessing", "label_answers", "latest", "stacked"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,8 +46,10 @@ class NewData(ABC):
     notes: tuple[str, ...] = ()
 
     @abstractmethod
-    def measured(self, name: str) -> dict[str, Tensor]:
+    def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
         """Measure the scales of one client on this data, for a client that the run does not know; without client axis.
+
+        What all clients have in common is as in the scales ``like``, of a client of the run.
 
         Raises
         ------
@@ -62,6 +64,10 @@ class NewData(ABC):
     def known(self, data: CohortData) -> CohortData | None:
         """Return the part of what :meth:`cohort` returned that predictions can be compared with; None without any."""
         return data
+
+    def in_order(self, names: Sequence[str]) -> NewData:
+        """Return the same data with its clients in another order."""
+        raise DataError("data of this kind have no clients that are predicted together")
 
     @abstractmethod
     def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
@@ -130,6 +136,10 @@ class Preprocessing:
         """Return the scales of one client, without client axis."""
         row = self.names.index(client)
         return {name: values[row] for name, values in self.scales.items()}
+
+    def any(self) -> dict[str, Tensor]:
+        """Return the scales of the first client."""
+        return self.of(self.names[0])
 
     @staticmethod
     def input_scale(scales: Scales) -> InputScale:
@@ -207,3 +217,13 @@ def label_answers(task: TaskSpec, outputs: Tensor, targets: Tensor | None) -> di
         **predicted,
         **{f"probability {name}": probabilities[:, place].tolist() for place, name in enumerate(names)},
     }
+
+
+def latest(data: CohortData, windows: int | None) -> CohortData:
+    """Return new data with the latest windows, at most so many. Raises DataError for data that are no time series."""
+    if windows is None:
+        return data
+    split: Any = data.splits["test"]
+    if not hasattr(split, "latest"):
+        raise DataError("windows is about time series: leave it out")
+    return replace(data, splits={"test": split.latest(windows)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,7 +141,7 @@ class NewWindows(NewData):
         """The clients whose series these are."""
         return self.table.names
 
-    def measured(self, name: str) -> dict[str, Tensor]:
+    def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
         """Measure the scale of a client, and its profile, on what it has read, as in training on the training part."""
         row, settings, target = self.table.names.index(name), self.form.settings, self.form.target
         values, valid = self.table.values[row : row + 1], self.valid[row : row + 1]
@@ -152,6 +152,8 @@ class NewWindows(NewData):
         if settings.scaling == "none":
             scales = scales_of(np.zeros_like(mean), np.ones_like(std), mean, target)
         else:
+            if settings.scaling == "pooled":
+                mean[:, target], std[:, target] = like["mean"].item(), like["std"].item()
             scales = scales_of(mean, std, np.zeros_like(mean), target)
         more = len(self.form.task.features) - len(self.form.readings)
         profile = None
@@ -159,6 +161,12 @@ class NewWindows(NewData):
             series = scaled_series(values, valid, scales)
             profile = WeeklyProfile.of(series[..., target], valid[..., target], self.seconds)
         return {name: value[0] for name, value in with_profile(scales, more, profile).items()}
+
+    def in_order(self, names: Sequence[str]) -> NewWindows:
+        """See :class:`NewData`."""
+        rows = [self.names.index(name) for name in names]
+        table = replace(self.table, names=tuple(names), values=self.table.values[rows])
+        return replace(self, table=table, valid=self.valid[rows])
 
     def cohort(self, scales: Scales) -> CohortData:
         """See :class:`NewData`: all windows, up to the one that forecasts the steps behind the last."""
@@ -253,7 +261,7 @@ def with_profile(scales: Mapping[str, Tensor], covariates: int, profile: WeeklyP
         found[name] = torch.cat([scales[name], more], 1)
     if profile is not None:
         slots = np.broadcast_to(profile.slots, profile.sums.shape)
-        arrays = (slots.copy(), profile.sums, profile.counts, profile.flat)
+        arrays = (slots.astype(np.int32), profile.sums, profile.counts.astype(np.float32), profile.flat)
         found |= {name: torch.from_numpy(array) for name, array in zip(_PROFILE, arrays, strict=True)}
     return found
 
@@ -265,7 +273,7 @@ def profile_in(scales: Scales) -> WeeklyProfile | None:
     slots, sums, counts, flat = (scales[name].numpy() for name in _PROFILE)
     if (slots != slots[0]).any():
         raise DataError("these clients were read at different times of the week: predict one after the other (client)")
-    return WeeklyProfile(slots[0], sums, counts, flat)
+    return WeeklyProfile(slots[0].astype(np.int64), sums, counts.astype(np.float64), flat)
 
 
 def resolve_step_minutes(table: SeriesTable, settings: WindowSettings) -> float:

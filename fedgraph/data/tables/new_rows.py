@@ -59,7 +59,7 @@ class NewRows(NewData):
         """The clients whose rows these are."""
         return tuple(self.rows)
 
-    def measured(self, name: str) -> dict[str, Tensor]:
+    def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
         """See :class:`NewData`."""
         own = self.rows[name]
         try:
