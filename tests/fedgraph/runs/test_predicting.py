@@ -207,3 +207,70 @@ def test_a_forecaster_as_onnx(model, tmp_path, road_tables, run_experiment):
     with torch.no_grad():
         assert np.allclose(answers, run.module("middle")(torch.from_numpy(values)).numpy(), atol=1e-4)
     assert 30 < answers.mean() < 70
+
+
+def test_a_sensor_that_the_run_does_not_know_is_on_the_scale_of_all_where_all_have_one(tmp_path, run_experiment):
+    random = np.random.default_rng(0)
+    index = pd.date_range("2024-01-01", periods=300, freq="h", name="time")
+    frame = pd.DataFrame({name: random.normal(50, 5, 300) for name in "abc"}, index=index)
+    frame.to_csv(tmp_path / "series.csv")
+    tables = tables_of(tmp_path / "series.csv")
+    for scaling in ("pooled", "client"):
+        tables["data"] = {"set": "series", "path": str(tmp_path / "series.csv"), "input-steps": 4, "output-steps": 2,
+                          "scaling": scaling}  # fmt: skip
+        run = fedgraph.load_run(run_experiment(tables).path)
+        # Two constants: around the mean of all, by a model that has hardly trained, or around their own.
+        stranger = pd.DataFrame({"low": [20.0] * 12, "high": [80.0] * 12}, index=index[:12])
+        found = run.predict(stranger)
+        mean = found.groupby("client")["forecast"].mean()
+        assert any("'low' was not in the run" in note for note in found.attrs["notes"])
+        expected, within = ([50, 50], 12) if scaling == "pooled" else ([80, 20], 2)
+        assert np.allclose(mean, expected, atol=within), scaling
+    with pytest.raises(DataError, match=r"'low' has 5 readings, too few to measure a scale on; it takes 6"):
+        run.predict(stranger.iloc[:5])
+    with pytest.raises(DataError, match=r"the data frame: has 3 time steps, and a forecast is made from 4"):
+        run.predict(stranger.iloc[:3])
+    apart = stranger.set_axis(pd.date_range("2024-01-01", periods=12, freq="5min", name="time"))
+    with pytest.raises(DataError, match=r"its steps are 5 minutes apart, and those of training were 60"):
+        run.predict(apart)
+
+
+def test_images_in_a_folder_with_classes_and_without(tmp_path, run_experiment):
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    for place in range(40):
+        kind = ("dark", "light")[place % 2]
+        (tmp_path / "scans" / kind).mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 100, (6, 6)) + 150 * (place % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "scans" / kind / f"{place:02d}.png")
+    tables = tables_of(tmp_path)
+    tables["data"] = {"set": "images", "path": str(tmp_path / "scans"), "classes": ["dark", "light"], "size": 6,
+                      "channels": 1, "clients": 2, "layout": "flat"}  # fmt: skip
+    tables["experiment"]["rounds"] = 20
+    tables["train"]["learning-rate"] = 0.3
+    run = fedgraph.load_run(run_experiment(tables).path)
+    new = tmp_path / "new"
+    new.mkdir()
+    Image.fromarray(np.full((6, 6), 240, np.uint8)).save(new / "b.png")
+    Image.fromarray(np.full((12, 12), 20, np.uint8)).save(new / "a.png")
+    found = run.predict(new, client="client-0")
+    assert found[["image", "predicted"]].values.tolist() == [["a.png", "dark"], ["b.png", "light"]]
+    assert "label" not in found
+    labelled = run.predict(tmp_path / "scans", client="client-1")
+    assert set(labelled["label"]) == {"dark", "light"}
+    assert run.score(tmp_path / "scans", client="client-1").loc["client-1", "accuracy"] == pytest.approx(
+        (labelled["label"] == labelled["predicted"]).mean()
+    )
+    # Pixels as they are in files, and by nobody's model in particular.
+    values = torch.tensor([[240.0] * 36, [20.0] * 36])
+    assert run.module("client-0")(values).argmax(1).tolist() == run.module()(values).argmax(1).tolist() == [1, 0]
+    assert any("no client is named" in note for note in run.predict(new).attrs["notes"])
+
+
+def test_pixels_on_another_scale_than_those_of_training(digits_tables, run_experiment, tmp_path):
+    run = fedgraph.load_run(run_experiment(digits_tables).path)
+    with pytest.raises(DataError, match=r"pixels up to 255, and those of training are from 0 to 16"):
+        run.predict(np.full((2, 8, 8), 255, dtype=np.uint8), client="client-0")
+    with pytest.raises(DataError, match=r"windows is about time series"):
+        run.predict(np.zeros((2, 8, 8), dtype=np.uint8), client="client-0", windows=3)
