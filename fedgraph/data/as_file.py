@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from torch import Tensor
 
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import replacing
@@ -22,9 +23,10 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
 
     Parameters
     ----------
-    data : str, Path, data frame or array
+    data : str, Path, data frame, array or Tensor
         A data frame of pandas becomes a Parquet file, with its index as the first column where that is not just
-        numbers; of other libraries, whatever hands its columns to Arrow. An array of bytes is of images.
+        numbers; of other libraries, whatever hands its columns to Arrow. An array, or a tensor, is one of images, or of
+        the inputs of a data set of one's own.
     folder : Path
         Where the file is written.
     name : str
@@ -38,6 +40,7 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     if isinstance(data, str | PathLike):
         return Path(data)
     folder.mkdir(parents=True, exist_ok=True)
+    data = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
     if isinstance(data, np.ndarray):
         file = folder / f"{name}.npz"
         with replacing(file) as temporary, temporary.open("wb") as stream:

@@ -191,7 +191,7 @@ class Predictor:
         if name in self.models:
             raise RunError(no_preprocessing(self.models, name))
         try:
-            return new.measured(name, next(iter(self.preprocessing.values())).any())
+            return new.measured(name, next(iter(self.preprocessing.values())).first())
         except DataError as error:
             raise DataError(
                 f"{error}: name the client whose data it is (client), one of {self.models.some()}"

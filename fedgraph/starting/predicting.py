@@ -197,6 +197,11 @@ def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:
     if _method_of(trained) == "f3-forecast":
         return "f3-forecast-inference.data", str(place)
     settings: Any = load_experiment(trained.path / "experiment.toml").data
+    if not hasattr(settings, "path"):
+        raise ExperimentError(
+            f"[data] set '{settings.set}' reads no file of one's own, so that there is no other one to predict: "
+            "--samples new, train, validation or test are those of the set"
+        )
     label = getattr(settings, "label", None)
     if label is None or not hasattr(settings, "delimiter"):
         return "data.path", str(place)

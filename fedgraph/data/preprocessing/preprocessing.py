@@ -137,7 +137,7 @@ class Preprocessing:
         row = self.names.index(client)
         return {name: values[row] for name, values in self.scales.items()}
 
-    def any(self) -> dict[str, Tensor]:
+    def first(self) -> dict[str, Tensor]:
         """Return the scales of the first client."""
         return self.of(self.names[0])
 
@@ -165,6 +165,8 @@ class Preprocessing:
                 head = stream.metadata()
                 scales = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             kind: Any = load_object(head["form"], "the preprocessing of the run")
+            if not (isinstance(kind, type) and issubclass(kind, Form)):
+                raise TypeError(f"{head['form']} is no form of data")
             return cls(kind.model_validate_json(head["settings"]), tuple(json.loads(head["clients"])), scales)
         except (KeyError, ValueError, OSError, TypeError) as error:
             raise RunError(f"{file} cannot be read: {error}") from None

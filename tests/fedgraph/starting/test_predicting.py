@@ -106,6 +106,12 @@ def test_methods_that_leave_nothing_to_predict_with_say_so(method, why, road_tab
         fedgraph.predict(run, road_tables["data"]["path"])
 
 
+def test_a_set_without_files_has_no_other_file_to_predict(patches_tables, run_experiment, tmp_path):
+    folder = run_experiment(patches_tables)
+    with pytest.raises(ExperimentError, match="set 'image-patches' reads no file of one's own.*--samples new"):
+        fedgraph.predict(folder, tmp_path / "new.npz", progress=False)
+
+
 def test_owners_whose_models_go_on_changing(people, tmp_path):
     frame, tables = people
     tables = {**tables, "experiment": {"method": "vfl"}, "vfl": {"epochs": 1, "hidden": 4}}
