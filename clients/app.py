@@ -14,7 +14,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.limits import check_allowed, check_noise, count_message
+from fedgraph.clients.engine.limits import check_allowed, check_data_allowed, check_noise, count_message
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.messages import (
@@ -158,6 +158,7 @@ def _client_class(path: str, assignment: Assignment) -> Any:
 
 def _work(message: Message, node: Node) -> RecordDict:
     path, experiment = _head(message)
+    check_data_allowed(node, experiment)
     assignment = Assignment.of(experiment)
     check_allowed(node, path, assignment)
     threads = min(assignment.train.threads, _MOST_THREADS)
@@ -170,6 +171,7 @@ def _work(message: Message, node: Node) -> RecordDict:
 
 def _identity(message: Message, node: Node) -> Identity:
     path, experiment = _head(message)
+    check_data_allowed(node, experiment)
     assignment = Assignment.of(experiment)
     check_allowed(node, path, assignment)
     clients = tuple(sorted(node.hosted(assignment)))

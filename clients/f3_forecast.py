@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -18,12 +19,14 @@ from torch.nn.functional import pad
 from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, LATEST_READINGS, EncoderSettings, LaterWindowsSettings
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts, evaluate_splits
 from fedgraph.clients.engine.node import Node
-from fedgraph.data import SPLITS, SplitName
+from fedgraph.data import SPLITS, CohortData, Preprocessing, SplitName
+from fedgraph.data.preprocessing import latest, stacked
 from fedgraph.data.series import WindowedSource, readings_in_windows, starts_of, steps_of
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
 from fedgraph.support.errors import DataError, ReplyError
+from fedgraph.support.files import file_name
 from fedgraph.training import ClientState, Cohort
 from fedgraph.training.forecasting import (
     cohort_of_embeddings,
@@ -31,6 +34,12 @@ from fedgraph.training.forecasting import (
     in_unit,
     targets_of,
 )
+
+
+def _preprocessing_of(node: Node, run: str) -> Path:
+    """Return where a node keeps how data become inputs, beside the encoders of a run."""
+    return node.model_dir / "forecasting" / file_name(run) / Preprocessing.FOLDER
+
 
 _ROUND = 1
 """The only one of these runs."""
@@ -116,6 +125,8 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         data = cohort.data
         steps = torch.full((len(encoders),), float(steps_of(data.splits["train"])), dtype=torch.float64)
         self.keep("encoder", {"parameters": encoders})
+        if data.preprocessing is not None:
+            data.preprocessing.write(_preprocessing_of(self.node, self.request.run))
         self.keep("scale", {"steps": steps, "mean": data.mean.double(), "std": data.std.double()})
         arrays: dict[str, Tensor] = {}
         for split in SPLITS:
@@ -212,6 +223,28 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
     @cached_property
     def cohort(self) -> Cohort:
         """The clients, with their latest windows as the split ``test``."""
+        assignment = self.assignment
+        data = self._behind_training() if self.settings.data is None else self._new(self.settings.data)
+        model = build(ModelChoice.of(assignment.model).tables[0], data.task)
+        return Cohort(model, data, assignment.train, assignment.seed)
+
+    def _new(self, path: str) -> CohortData:
+        """Read a file of new readings, on the scales that the run has kept."""
+        self.node.check_named(path)
+        kept = Preprocessing.by_client(_preprocessing_of(self.node, self.request.run))
+        clients = self.request.clients
+        lost = [name for name in clients if name not in kept]
+        if lost:
+            raise ReplyError(f"this node has not kept how {lost[0]} was scaled in training: folder model-dir")
+        new = kept[clients[0]].form.read(self.node.data_dir / Path(path).expanduser(), None)
+        lacking = [name for name in clients if name not in new.names]
+        if lacking:
+            raise DataError(f"{path} has no readings of {', '.join(lacking[:8])}, who took part in the run")
+        data = new.in_order(clients).cohort(stacked([kept[name].of(name) for name in clients]))
+        return latest(data, self.settings.windows)
+
+    def _behind_training(self) -> CohortData:
+        """Read the windows behind those of training, which must be as they were."""
         known = self.kept("scale", {name: torch.tensor(torch.nan).double() for name in ("steps", "mean", "std")})
         steps = known["steps"].unique()
         if len(steps) > 1:
@@ -219,7 +252,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         source = self.node.source(self.assignment)
         if not isinstance(source, WindowedSource):
             raise ReplyError("this data has no windows of time series")
-        clients, assignment = self.request.clients, self.assignment
+        clients = self.request.clients
         data = source.load_later(clients, int(steps), self.settings.windows)
         others = [
             name
@@ -233,8 +266,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
                 f"the first {int(steps)} time steps{whose} are not those of training: leave those in the file, and "
                 "add new ones behind them"
             )
-        model = build(ModelChoice.of(assignment.model).tables[0], data.task)
-        return Cohort(model, data, assignment.train, assignment.seed)
+        return data
 
     def reply(self) -> WorkReply:
         """Send embeddings, or take forecasts."""

@@ -103,12 +103,12 @@ def test_they_are_sent_once_and_belong_to_every_model(method, tables, run_experi
     assert sent.frozen == ({} if personal else dict.fromkeys(sent.frozen, 1))
     assert len(sent.frozen) == (0 if personal else nodes)
     assert sent.largest <= TRAINED
-    first = run.module("client-0").state_dict()
+    first = run.module("client-0", raw=False).state_dict()
     for client in run.models:
-        state = run.module(client).state_dict()
+        state = run.module(client, raw=False).state_dict()
         assert all(torch.equal(state[name], first[name]) for name in ("body.weight", "body.bias"))
     if run.global_model is not None and method not in ("fedper", "lg-fedavg"):
-        assert torch.equal(run.module().body.weight, first["body.weight"])
+        assert torch.equal(run.module(raw=False).body.weight, first["body.weight"])
 
 
 def test_the_weights_are_those_of_a_run_that_sends_them_each_time(tables, run_experiment, monkeypatch):

@@ -54,7 +54,7 @@ def losses(run, data_dir):
         split = source.load([name]).splits["test"]
         batch = split.batch(torch.arange(int(split.num_examples[0]))[None])
         with torch.no_grad():
-            found[name] = float(cross_entropy(run.module(name)(batch.inputs[0]), batch.targets[0]))
+            found[name] = float(cross_entropy(run.module(name, raw=False)(batch.inputs[0]), batch.targets[0]))
     return found
 
 

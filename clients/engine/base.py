@@ -141,7 +141,7 @@ class CohortClient(Configured[S]):
     divides: ClassVar[bool] = True
     terms: ClassVar[frozenset[str]] = frozenset()
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
-    keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
+    keeps: ClassVar[tuple[str, ...]] = ("labels", "the scales of the data", "moments of the optimiser")
     joins_frozen: ClassVar[bool] = True
     kept_models: tuple[str, ...] = ()
     frozen: Tensor | None = None
@@ -190,6 +190,7 @@ class CohortClient(Configured[S]):
                 return lacking()
             if len(served.frozen) != served.layers.fixed.num_parameters:
                 raise ReplyError("the request has other frozen layers than the model of this node")
+        node.keep_preprocessing(request.run, request.experiment, request.clients)
         return served.reply().pack()
 
     def reply(self) -> WorkReply:

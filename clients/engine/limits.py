@@ -8,12 +8,13 @@ from typing import Any
 
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
+from fedgraph.data import is_own_class
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
 from fedgraph.support.errors import IdentityError
 from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.settings import parse
-from fedgraph.support.untrusted import in_short
+from fedgraph.support.untrusted import in_short, read_json
 
 _COUNTED = "answered"
 
@@ -43,6 +44,24 @@ def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
                     f"this node does not run {key} = '{in_short(path, 100)}': its node config allows "
                     f"{', '.join(patterns)}"
                 )
+
+
+def check_data_allowed(node: Node, experiment: str) -> None:
+    """Check, before it is imported, that the node config allows the class of a data set that the server names.
+
+    Raises
+    ------
+    IdentityError
+        When node config ``allow`` lists others.
+    """
+    patterns = listed(str(node.config.get("allow", "")))
+    data = read_json(experiment, "the experiment of the request").get("data")
+    named = data.get("set") if isinstance(data, dict) else None
+    if patterns and is_own_class(named) and not any(fnmatchcase(str(named), pattern) for pattern in patterns):
+        raise IdentityError(
+            f"this node does not run [data] set = '{in_short(str(named), 100)}': its node config allows "
+            f"{', '.join(patterns)}"
+        )
 
 
 def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:

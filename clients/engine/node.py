@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from flwr.app import Context
 
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.data import CLIENT, DataSource, OwnData, open_source, parse_data
+from fedgraph.data import CLIENT, DataSource, OwnData, Preprocessing, open_source, parse_data
 from fedgraph.data.series import shares_scales
 from fedgraph.federation import hosted_clients, listed, named_clients, prove
 from fedgraph.models import ModelChoice
@@ -22,7 +23,9 @@ from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, IdentityError
 from fedgraph.support.files import file_name
 from fedgraph.support.untrusted import read_json
-from fedgraph.training import ClientState, Cohort
+from fedgraph.training import ClientState, Cohort, state_folder
+
+log = logging.getLogger("fedgraph")
 
 Prepared = TypeVar("Prepared")
 
@@ -35,12 +38,6 @@ _CONFIG = "FEDGRAPH_NODE_CONFIG"
 _ANY_FILES = "FEDGRAPH_ANY_FILES"
 
 _PREPARED_KEPT = 4
-
-
-def state_folder(config: Mapping[str, Any]) -> Path:
-    """Return the state folder of a node with this node config."""
-    state = config.get("state-dir") or os.environ.get("FEDGRAPH_STATE") or Path.home() / ".fedgraph" / "state"
-    return Path(str(state)).expanduser()
 
 
 @dataclass(frozen=True)
@@ -213,11 +210,18 @@ class Node:
                 "node config 'partition-id' deals out the clients of one data set, and 'data' gives this node data of "
                 "its own: name its clients by 'clients' in place of 'partition-id' and 'num-partitions'"
             )
-        if not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
-            named = assignment.data.model_dump(mode="json")
-            # Data of the node's own is opened in place of the experiment's, and a test set that all share beside it.
-            self._check_within(named if self.own is None else named.get("test_path"))
+        named = assignment.data.model_dump(mode="json")
+        # Data of the node's own is opened in place of the experiment's, and a test set that all share beside it.
+        self.check_named(named if self.own is None else named.get("test_path"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
+
+    def check_named(self, value: Any) -> None:
+        """Check files that a request names, unless the node lets experiments name any file of its machine.
+
+        Raises IdentityError for a path that leads out of the data folder.
+        """
+        if not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
+            self._check_within(value)
 
     def _check_within(self, value: Any) -> None:
         """Raise IdentityError for a path in the settings of a data set that leads out of the data folder."""
@@ -278,6 +282,19 @@ class Node:
         found: Prepared = _of_run[run][place]
         return found
 
+    def keep_preprocessing(self, run: str, experiment: str, clients: tuple[str, ...]) -> None:
+        """Keep, once per run, how data of clients become inputs of their models: predictions need it after the run."""
+
+        def keep() -> None:
+            found = self.cohort(experiment, clients).data.preprocessing
+            try:
+                if found is not None:
+                    found.write(self.state_dir / file_name(run) / Preprocessing.FOLDER)
+            except OSError as error:
+                log.warning("the scales of the data are not kept, and nothing can be predicted later: %s", error)
+
+        self.once_per_run(run, (Preprocessing.FOLDER, self.state_dir, clients), keep)
+
     def state(self, run: str, purpose: str) -> ClientState:
         """Return the state that clients of this node keep during a run for one purpose, such as ``optimiser``."""
         return ClientState(self.state_dir, run, purpose)
@@ -286,6 +303,12 @@ class Node:
 _prepared: dict[Hashable, Any] = {}
 _of_run: dict[str, dict[Hashable, Any]] = {}
 """By run, of which there is one, what its nodes in this process have made."""
+
+
+def forget_classes() -> None:
+    """Release all that was made of classes by dotted path, which may be others now, as in a notebook."""
+    forget_cohorts()
+    _source.cache_clear()
 
 
 def forget_cohorts() -> None:

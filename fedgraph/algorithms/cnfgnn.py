@@ -22,12 +22,14 @@ from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.fusion.forecasting import GraphNetwork
+from fedgraph.graph import ClientGraph
 from fedgraph.models import ContextForecaster, Layout, parse_model
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed, generator
 from fedgraph.support.settings import Settings
 from fedgraph.support.threads import pinned_threads
-from fedgraph.training import Optimiser, TrainSettings, fresh_state
+from fedgraph.training import Cohort, Optimiser, TrainSettings, fresh_state
+from fedgraph.training.forecasting import cohort_with_context, hidden_states
 
 _AT_ONCE = 64
 _TRAINING = TrainSettings(optimizer="adam")
@@ -194,10 +196,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
 
     def network(self, clients: Clients) -> GraphNetwork:
         """Return the graph network, as it is drawn."""
-        size, settings = self.own_model(clients.facts).context_size, self.settings
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(derive_seed(clients.seed, "graph network"))
-            return GraphNetwork(size, settings.hidden, settings.layers, clients.graph)
+        return graph_network(self.own_model(clients.facts).context_size, self.settings, clients.seed, clients.graph)
 
     def trained(self, clients: Clients, state: State, network: GraphNetwork, number: int) -> Asking[Mapping[str, Any]]:
         """Train the graph network on the windows that were encoded last, with gradients that clients send."""
@@ -224,6 +223,43 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         """Return how many parameters the graph network has, and why a client's model is none by itself."""
         why = "a client forecasts with what the graph network makes of the hidden states of all clients at that time"
         return {"parameters_at_server": state["network"].shape[1], "no_module": why}
+
+
+def graph_network(size: int, settings: CNFGNNSettings, seed: int, graph: ClientGraph | None) -> GraphNetwork:
+    """Return the graph network for hidden states of a size, as it is drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "graph network"))
+        return GraphNetwork(size, settings.hidden, settings.layers, graph)
+
+
+def with_graph_embeddings(
+    cohort: Cohort, model: ContextForecaster, models: Tensor, network: GraphNetwork, weights: Tensor
+) -> Cohort:
+    """Return clients whose data are all here with what the graph network makes of their test windows.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        All clients of the graph network, in its order, with windows of the same times.
+    model : ContextForecaster
+        Their forecaster.
+    models : Tensor
+        Its parameters, ``[clients, parameters]``.
+    network : GraphNetwork
+        The graph network.
+    weights : Tensor
+        Its parameters, ``[1, parameters]``.
+
+    Returns
+    -------
+    Cohort
+        It forecasts the split ``test`` as the clients of a run do.
+    """
+    count = int(cohort.data.splits["test"].num_examples.max())
+    places = torch.arange(count).expand(len(models), -1)
+    hidden = hidden_states(cohort, model, models, "test", places)
+    found = embeddings(network, weights, hidden, places >= 0)
+    return cohort_with_context(cohort, model, {"test": places}, {"test": found})
 
 
 def computed(network: GraphNetwork, row: Tensor, hidden: Tensor, present: Tensor) -> Tensor:

@@ -75,9 +75,12 @@ class LaterWindowsSettings(EncoderSettings):
     Attributes
     ----------
     windows : how many windows each client forecasts at most, the latest.
+    data    : a file of new readings, on every node, that need not have those of training before them: they are scaled
+              as the run has scaled. By default the windows behind those of training in ``[data]``.
     """
 
     windows: int = Field(default=288, ge=1)
+    data: str | None = None
 
 
 class F3ForecastInferenceSettings(LaterWindowsSettings):

@@ -1,4 +1,4 @@
-"""The command ``fedgraph check``: whether a strategy or client class does what every run relies on."""
+"""The command ``fedgraph check``: whether a strategy, client class or data set does what every run relies on."""
 
 from __future__ import annotations
 
@@ -15,30 +15,37 @@ _STYLES = {"pass": "green", "fail": "bold red", "skipped": "dim", "expected": "y
 
 
 def check(
-    what: Annotated[str, typer.Argument(help="my_module:MyStrategy, my_module:MyClient, or a built-in method.")],
+    what: Annotated[str, typer.Argument(help="my_module:MyStrategy, MyClient or MyData, or a built-in method.")],
     experiment: Annotated[
         str | None, typer.Option(help="TOML file that it runs, where digits will not do; three rounds of it.")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: train.learning-rate=0.05")] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Also run it on Ray, which takes a minute.")] = False,
 ) -> None:
-    """Hold a strategy or client class to the contract: short runs, disturbed and not.
+    """Hold a strategy, client class or data set to the contract: short runs, disturbed and not.
 
     It must finish, repeat, divide among nodes, resume, and stand absent clients and malformed replies. What a class
     cannot do by design it declares: expected_failures = {"number-of-nodes": "all data is in one place"}.
+
+    A data set must give the same examples whenever it is asked, of the shapes that its task has. Its keys are given by
+    --set data.path=wards.csv, or in an experiment.
     """
-    from fedgraph.commands.checking import checks_of
+    from fedgraph.commands.checking import check_data_set, checks_of, names_data_set
     from fedgraph.experiment import plugin_folders
     from fedgraph.support.plugins import add_plugin_paths
 
     console = Console()
     with messages_for_people():
         add_plugin_paths(plugin_folders(experiment))
-        checks = checks_of(what, experiment, set_ or (), ray)
-    console.print(checks[0].trials.subject.describe(), markup=False, highlight=False)
+        if names_data_set(what):
+            found = check_data_set(what, experiment, set_ or ())
+            title, outcomes = f"{what}, a data set", (result for result in found)
+        else:
+            checks = checks_of(what, experiment, set_ or (), ray)
+            title, outcomes = checks[0].trials.subject.describe(), (each.result() for each in checks)
+    console.print(title, markup=False, highlight=False)
     results = []
-    for each in checks:
-        result = each.result()
+    for result in outcomes:
         results.append(result)
         console.print(f"{result.status:10}", style=_STYLES[result.status], end="", markup=False, highlight=False)
         console.print(f"{result.name:19}{result.words}", markup=False, highlight=False)

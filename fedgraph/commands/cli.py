@@ -24,7 +24,7 @@ from fedgraph.commands.deployment.node_command import node
 from fedgraph.commands.deployment.server_command import server
 from fedgraph.commands.new import new
 from fedgraph.commands.peers import peers
-from fedgraph.commands.predict import predict
+from fedgraph.commands.predict import export, predict
 from fedgraph.commands.reproduce import reproduce
 from fedgraph.commands.run import run
 from fedgraph.commands.runs import compare, report, runs
@@ -213,7 +213,7 @@ def _explained_own(path: str) -> tuple[str, list[str]]:
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "First steps": {
         "tour": tour, "run": run, "runs": runs, "compare": compare, "report": report, "predict": predict,
-        "peers": peers, "worth": worth, "sweep": sweep, "reproduce": reproduce,
+        "export": export, "peers": peers, "worth": worth, "sweep": sweep, "reproduce": reproduce,
     },
     "Your own methods": {"new": new, "check": check},
     "Your own Flower apps": {"simulate": simulate},

@@ -1,4 +1,4 @@
-"""The command ``fedgraph new``: write a strategy, or an experiment, to begin with."""
+"""The command ``fedgraph new``: write a strategy, a data set, or an experiment, to begin with."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ _QUICK = {"epochs": 20, "steps": 300, "evaluate-every": 50, "server-steps": 5, "
 
 
 def new(
-    kind: Annotated[str, typer.Argument(help="strategy or experiment.")],
+    kind: Annotated[str, typer.Argument(help="strategy, dataset or experiment.")],
     name: Annotated[str | None, typer.Argument(help="Its name: trimmed-mean.")] = None,
     method: Annotated[str, typer.Option(help="Of an experiment: the built-in method that it runs.")] = "sfl",
 ) -> None:
-    """Write commented files that run as they are: `strategy NAME` or `experiment [NAME]`.
+    """Write commented files that run as they are: `strategy NAME`, `dataset NAME` or `experiment [NAME]`.
 
-    A strategy comes with an experiment that runs it. Files that are there are not overwritten.
+    A strategy and a data set come with an experiment that runs them. Files that are there are not overwritten.
     """
     from fedgraph.support.files import write_atomically
 
     console = Console()
     with messages_for_people():
-        if kind not in ("strategy", "experiment"):
-            raise ExperimentError(f"there is no '{kind}' to begin with: fedgraph new strategy, fedgraph new experiment")
-        if kind == "strategy" and name is None:
-            raise ExperimentError("a strategy needs a name: fedgraph new strategy trimmed-mean")
-        files = strategy_files(name or "") if kind == "strategy" else experiment_file(name or method, method)
+        if kind not in ("strategy", "dataset", "experiment"):
+            raise ExperimentError(f"there is no '{kind}' to begin with: fedgraph new strategy, dataset or experiment")
+        if kind != "experiment" and name is None:
+            example = "strategy trimmed-mean" if kind == "strategy" else "dataset wards"
+            raise ExperimentError(f"a {kind} needs a name: fedgraph new {example}")
+        of_classes = {"strategy": strategy_files, "dataset": data_set_files}
+        files = of_classes[kind](name or "") if kind in of_classes else experiment_file(name or method, method)
         there = [path for path in files if Path(path).exists()]
         if there:
             exist = "exist" if len(there) > 1 else "exists"
@@ -51,7 +53,7 @@ def new(
     module = next(iter(files)).partition(".")[0]
     console.print(f"Written: {', '.join(files)}. To run it:\n", markup=False, highlight=False)
     console.print(f"    fedgraph run {list(files)[-1]}{_nodes(method) if kind == 'experiment' else ''}", markup=False)
-    if kind == "strategy":
+    if kind != "experiment":
         console.print(f"    fedgraph check {module}:{_class_name(module)}", markup=False)
 
 
@@ -71,19 +73,38 @@ def strategy_files(name: str) -> dict[str, str]:
     from fedgraph.commands.templates import template
     from fedgraph.commands.templates.my_strategy import MyStrategySettings
 
-    module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").lower()
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
-        raise ExperimentError(
-            f"'{name}' is no name for a strategy: letters and digits, in words that are joined by dashes, such as "
-            "trimmed-mean"
-        )
-    text = template("my_strategy")
-    title = _class_name(module)
-    if re.search(rf"\b{title}\b", text) or (not Path(f"{module}.py").exists() and find_spec(module) is not None):
-        raise ExperimentError(f"'{name}' is the name of a module or class that exists already: take another one")
-    text = text.replace("MyStrategy", title).replace("my_strategy", module)
+    module, title, text = _module(name, "strategy", "my_strategy", "MyStrategy")
     experiment = template("digits").replace("METHOD", f'strategy = "{module}:{title}"').replace("NAME", module)
     return {f"{module}.py": text, f"{module}.toml": f"{experiment}\n{method_table(title, MyStrategySettings)}"}
+
+
+def data_set_files(name: str) -> dict[str, str]:
+    """Return the texts of a data set and of an experiment that runs it, by file name.
+
+    Raises ExperimentError as :func:`strategy_files` does.
+    """
+    from fedgraph.commands.templates import template
+
+    module, title, text = _module(name, "dataset", "my_data_set", "MyData")
+    experiment = template("data_set").replace("CLASS", f"{module}:{title}").replace("NAME", module)
+    return {f"{module}.py": text, f"{module}.toml": experiment}
+
+
+def _module(name: str, kind: str, written: str, class_name: str) -> tuple[str, str, str]:
+    """Return names of module and class, and the text of a template with them in place of its own."""
+    from fedgraph.commands.templates import template
+
+    module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").lower()
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
+        example = "trimmed-mean" if kind == "strategy" else "ward-stays"
+        raise ExperimentError(
+            f"'{name}' is no name for a {kind}: letters and digits, in words that are joined by dashes, such as "
+            f"{example}"
+        )
+    text, title = template(written), _class_name(module)
+    if re.search(rf"\b{title}\b", text) or (not Path(f"{module}.py").exists() and find_spec(module) is not None):
+        raise ExperimentError(f"'{name}' is the name of a module or class that exists already: take another one")
+    return module, title, text.replace(class_name, title).replace(written, module)
 
 
 def experiment_file(name: str, method: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,14 +29,24 @@ def run(
     json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file, a list.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves into this file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="A model that a client has already: client=path.")] = None,
-    node_config: Annotated[list[str] | None, typer.Option(help="A key of every node's config: key=value.")] = None,
+    site: Annotated[
+        list[str] | None, typer.Option(help="A node with a file of its own, as in a deployment: mercy=mercy.csv.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model that a client, or a site, has already: client=path.")
+    ] = None,
+    node_config: Annotated[
+        list[str] | None, typer.Option(help="A key of every node's config: key=value; of one site: mercy:key=value.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live display, only the results.")] = False,
 ) -> None:
     """Run an experiment, or go on with one that was stopped.
 
     `fedgraph runs` lists the runs afterwards, `fedgraph compare` puts finished ones into one table.
+
+    With --site, once for each site, the run is a rehearsal of a deployment in this process: a node for each, with its
+    own file in place of [data] path. A site is the client of its name, unless its file names clients.
     """
     from fedgraph.runs import compare as side_by_side
     from fedgraph.runs.reports import PICTURES, plot_runs
@@ -49,7 +59,7 @@ def run(
         for file, suffixes in ((json_, None), (plot, PICTURES)):
             _check_writable(file, suffixes)
         if resume is not None:
-            if set_ or compare or out or model or node_config:
+            if set_ or compare or out or model or node_config or site:
                 raise ExperimentError(
                     "--resume goes on with a run as it was, without --set, --compare, --out and the like"
                 )
@@ -65,7 +75,8 @@ def run(
                 out=out,
                 progress=not quiet,
                 models=pairs("--model", model or []),
-                node_config=pairs("--node-config", node_config or []),
+                node_config=_by_site(pairs("--node-config", node_config or [])),
+                sites=_once("--site", site or []),
             )
     console.print(runs)
     folders, summaries = [run.folder for run in runs], [run.summary for run in runs]
@@ -89,6 +100,24 @@ def run(
     if plot is not None:
         with messages_for_people():
             plot_runs(folders, plot)
+
+
+def _once(option: str, entries: list[str]) -> dict[str, str]:
+    """Return the values of an option by key, each of which is given once."""
+    found = pairs(option, entries)
+    if len(found) < len(entries):
+        raise ExperimentError(f"{option} is given twice for one name: {', '.join(entries)}")
+    return found
+
+
+def _by_site(config: dict[str, str]) -> dict[str, Any]:
+    """Return keys of the node config, those of single sites, ``site:key``, as a table of each site."""
+    found: dict[str, Any] = {key: value for key, value in config.items() if ":" not in key}
+    for key, value in config.items():
+        site, colon, own = key.rpartition(":")
+        if colon:
+            found.setdefault(site, {})[own] = value
+    return found
 
 
 def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None:

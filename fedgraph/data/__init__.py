@@ -10,25 +10,42 @@ and ``encoding`` are for tables with columns of many kinds.
     [432, 431, 431]
 """
 
+from fedgraph.data.as_file import as_file
 from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, SplitName
+from fedgraph.data.data_set import DataSet, Examples
 from fedgraph.data.examples import ExampleSplit
-from fedgraph.data.own import CLIENT, OWN_TITLE, OwnData
+from fedgraph.data.own import CLIENT, OWN_TITLE, UNNAMED, OwnData
 from fedgraph.data.pooled import pooled
-from fedgraph.data.registry import OF_ONES_OWN, catalogue_entries, open_source, parse_data, settings_by_set
+from fedgraph.data.preprocessing import InputScale, Preprocessing
+from fedgraph.data.registry import (
+    OF_ONES_OWN,
+    catalogue_entries,
+    is_own_class,
+    open_source,
+    parse_data,
+    settings_by_set,
+)
 
 __all__ = [
     "CLIENT",
     "OF_ONES_OWN",
     "OWN_TITLE",
     "SPLITS",
+    "UNNAMED",
     "Augment",
     "CohortData",
+    "DataSet",
     "DataSource",
     "ExampleSplit",
+    "Examples",
+    "InputScale",
     "OwnData",
+    "Preprocessing",
     "Split",
     "SplitName",
+    "as_file",
     "catalogue_entries",
+    "is_own_class",
     "open_source",
     "parse_data",
     "pooled",

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedgraph.models import Batch, TaskSpec
 
 if TYPE_CHECKING:
+    from fedgraph.data.preprocessing import Preprocessing
     from fedgraph.graph import ClientGraph
 
 SplitName = Literal["train", "validation", "test"]
@@ -100,6 +101,8 @@ class CohortData:
         standard deviation of recent training readings, mean and standard deviation of all training readings, and the
         number of all. The first two are NaN if there are too few recent readings, the second two if they are to be
         inferred.
+    preprocessing : Preprocessing or None
+        How further data of these clients become inputs, and outputs answers; None where the data set does not say.
     """
 
     names: tuple[str, ...]
@@ -112,6 +115,7 @@ class CohortData:
     groups: tuple[str, ...] | None = None
     untrained: tuple[str, ...] = ()
     moments: Tensor | None = None
+    preprocessing: Preprocessing | None = None
 
 
 class DataSource(Protocol):

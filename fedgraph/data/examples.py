@@ -90,4 +90,5 @@ class ExampleSplit:
     def to(self, device: torch.device) -> ExampleSplit:
         """Return the split with its tensors on ``device``."""
         scale, shift = (None if each is None else each.to(device) for each in (self.scale, self.shift))
-        return ExampleSplit(self.inputs.to(device), self.targets.to(device), self.rows.to(device), scale, shift)
+        inputs, targets, rows = (each.to(device) for each in (self.inputs, self.targets, self.rows))
+        return replace(self, inputs=inputs, targets=targets, rows=rows, scale=scale, shift=shift)

@@ -87,6 +87,7 @@ def pooled(data: CohortData) -> CohortData:
         groups=None,
         untrained=(),
         moments=None,
+        preprocessing=None,
     )
 
 

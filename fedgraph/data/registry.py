@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.data.base import DataSource
+from fedgraph.data.data_set import own_class, own_settings
 from fedgraph.data.own import OwnData
 from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.errors import DataError, ExperimentError
@@ -93,6 +94,11 @@ def settings_by_set() -> dict[str, type[Settings]]:
     return {name: load_object(path, "[data] set") for name, (path, _) in _SETS.items()}
 
 
+def is_own_class(name: object) -> bool:
+    """Return whether the value of ``[data] set`` is the dotted path of a class."""
+    return isinstance(name, str) and ":" in name
+
+
 def parse_data(table: Mapping[str, Any]) -> Settings:
     """Validate a ``[data]`` table.
 
@@ -112,8 +118,13 @@ def parse_data(table: Mapping[str, Any]) -> Settings:
         For an unknown set (the message lists the known ones) or an unknown key (the message lists the set's keys).
     """
     name = table.get("set")
+    if isinstance(name, str) and is_own_class(name):
+        return parse(own_settings(name), table, f"[data] (set {name})")
     if not isinstance(name, str) or name not in _SETS:
-        raise ExperimentError(f"[data] set is {name!r}; known sets: {', '.join(sorted(_SETS))}")
+        raise ExperimentError(
+            f"[data] set is {name!r}; known sets: {', '.join(sorted(_SETS))}, or 'package.module:Class' for a data set "
+            "of your own"
+        )
     return parse(load_object(_SETS[name][0], "[data] set"), table, f"[data] (set {name})")
 
 
@@ -140,6 +151,10 @@ def open_source(settings: Settings, data_dir: Path, own: OwnData | None = None) 
         When own data is given for a data set that reads no file of the user's own.
     """
     name: str = settings.set  # type: ignore[attr-defined]
+    if is_own_class(name):
+        made = own_class(name)
+        found: DataSource = made(settings, data_dir) if own is None else made(settings, data_dir, own)
+        return found
     if own is not None and name not in OF_ONES_OWN:
         raise DataError(
             f"[data] set '{name}' is the same for all nodes, and the node config key 'data' gives this one data of its "

@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from fedgraph.data import CLIENT, OF_ONES_OWN, parse_data
+from fedgraph.data import CLIENT, OF_ONES_OWN, is_own_class, parse_data
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment.method_tables import resolved_table
 from fedgraph.experiment.methods import Method, built_in, built_ins, resolve
@@ -323,7 +323,8 @@ def _checked(
     if client is not None:
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}
     for table, key, is_there in _PATHS:
-        if table == "data" and _table(tables, table).get("set") not in OF_ONES_OWN:
+        chosen_set = _table(tables, "data").get("set")
+        if table == "data" and chosen_set not in OF_ONES_OWN and not is_own_class(chosen_set):
             continue
         named = str(_table(tables, table).get(key, ""))
         candidates = (beside / named, Path(named)) if named else ()

@@ -57,6 +57,8 @@ def overrides_by_key(*several: Overrides) -> dict[str, Any]:
 
 
 def _as_text(value: Any) -> str:
+    if hasattr(value, "iloc") or type(value).__name__ in ("ndarray", "Tensor"):
+        raise ExperimentError(f"a {type(value).__name__} is no value of an experiment: fedgraph.run takes data frames")
     return path_of(value) if callable(value) else str(value)
 
 

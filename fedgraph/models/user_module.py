@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import load_object
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,7 @@ def module_class(name: str) -> type[nn.Module]:
     ExperimentError
         When it cannot be imported, or is no module class.
     """
-    module_name, _, class_name = name.partition(":")
-    try:
-        kind = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ExperimentError(f"[model] name: '{name}' cannot be imported: {error}") from error
+    kind = load_object(name, "[model] name")
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ExperimentError(f"[model] name: '{name}' is not a class derived from torch.nn.Module")
     return kind

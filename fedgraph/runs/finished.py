@@ -7,22 +7,35 @@ from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from fedgraph.data import CohortData, Preprocessing, as_file
+from fedgraph.data.preprocessing import Answering, NewData
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
+from fedgraph.runs.exporting import export
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
+from fedgraph.runs.predicting import Predicted, Predictor
 from fedgraph.runs.reports.words import sentence
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_OF_ALL = {
+    **dict.fromkeys(("f3", "f3-forecast"), "models stay with their owners, who are asked for embeddings"),
+    "cnfgnn": "clients are forecast together, by a network over all of them",
+    "fedngm": "a graphical model predicts any feature, and target has to name it",
+}
+"""Methods whose predictions are not those of single clients' models."""
 
 
 class Run:
@@ -197,23 +210,126 @@ class Run:
         """State dict of the global model, without layers that stay with clients; None for methods without one."""
         return self.models.shared
 
-    def module(self, client: str | None = None) -> nn.Module:
+    def module(self, client: str | None = None, raw: bool = True) -> nn.Module:
         """Return a trained model as an ordinary PyTorch module in evaluation mode: the one that was measured.
 
-        Its inputs are those that the model was trained with, ``[batch, *input_shape]``: ``summary["task"]`` has the
-        shapes, and readings of time series are scaled as ``[data] scaling`` says.
+        It takes values as people have them, in their own units, NaN where missing, ``[batch, *input_shape]``; features
+        are in the order of ``summary["task"]["features"]``, and pixels are those of the files. It returns forecasts and
+        numbers in their unit, or the probability of each class (see :class:`fedgraph.data.preprocessing.Answering`).
 
         Parameters
         ----------
+        client : str, optional
+            The client whose model it is; by default the global model.
+        raw : bool, default True
+            False: the model alone, for inputs that are scaled already, such as to train it further. Its outputs are on
+            the scale of the targets, or logits.
+
+        Raises
+        ------
+        RunError
+            When the run has no such model, or it, or its scales, are with the client's node: the message says how to
+            get them. For the global model where each client has a scale of its own, unless ``raw`` is False.
+        """
+        module = self.models.module(client)
+        if not raw:
+            return module
+        found, scales = self._predictor.scales_of(client)
+        mean, std = scales["mean"].item(), scales["std"].item()
+        return Answering(module, found.form.task, found.input_scale(scales), mean, std).eval()
+
+    def export(self, file: str | Path, client: str | None = None) -> Path:
+        """Write a trained model with its scaling for other programs, ``.onnx`` or ``.safetensors``; return the path.
+
+        It takes values in their own units, as :meth:`module` does; features, classes and units are its metadata.
+
+        Parameters
+        ----------
+        file : str or Path
+            The file: see :func:`fedgraph.runs.exporting.export`.
         client : str, optional
             The client whose model it is; by default the global model.
 
         Raises
         ------
         RunError
-            When the run has no such model, or it is with the client's node: the message says how to get it.
+            As :meth:`module`, and when the file cannot be of that kind.
         """
-        return self.models.module(client)
+        module = self.module(client)
+        assert isinstance(module, Answering)
+        place = Path(file)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        export(module, place, {"run": self.folder.name, "method": self.method, "client": client or "all"})
+        return place
+
+    def predict(self, data: Any, client: str | None = None, windows: int | None = None) -> pd.DataFrame:
+        """Predict new data by the models of the run: each client's by its own, on its own scale.
+
+        Data have the columns that those of training had, in any order and in the same units; what is to be predicted,
+        and the column of clients, may be missing.
+
+        Parameters
+        ----------
+        data : data frame, array, str or Path
+            A data frame of a table or of series, an array of images, or a file or folder.
+        client : str, optional
+            The client whose data it is, where the data do not say so.
+        windows : int, optional
+            Of series: the latest windows, at most so many. By default all, up to the one that forecasts the steps
+            behind the last.
+
+        Returns
+        -------
+        data frame
+            A row for each prediction: see the guide of own data. Its ``attrs["notes"]`` say what one should know.
+
+        Raises
+        ------
+        RunError
+            When the run has no model for a client: the message lists its clients. And for methods whose models stay
+            with their owners, with what to do.
+        DataError
+            When the data lack something that was there in training, or have something that was not.
+        """
+        found = self.predicted(data, client, windows)
+        found.table.attrs["notes"] = list(found.notes)
+        return found.table
+
+    def score(self, data: Any, client: str | None = None, windows: int | None = None) -> pd.DataFrame:
+        """Measure the models on new data that contain what is predicted: a row for each client, a column per metric.
+
+        Parameters are those of :meth:`predict`.
+        """
+        import pandas as pd
+
+        found = self.predicted(data, client, windows)
+        if not found.metrics:
+            raise RunError("the data do not have what is predicted, so that there is nothing to compare with")
+        columns = {name: values.tolist() for name, values in found.metrics.items()}
+        return pd.DataFrame(columns, index=pd.Index(found.names, name="client"))
+
+    def predicted(self, data: Any, client: str | None = None, windows: int | None = None) -> Predicted:
+        """Predict new data and measure what is known of it, as :meth:`predict` and :meth:`score` do."""
+        if self.method in _OF_ALL:
+            raise RunError(f"{self.path}: {_OF_ALL[self.method]}: fedgraph.predict(run, data) does it")
+        with TemporaryDirectory() as folder:
+            place = as_file(data, Path(folder))
+            try:
+                return self._predictor.predict(place, client, windows)
+            except DataError as error:
+                if Path(folder) not in place.parents:
+                    raise
+                raise DataError(str(error).replace(str(place), "the data frame"), error.quoted) from None
+
+    def read(self, place: Path, names: Sequence[str]) -> tuple[NewData, CohortData]:
+        """Read and scale new data of these clients, all in this order, as :class:`Predictor` does."""
+        return self._predictor.read(place, names)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        models = self.models
+        kept = Preprocessing.by_client(models.kept(Preprocessing.FOLDER))
+        return Predictor(models, kept, self.experiment.evaluation.horizons or ())
 
     @cached_property
     def graphical_model(self) -> GraphicalModel:

@@ -16,7 +16,7 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import file_name
-from fedgraph.training import ClientState
+from fedgraph.training import ClientState, state_folder
 
 
 class RunModels(Mapping[str, dict[str, Tensor]]):
@@ -73,23 +73,51 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
         return ", ".join([*list(self)[:5], *(["..."] if len(self) > 5 else [])])
 
     def module(self, client: str | None) -> nn.Module:
-        """Return the model of a client, or the global one, as a module; see :meth:`fedgraph.Run.module`."""
+        """Return the model of a client, or the global one, as a module for scaled inputs."""
+        model, state = self.stacked, self.state(client)
+        module = model.twin()
+        # What is not in the layout is as the constructor makes it: counters, and a weight that two layers share.
+        module.load_state_dict({name: state[name] for name in model.layout.names}, strict=False)
+        return module.eval()
+
+    def row(self, client: str | None) -> Tensor:
+        """Return the model of a client, or the global one, as a row ``[parameters]``."""
+        return self.stacked.layout.row(self.state(client))
+
+    def state(self, client: str | None) -> dict[str, Tensor]:
+        """Return all layers of the model of a client, or of the global one.
+
+        Raises
+        ------
+        RunError
+            When the run has no such model, or lacks layers of it, or part of it is at the server.
+        """
         if "no_module" in self._summary:
             raise RunError(f"{self.path} has no model that could be a module: {self._summary['no_module']}")
         state = self.shared if client is None else self[client]
         if state is None:
             raise RunError(f"'{self._method}' has no global model: name a client ({self.some()})")
-        model = self._model(client)
-        lacking = [name for name in model.layout.names if name not in state]
+        lacking = [name for name in self.stacked.layout.names if name not in state]
         if lacking:
             raise RunError(
                 f"{self.path}: the global model of '{self._method}' lacks {', '.join(lacking)}, which stay with the "
                 f"clients: name a client ({self.some()})"
             )
-        module = model.twin()
-        # What is not in the layout is as the constructor makes it: counters, and a weight that two layers share.
-        module.load_state_dict({name: state[name] for name in model.layout.names}, strict=False)
-        return module.eval()
+        return state
+
+    @property
+    def run(self) -> str:
+        """Name of the run, as nodes call it."""
+        return str(self._summary.get("run", self._with_nodes.get("run", self.path.name)))
+
+    def place(self, purpose: str) -> Path:
+        """Return the folder within a state folder in which nodes keep something of the run."""
+        return Path(file_name(self.run)) / purpose
+
+    def kept(self, purpose: str) -> Path:
+        """Return the folder with what nodes keep: that in the run folder, else that of this machine's state folder."""
+        here, there = (folder / self.place(purpose) for folder in (self.path / "nodes", state_folder()))
+        return there if there.is_dir() and not here.is_dir() else here
 
     @property
     def _method(self) -> str:
@@ -107,25 +135,31 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
         values = (each for metrics in self._summary["per_client"].values() for each in metrics.values())
         return {client for of_clients in values for client, value in of_clients.items() if value is not None}
 
-    def _model(self, client: str | None) -> StackedModel:
+    @cached_property
+    def stacked(self) -> StackedModel:
+        """The architecture."""
+        return ModelChoice.of(self._experiment.model).build(self.task)
+
+    @property
+    def task(self) -> TaskSpec:
+        """Inputs and outputs of the models."""
         written: dict[str, Any] | None = self._summary.get("task")
         if written is None:
             raise RunError(f"{self.path} was written by an older version, which did not keep the shapes of the task")
         task: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in written.items()}
-        return ModelChoice.of(self._experiment.model).build(TaskSpec(**task))
+        return TaskSpec(**task)
 
     def _kept(self, client: str) -> dict[str, Tensor]:
         """Read the model that the node of a client has kept."""
-        run, after = str(self._with_nodes["run"]), self._with_nodes["round"]
-        layout = self._model(client).layout
+        after, layout = self._with_nodes["round"], self.stacked.layout
         empty = {"parameters": torch.full((layout.num_parameters,), torch.nan), "round": torch.tensor(-1)}
-        found = ClientState(self.path / "nodes", run, ClientState.MEASURED).load([client], after + 1, empty)
+        place, kept = self.place(ClientState.MEASURED), self.kept(ClientState.MEASURED)
+        found = ClientState(kept.parent.parent, self.run, ClientState.MEASURED).load([client], after + 1, empty)
         if int(found["round"][0]) != after:
-            place = Path(file_name(run)) / ClientState.MEASURED
             raise RunError(
                 f"{self.path}: the model of '{client}' that was measured is with its node, since '{self._method}' does "
                 f"not send it: copy the folder {place} of the node's state folder (node config state-dir, by default "
                 f"~/.fedgraph/state) to {self.path / 'nodes' / place}, beside what other nodes have there, and load "
-                "the run again"
+                "the run again; or work on the node, with a copy of this run folder"
             )
         return layout.row_state(found["parameters"][0])

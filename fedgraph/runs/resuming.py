@@ -101,12 +101,13 @@ def code_of(experiment: Experiment) -> dict[str, str]:
 
 
 def named_code(experiment: Experiment) -> list[str]:
-    """Return the dotted paths of the user's code that an experiment names: strategy, client, training function, models.
+    """Return the dotted paths of the user's code that an experiment names: strategy, client, training function, data
+    set, models.
 
     Those of fedgraph and Flower are left out.
     """
     method, model = experiment.method, experiment.model
-    named = [method.strategy, method.client, experiment.train.function]
+    named = [method.strategy, method.client, experiment.train.function, getattr(experiment.data, "set", None)]
     named += [table.get("name") for table in (model, *model.get("variants", ()))]
     paths = [path for path in named if isinstance(path, str) and ":" in path]
     return [path for path in paths if path.partition(":")[0].partition(".")[0] not in _NOT_THEIRS]

@@ -6,6 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedgraph.data import CLIENT
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
+
+SITES = "sites"
+"""Key of what nodes are told under which each site has a node config of its own."""
+
+_NAMES_IN_FILES = ("series", "panel")
+"""Data sets whose files name their clients."""
+
 
 def told_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str | Path] | None) -> dict[str, Any]:
     """Return what nodes are told: keys of the node config, and the models that clients have already."""
@@ -13,6 +23,54 @@ def told_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str | Path]
         return dict(given or {})
     entries = [f"{name}={_absolute(str(model))}" for name, model in models.items()]
     return {**(given or {}), "models": ",".join(f'"{entry}"' if "," in entry else entry for entry in entries)}
+
+
+def told_sites(
+    sites: Mapping[str, str | Path],
+    given: Mapping[str, Any] | None,
+    models: Mapping[str, str | Path] | None,
+    data: Settings,
+) -> dict[str, Any]:
+    """Return what nodes are told where each is a site with a file of its own, as in a deployment.
+
+    Parameters
+    ----------
+    sites : mapping of str to str or Path
+        File or folder of each site. A site is the client of its name, unless its file names clients.
+    given : mapping, optional
+        Keys of the node config of all sites; under the name of a site, a mapping with those of that one.
+    models : mapping, optional
+        Models that sites have already, by site.
+    data : Settings
+        The table ``[data]``.
+
+    Returns
+    -------
+    dict
+        With the key ``sites``: the node config of each.
+
+    Raises
+    ------
+    ExperimentError
+        For a file that is not there, and for models and keys of a site that there is not.
+    """
+    common = {key: value for key, value in (given or {}).items() if not isinstance(value, Mapping)}
+    own = {key: value for key, value in (given or {}).items() if isinstance(value, Mapping)}
+    for what, named in (("--node-config", own), ("--model", models or {})):
+        strangers = [name for name in named if name not in sites]
+        if strangers:
+            raise ExperimentError(f"{what} is given for the site '{strangers[0]}'; sites are {', '.join(sites)}")
+    names_in_files = getattr(data, "set", "") in _NAMES_IN_FILES or getattr(data, "client_column", None) is not None
+    configs = {}
+    for name, file in sites.items():
+        place = Path(file).expanduser().absolute()
+        if CLIENT not in str(place) and not place.exists():
+            raise ExperimentError(f"--site {name}: there is no {place}")
+        config = {"data": str(place), **({} if names_in_files else {"clients": f'"{name}"' if "," in name else name})}
+        if models and name in models:
+            config["model"] = _absolute(str(models[name]))
+        configs[name] = {**config, **own.get(name, {})}
+    return {**common, SITES: configs}
 
 
 def _absolute(model: str) -> str:

@@ -1,30 +1,46 @@
-"""Predictions of other samples, or forecasts of later windows, by a finished run of F3."""
+"""Predictions by a finished run: of new data, by the models of any method; of other samples and windows, by F3."""
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, get_args
 
+import pyarrow as pa
 from rich.console import Console
 
+from fedgraph.algorithms.cnfgnn import CNFGNNSettings, graph_network, with_graph_embeddings
 from fedgraph.algorithms.f3_forecast_settings import EncoderSettings
+from fedgraph.data import CohortData, as_file
+from fedgraph.data.columns import read_table
 from fedgraph.data.owners import SampleSplit
+from fedgraph.data.preprocessing import latest
 from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
-from fedgraph.runs import Run, RunFolder
+from fedgraph.models import ContextForecaster, parse_model
+from fedgraph.runs import Predicted, Run, RunFolder
 from fedgraph.starting.running import check_grid, run_one
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.files import file_name, load_state
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.settings import selected
+from fedgraph.support.settings import parse, selected
+from fedgraph.training import Cohort, TrainSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def predict(
     run: Run | RunFolder | str | Path,
+    data: Any = None,
     *,
+    client: str | None = None,
+    target: str | None = None,
     samples: str | None = None,
     draws: int | None = None,
     windows: int | None = None,
@@ -34,26 +50,35 @@ def predict(
     nodes: int = 2,
     data_dir: str | Path | None = None,
     progress: bool = True,
-) -> Run:
-    """Predict samples by a run of ``f3``, or forecast windows by one of ``f3-forecast``.
+) -> Any:
+    """Predict new data by a run of any method, or samples and later windows by one of ``f3`` or ``f3-forecast``.
 
-    The frozen models that the run was trained with send embeddings to its fusion model. The predictions are a run of
-    their own, whose folder is in the folder ``predictions`` of the run.
+    Methods that end with a model of each client predict new data as :meth:`fedgraph.Run.predict` does; that of
+    ``fedngm`` predicts a ``target``. With ``f3`` and ``f3-forecast`` the frozen models that the run was trained with
+    send embeddings to its fusion model. That is a run of its own, whose folder is in the folder ``predictions`` of the
+    run.
 
     Parameters
     ----------
     run : Run, RunFolder, str or Path
         A finished run, or its folder.
+    data : data frame, array, str or Path, optional
+        New data, with the columns of training in any order. Without it, those of the run: of ``f3`` the samples
+        without a label, of ``f3-forecast`` the windows behind those of training.
+    client : str, optional
+        The client whose data it is, where the data do not say so.
+    target : str, optional
+        Of ``fedngm``: the feature to predict.
     samples : {"new", "train", "validation", "test"}, optional
         Of ``f3``: the samples. By default those without a label.
     draws : int, optional
         Of ``f3``: graphs to average over; by default as the run had.
     windows : int, optional
-        Of ``f3-forecast``: windows to forecast at most, the latest; by default 288.
+        Of series: windows to forecast at most, the latest; by default all, and 288 of ``f3-forecast``.
     secret : str, optional
         Of ``f3``: ``"2-of-3"`` computes the first layer on secret shares held by 3 nodes, of which any 2 suffice.
     set : str, mapping or iterable of str, optional
-        Keys to override: ``{"data.path": "new.csv"}``.
+        Of ``f3`` and ``f3-forecast``: keys to override.
     grid : {"local", "flower"}, default "local"
         In this process, or through ``flwr run`` with nodes on Ray.
     nodes : int, default 2
@@ -65,17 +90,130 @@ def predict(
 
     Returns
     -------
-    Run
-        Its ``predictions``, or ``forecasts``, are a data frame.
+    data frame or Run
+        The predictions of new data. Without ``data`` a run, whose ``predictions``, or ``forecasts``, are a data frame.
 
     Raises
     ------
     FedgraphError
-        For a run of another method, options that it does not have, and where the predictions cannot be made.
+        For options that the method does not have, and where the predictions cannot be made.
     """
     trained = run.folder if isinstance(run, Run) else run if isinstance(run, RunFolder) else RunFolder.open(run)
     console = Console(quiet=not progress)
-    return Run(Prediction.of(trained, samples, draws, windows, secret).make(set, grid, nodes, data_dir, console))
+    options = {"samples": samples, "draws": draws, "secret": secret, "set": set or None}
+    if data is not None and not has_fusion_model(trained):
+        _check_options(options, tuple(options), "f3")
+        table, _, _ = predicted(Run(trained), data, client, target, windows)
+        return table
+    about = {"client": client, "target": target}
+    _check_options(about, tuple(about), "methods whose clients have models of their own")
+    given = () if data is None else (data_key(trained, data),)
+    every = {**overrides_by_key({}, set), **dict(given)}
+    made = Run(Prediction.of(trained, samples, draws, windows, secret).make(every, grid, nodes, data_dir, console))
+    if data is None:
+        return made
+    return made.forecasts if "windows" in made.summary else made.predictions
+
+
+def predicted(
+    run: Run, data: Any, client: str | None, target: str | None, windows: int | None
+) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
+    """Predict new data by the models that a run ends with.
+
+    Returns
+    -------
+    data frame
+        The predictions.
+    dict of str to float
+        Mean over clients of each metric; empty where the data do not have what is predicted.
+    list of str
+        Notes.
+    """
+    if run.method in _NO_MODEL:
+        raise RunError(f"{run.path}: {_NO_MODEL[run.method]}")
+    if run.method == "fedngm":
+        return _of_graphical_model(run, data, target)
+    if target is not None:
+        raise RunError(f"target is about runs of fedngm, and this is one of {run.method}: leave it out")
+    found = _of_cnfgnn(run, data, windows) if run.method == "cnfgnn" else run.predicted(data, client, windows)
+    means = {name: float(values.nanmean()) for name, values in found.metrics.items()}
+    return found.table, means, list(found.notes)
+
+
+_NO_MODEL = {
+    "simple-forecast": 'simple forecasters are fitted for a comparison and not kept; [evaluation] forecasts = "csv" '
+    "writes what they forecast of the test windows",
+    "joint-forecast": 'its one network is trained for a comparison and not kept; [evaluation] forecasts = "csv" '
+    "writes what it forecasts of the test windows",
+    "vfl": "the models of the owners go on changing with the fusion model and stay with their nodes, and no run keeps "
+    'them for new samples: method = "f3" leaves frozen models, and predicts new samples by them',
+}
+"""Why there is nothing to predict with, and what to do, by method."""
+
+
+def _of_cnfgnn(run: Run, data: Any, windows: int | None) -> Predicted:
+    """Forecast series of all clients, whose windows the graph network of the run sees side by side."""
+    experiment, names = run.experiment, list(run.models)
+    settings = parse(CNFGNNSettings, experiment.method_table, "[cnfgnn]")
+    model = ContextForecaster(parse_model(experiment.model), run.models.task)
+    row = run.models.shared
+    assert row is not None
+    models = model.layout.row(row).expand(len(names), -1)
+    network = graph_network(model.context_size, settings, experiment.experiment.seed, run.graph)
+    weights = load_state(run.folder.checkpoint)["strategy"]["network"]
+    with TemporaryDirectory() as folder:
+        new, scaled = run.read(as_file(data, Path(folder)), names)
+
+    def cohort(part: CohortData) -> Cohort:
+        alone = Cohort(model, part, TrainSettings(), 0)
+        return with_graph_embeddings(alone, model, models, network, weights)
+
+    return Predicted.of(new, latest(scaled, windows), models, cohort, experiment.evaluation.horizons or (), new.notes)
+
+
+def _of_graphical_model(run: Run, data: Any, target: str | None) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
+    """Predict a feature of rows by the neural graphical model of a run."""
+    import pandas as pd
+
+    model = run.graphical_model
+    if target is None:
+        names = ", ".join(model.encoding.schema.names)
+        raise RunError(f"a graphical model predicts any feature: name the target, one of {names}")
+    with TemporaryDirectory() as folder:
+        table = read_table(as_file(data, Path(folder)), missing=run.experiment.data.as_table().get("missing", ("",)))
+    feature = model.encoding.schema[target]
+    values = model.predict(table, target)
+    columns: dict[str, Any] = {"row": range(1, table.num_rows + 1), "predicted": list(values)}
+    if not feature.is_scaled:
+        shares = model.predict_proba(table, target)
+        columns |= {f"probability {name}": shares[:, place] for place, name in enumerate(feature.categories)}
+    return pd.DataFrame(columns), {}, []
+
+
+def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:
+    """Return the key that names new data of a run of F3, without labels: what has one is not new to it."""
+    folder = trained.path / "predictions" / "data"
+    place = as_file(data, folder, f"new-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
+    if _method_of(trained) == "f3-forecast":
+        return "f3-forecast-inference.data", str(place)
+    settings: Any = load_experiment(trained.path / "experiment.toml").data
+    if not hasattr(settings, "path"):
+        raise ExperimentError(
+            f"[data] set '{settings.set}' reads no file of one's own, so that there is no other one to predict: "
+            "--samples new, train, validation or test are those of the set"
+        )
+    label = getattr(settings, "label", None)
+    if label is None or not hasattr(settings, "delimiter"):
+        return "data.path", str(place)
+    table = read_table(place, settings.columns, settings.missing, settings.delimiter)
+    if label not in table.names:
+        return "data.path", str(place)
+    if settings.columns:
+        raise ExperimentError(
+            f"{place} has no header and a column of labels: rows with a label are not new to f3; leave the column empty"
+        )
+    others = {name: column for name, column in table.columns.items() if name != label}
+    return "data.path", str(as_file(pa.table(others), folder, f"{place.stem}-without-{file_name(label)}").absolute())
 
 
 @dataclass(frozen=True)
@@ -156,16 +294,27 @@ class Prediction:
         return folder
 
 
-def _check_has_fusion_model(trained: RunFolder) -> None:
-    """Raise ExperimentError for a run of another method, whose class need not be there any more."""
+def has_fusion_model(trained: RunFolder) -> bool:
+    """Return whether a run is of F3, or of its forecasts."""
+    return _method_of(trained) in ("f3", "f3-forecast")
+
+
+def _method_of(trained: RunFolder) -> str:
+    """Return the method of a run, whose class need not be there any more; none where its experiment is damaged."""
     try:
         head = trained.tables.get("experiment", {})
     except ValueError:  # what is wrong with the file is said when it is loaded
-        return
-    name = head.get("method") or str(head.get("strategy")).rpartition(":")[2]
-    if name not in ("f3", "f3-forecast"):
+        return ""
+    return str(head.get("method") or str(head.get("strategy")).rpartition(":")[2])
+
+
+def _check_has_fusion_model(trained: RunFolder) -> None:
+    """Raise ExperimentError for a run of another method."""
+    name = _method_of(trained)
+    if name and not has_fusion_model(trained):
         raise ExperimentError(
-            f"{trained.path} is a run of {name}; only runs of f3 and f3-forecast have a fusion model to predict with"
+            f"{trained.path} is a run of {name}: name the data that it shall predict (--data new.csv, in Python data); "
+            "only runs of f3 and f3-forecast predict samples and windows of their own data"
         )
 
 

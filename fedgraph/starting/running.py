@@ -9,18 +9,20 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.clients.app import app as client_app
-from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key, plugin_folders, yardsticks
+from fedgraph.clients.engine.node import forget_classes
+from fedgraph.experiment import Experiment, Overrides, load_experiment, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs import Callback, Comparison, Run, RunFolder, named_code
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
-from fedgraph.starting.node_config import told_nodes
+from fedgraph.starting.given import in_words
+from fedgraph.starting.node_config import SITES, told_nodes, told_sites
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
 from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
@@ -45,6 +47,7 @@ def run(
     progress: bool = True,
     models: Mapping[str, str | Path] | None = None,
     node_config: Mapping[str, Any] | None = None,
+    sites: Mapping[str, Any] | None = None,
 ) -> Run:
     """Run an experiment to its end.
 
@@ -52,8 +55,11 @@ def run(
     ----------
     experiment : str, Path or mapping
         Experiment file, by path or, for those that come along, by name such as ``"sfl/digits.toml"``; or its tables.
+        These have data frames and graphs (of NetworkX, PyTorch Geometric or :class:`fedgraph.ClientGraph`) where a file
+        has paths, and classes where it has dotted paths: ``{"data": {"set": Wards}, "model": {"name": Net}}``.
     set : mapping, str or iterable of str, optional
-        Keys to override: ``{"train.learning-rate": 0.05}``, ``"train.learning-rate=0.05"`` or several of these.
+        Keys to override: ``{"train.learning-rate": 0.05}``, ``"train.learning-rate=0.05"`` or several of these; with
+        data frames, graphs and classes too.
     method : str, optional
         Built-in method in place of the one in the experiment.
     strategy : type or str, optional
@@ -71,9 +77,13 @@ def run(
     progress : bool, default True
         Show a progress bar, in a terminal or a notebook.
     models : mapping of str to str or Path, optional
-        Models that clients have already, by client, as nodes are given them (node config ``models``).
+        Models that clients have already, by client, as nodes are given them (node config ``models``); with ``sites``,
+        by site.
     node_config : mapping, optional
-        Further keys of the node config of every node.
+        Further keys of the node config of every node; with ``sites``, under the name of a site those of that one.
+    sites : mapping of str to str, Path or data frame, optional
+        A rehearsal of a deployment, in this process: a node for each site, with data of its own in place of ``[data]
+        path``. A site is the client of its name, unless its data name clients.
 
     Returns
     -------
@@ -95,7 +105,7 @@ def run(
     """
     if method is not None and strategy is not None:
         raise ExperimentError("give a method or a strategy, not both")
-    told = told_nodes(node_config, models)
+    told = _Told(node_config, models, sites)
     folders = _new_folders(experiment, set, [strategy or method], client, grid, out, told)
     return _run_all(folders, grid, nodes, data_dir, progress)[0]
 
@@ -112,6 +122,7 @@ def run_methods(
     progress: bool = True,
     models: Mapping[str, str | Path] | None = None,
     node_config: Mapping[str, Any] | None = None,
+    sites: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Run an experiment with several methods, one after the other, and put them side by side.
 
@@ -138,7 +149,7 @@ def run_methods(
     --------
     >>> fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics  # doctest: +SKIP
     """
-    told = told_nodes(node_config, models)
+    told = _Told(node_config, models, sites)
     methods = [methods] if isinstance(methods, str) else methods
     folders = _new_folders(experiment, set, methods, None, grid, out, told)
     return Comparison(_run_all(folders, grid, nodes, data_dir, progress))
@@ -178,6 +189,22 @@ def resume(
     return _run_all([folder], grid, nodes, data_dir, progress, new=False)[0]
 
 
+class _Told(NamedTuple):
+    """What nodes are told beside the experiment, as it was given."""
+
+    node_config: Mapping[str, Any] | None
+    models: Mapping[str, str | Path] | None
+    sites: Mapping[str, Any] | None
+
+    def of(self, sites: Mapping[str, Any], experiment: Experiment, grid: str) -> dict[str, Any]:
+        """Return it for the nodes of a run, with ``sites`` as paths."""
+        if not sites:
+            return told_nodes(self.node_config, self.models)
+        if grid != "local":
+            raise ExperimentError(f"sites are rehearsed in this process, and not on the grid '{grid}': leave one out")
+        return told_sites(sites, self.node_config, self.models, experiment.data)
+
+
 def check_grid(grid: str) -> None:
     """Raise ExperimentError for an unknown grid."""
     if grid not in GRIDS:
@@ -191,28 +218,31 @@ def _new_folders(
     client: type | str | None,
     grid: str,
     out: str | Path | None,
-    node_config: Mapping[str, Any],
+    told: _Told,
 ) -> list[RunFolder]:
     """Make a run folder for each method, once all experiments are known to be usable."""
     check_grid(grid)
+    experiment, keys, sites, classes = in_words(experiment, overrides, told.sites or {}, out)
+    if classes:
+        forget_classes()
     plugins = plugin_folders(experiment)
     add_plugin_paths(plugins)
     paths = [None if method is None else path_of(method) for method in methods]
     client_path = None if client is None else path_of(client)
-    keys = overrides_by_key(overrides)  # for every method, and may be an iterator
     experiments = [load_experiment(experiment, keys, path, client_path) for path in paths]
     experiments += yardsticks(experiments[0], ChosenMethod(experiments[0]).uses_graph)
     if out is not None:
         experiments = [replace(each, output=each.output.model_copy(update={"dir": str(out)})) for each in experiments]
     for each in experiments:
         method = ChosenMethod(each)
-        named = (each.method.strategy, method.client, each.train.function)
+        named = (*named_code(each), method.client)
         for path in named if grid == "flower" else ():
             if path is not None and not is_importable(path):
                 raise ExperimentError(
                     f"{path} is defined in this process alone, where nodes of `flwr run` cannot find it: move it to a "
                     'module, or use the grid "local"'
                 )
+    node_config = told.of(sites, experiments[0], grid)
     return [RunFolder.create(each, Path(each.output.dir), plugins, node_config) for each in experiments]
 
 
@@ -328,7 +358,11 @@ def _how_to_go_on(folder: RunFolder) -> str:
     files += ", or what is wrong with a file of --model," if "models" in told else ""
     given = " and ".join(
         option
-        for option, there in (("--model", "models" in told), ("--node-config", told.keys() - {"models"}))
+        for option, there in (
+            ("--site", SITES in told),
+            ("--model", "models" in told),
+            ("--node-config", told.keys() - {"models", SITES}),
+        )
         if there
     )
     return f"once its experiment.toml{files} is mended, {go_on}; to change what {given} says, run again"
@@ -408,8 +442,13 @@ def _run_in_process(
         FULL_ERRORS: "full_errors",
         "FEDGRAPH_ANY_FILES": "any_files",
     }
-    node_config = {**told, **{keys[name]: value for name, value in places.items()}}
-    local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
+    of_places = {keys[name]: value for name, value in places.items()}
+    if SITES in told:
+        common = {key: value for key, value in told.items() if key != SITES}
+        common |= {key.replace("_", "-"): value for key, value in of_places.items()}
+        local = LocalGrid(client_app, [{**common, **own} for own in told[SITES].values()], run_config)
+    else:
+        local = LocalGrid.of_partitions(client_app, nodes, run_config, **{**told, **of_places})
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with display:
         serve(local, run_config, [display, *listeners])

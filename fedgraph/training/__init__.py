@@ -15,7 +15,7 @@
 """
 
 from fedgraph.training.batches import learning_rates, num_steps, shuffling_keys, steps_per_epoch, training_batches
-from fedgraph.training.client_state import ClientState
+from fedgraph.training.client_state import ClientState, state_folder
 from fedgraph.training.cohort import Cohort, GradientTerm, TrainedMean, TrainResult, mean_of
 from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, num_extreme, summarise
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
@@ -44,6 +44,7 @@ __all__ = [
     "num_extreme",
     "num_steps",
     "shuffling_keys",
+    "state_folder",
     "steps_per_epoch",
     "summarise",
     "training_batches",

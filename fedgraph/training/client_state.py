@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,12 @@ _FILE = re.compile(r"round-(\d+)-save-(\d+)\.safetensors")
 _ATTEMPTS = 20
 
 Result = TypeVar("Result")
+
+
+def state_folder(config: Mapping[str, Any] | None = None) -> Path:
+    """Return the state folder of a node: node config ``state-dir``, else ``FEDGRAPH_STATE``, else one in the home."""
+    state = (config or {}).get("state-dir") or os.environ.get("FEDGRAPH_STATE") or Path.home() / ".fedgraph" / "state"
+    return Path(str(state)).expanduser()
 
 
 class _Kept(NamedTuple):

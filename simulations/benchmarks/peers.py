@@ -142,7 +142,7 @@ def _our_loss(tables: dict[str, Any], task: Task, scratch: Path) -> float:
     model = task.start()
     ours, theirs = (
         [*module.parameters(), *(each for each in module.buffers() if each.is_floating_point())]
-        for module in (run.module(), model)
+        for module in (run.module(raw=False), model)
     )
     with torch.no_grad():
         torch._foreach_copy_(theirs, ours)

@@ -39,7 +39,7 @@ def write_results(
     if run.algorithm.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
         noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
     folder.notes.extend(notes_of(run.progress.broken, federation))
-    noted["task"] = asdict(federation.task)
+    noted |= {"run": folder.name, "task": asdict(federation.task)}
     if federation.computed:
         noted["trained"] = federation.computed
     if run.progress.kept or not run.restorable:

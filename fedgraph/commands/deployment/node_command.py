@@ -140,7 +140,7 @@ def node_screen(console: Console, log: Path, verbose: bool, superlink: str, name
 
 def _default_log(node_config: Mapping[str, Any], port: int) -> Path:
     """Return a file in the state folder of a node, which nodes on one machine may share: their ports differ."""
-    from fedgraph.clients.engine.node import state_folder
+    from fedgraph.training import state_folder
 
     return state_folder(node_config) / "logs" / f"node-{port}.log"
 

@@ -1,6 +1,7 @@
 """Commented files to begin with, which ``fedgraph new`` writes; their experiments are those of ``fedgraph check``.
 
-``my_strategy.py`` runs as it is. In the experiments, ``NAME`` and ``METHOD`` stand for what a user chooses::
+``my_strategy.py`` and ``my_data_set.py`` run as they are. In the experiments, ``NAME`` and ``METHOD`` stand for what a
+user chooses::
 
     template(kind_of_data(built_in("f3")))
 """
@@ -18,8 +19,8 @@ _DATA_OF_THEIR_OWN = ("fedngm", "f3-inference", "f3-secret", "f3-forecast-infere
 
 
 def template(kind: str) -> str:
-    """Return the text of an experiment, ``digits``, ``owners`` or ``series``, or of ``my_strategy``."""
-    name = f"{kind}.py" if kind == "my_strategy" else f"{kind}.toml"
+    """Return the text of an experiment, such as ``digits``, or of a class, ``my_strategy`` or ``my_data_set``."""
+    name = f"{kind}.py" if kind.startswith("my_") else f"{kind}.toml"
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 

@@ -37,6 +37,32 @@ def read_labelled(path: Path, classes: Sequence[str], shape: tuple[int, int, int
     return _read_files(file_key([file for file, _ in listed]), tuple(label for _, label in listed), shape)
 
 
+def read_new(path: Path, classes: Sequence[str], shape: tuple[int, int, int]) -> tuple[Images, tuple[str, ...], bool]:
+    """Read images whose labels need not be known: without them, files lie in the folder itself.
+
+    Returns
+    -------
+    images : Images
+        Their labels are -1 where unknown.
+    names : tuple of str
+        Of the files within the folder, or numbers from 0.
+    labelled : bool
+        Whether labels are known.
+
+    Raises
+    ------
+    DataError
+        As :func:`read_labelled`.
+    """
+    if not path.is_dir():
+        images = _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape, labelled=False)
+        return images, tuple(map(str, range(len(images.labels)))), bool((images.labels >= 0).all())
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES and file.name[0] != ".")
+    listed = [(file, -1) for file in files] or _listed(path, classes)
+    images = _read_files(file_key([file for file, _ in listed]), tuple(label for _, label in listed), shape)
+    return images, tuple(str(file.relative_to(path)) for file, _ in listed), not files
+
+
 def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     """List every image file below ``folder`` with its class."""
     found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
@@ -87,7 +113,9 @@ def _pixels(path: Path, shape: tuple[int, int, int]) -> Bytes:
 
 
 @lru_cache(maxsize=4)
-def _read_npz(key: FileKey, path: Path, classes: tuple[str, ...], shape: tuple[int, int, int]) -> Images:
+def _read_npz(
+    key: FileKey, path: Path, classes: tuple[str, ...], shape: tuple[int, int, int], labelled: bool = True
+) -> Images:
     if not key or path.suffix != ".npz":
         raise DataError(f"{path} is neither a folder with a sub-folder for each class nor an .npz file: check path")
     try:
@@ -95,6 +123,8 @@ def _read_npz(key: FileKey, path: Path, classes: tuple[str, ...], shape: tuple[i
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read as an .npz file ({error})") from None
+    if not labelled and "images" in arrays:
+        arrays.setdefault("labels", np.full(len(arrays["images"]), -1))
     if not {"images", "labels"} <= arrays.keys():
         raise DataError(f"{path} needs the arrays images and labels; it holds {', '.join(arrays) or 'nothing'}")
     images, labels = arrays["images"], arrays["labels"]
@@ -114,7 +144,8 @@ def _read_npz(key: FileKey, path: Path, classes: tuple[str, ...], shape: tuple[i
         numbers = np.array([places.get(label, -1) for label in labels.tolist()], dtype=np.int64)
     else:
         numbers = labels.astype(np.int64)
-        unknown = sorted({str(label) for label in numbers.tolist() if not 0 <= label < len(classes)})
+        least = 0 if labelled else -1
+        unknown = sorted({str(label) for label in numbers.tolist() if not least <= label < len(classes)})
     if unknown:
         raise DataError(
             f"{path} has the labels {', '.join(map(repr, unknown[:5]))}, which [data] classes does not list; it lists "

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import PositiveInt, field_validator
-from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, SplitName
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.images.augmentation import Change, ImageAugmentation
 from fedgraph.data.images.files import Images
+from fedgraph.data.images.image_form import ImageForm
 from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.partition import Indices, PartitionSettings
 from fedgraph.models import TaskSpec
@@ -64,19 +65,23 @@ def image_cohort(
     rows: Sequence[Mapping[SplitName, Indices]],
 ) -> CohortData:
     """Build the cohort of the clients ``names`` with the images ``rows``; all share one tensor of pixels."""
-    scale, shift = _scaling(options, spec)
-    storage, targets = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
-    if options.layout == "flat":
-        storage = storage.flatten(1)
+    standard = options.normalise == "standard"
+    task = TaskSpec(
+        kind="classification",
+        input_shape=(math.prod(spec.shape),) if options.layout == "flat" else spec.shape,
+        output_shape=(len(spec.classes),),
+        classes=spec.classes,
+    )
+    form = ImageForm(
+        task=task, shape=spec.shape, layout=options.layout, largest=spec.largest_pixel,
+        mean=spec.mean if standard else (), deviation=spec.deviation if standard else (),
+    )  # fmt: skip
+    storage, targets = form.stored(images), torch.from_numpy(images.labels)
+    scale, shift = form.factors()
     counts = [np.bincount(images.labels[own["train"]], minlength=len(spec.classes)) for own in rows]
     return CohortData(
         names=tuple(names),
-        task=TaskSpec(
-            kind="classification",
-            input_shape=tuple(storage.shape[1:]),
-            output_shape=(len(spec.classes),),
-            classes=spec.classes,
-        ),
+        task=task,
         splits={
             kind: ExampleSplit(storage, targets, row_table([own[kind] for own in rows]), scale, shift)
             for kind in SPLITS
@@ -85,6 +90,7 @@ def image_cohort(
         std=torch.ones(len(names)),
         label_counts=torch.from_numpy(np.stack(counts).astype(np.int64)),
         augment=_augmentation(options),
+        preprocessing=form.preprocessing(names),
     )
 
 
@@ -92,15 +98,3 @@ def _augmentation(options: ImageOptions) -> ImageAugmentation | None:
     if not options.augment:
         return None
     return ImageAugmentation(frozenset(options.augment), options.crop_padding, options.cutout_size)
-
-
-def _scaling(options: ImageOptions, spec: ImageSet) -> tuple[Tensor, Tensor | None]:
-    """Return factor and offset from stored pixels to inputs, shaped to broadcast over one input."""
-    scale = torch.full(spec.shape, 1.0 / spec.largest_pixel)
-    shift = None
-    if options.normalise == "standard":
-        mean, deviation = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.deviation))
-        scale, shift = scale / deviation, (-mean / deviation).expand(spec.shape)
-    if options.layout == "flat":
-        scale, shift = scale.flatten(), None if shift is None else shift.flatten()
-    return scale, shift

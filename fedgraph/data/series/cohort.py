@@ -11,10 +11,19 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData
+from fedgraph.data.preprocessing import Preprocessing
 from fedgraph.data.series.cold_start import check_cold_steps, cold_clients
-from fedgraph.data.series.covariates import covariates, seconds_of
+from fedgraph.data.series.covariates import WeeklyProfile, seconds_of
 from fedgraph.data.series.files import SeriesTable
 from fedgraph.data.series.scaling import measured, pooled, replace_known, reported, usable
+from fedgraph.data.series.window_form import (
+    WindowForm,
+    resolve_step_minutes,
+    scaled_series,
+    scales_of,
+    with_covariates,
+    with_profile,
+)
 from fedgraph.data.series.windows import WindowSettings, WindowSplit, step_seconds
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
@@ -100,24 +109,25 @@ def build_cohort(
     if settings.cold_scale != "own" or settings.scaling == "pooled":
         moments = reported(values[:, train, target], valid[:, train, target], is_cold, settings.cold_steps)
     mean, std = usable(*measured(values[:, train], valid[:, train]))
-    if settings.scaling != "none":
+    if settings.scaling == "none":
+        scales = scales_of(np.zeros_like(mean), np.ones_like(std), mean, target)
+    else:
         if settings.scaling == "pooled" and moments is not None:
             mean[:, target], std[:, target] = usable(*map(np.asarray, pooled(*moments[:, 2:].T)))
         replace_known(mean[:, target], std[:, target], names, settings.scales or {}, everybody)
-        values = (values - mean[:, None]) / std[:, None]
-        series = np.where(valid, values, np.float32(0.0))
-    else:
-        series = np.where(valid, values, mean[:, None])
-        mean, std = np.zeros_like(mean), np.ones_like(std)
+        scales = scales_of(mean, std, np.zeros_like(mean), target)
+    series = scaled_series(values, valid, scales)
     labels = tuple(table.features[feature] for feature in features)
     seconds = seconds_of(table, settings.start, step_minutes, every)
     if settings.covariates:
         if seconds is None:
             raise DataError("`covariates` need `start` and `step-minutes`, as the file holds no timestamps")
-        ahead = 60 * step_minutes * settings.output_steps
-        readings, read = series[..., target], valid[..., target]
-        more, names_of_more = covariates(settings.covariates, seconds, readings, read, stops[0], ahead)
-        series, labels = np.concatenate([series, more], axis=2), (*labels, *names_of_more)
+        training = slice(0, stops[0])
+        profile = None
+        if "weekly-profile" in settings.covariates:
+            profile = WeeklyProfile.of(series[:, training, target], valid[:, training, target], seconds[training])
+        series, names_of_more = with_covariates(series, settings, seconds, profile, step_minutes)
+        labels, scales = (*labels, *names_of_more), with_profile(scales, len(names_of_more), profile)
 
     tensor = torch.from_numpy(np.ascontiguousarray(series))
     observed = torch.from_numpy(np.ascontiguousarray(valid[:, :, target]))
@@ -145,15 +155,21 @@ def build_cohort(
         features=labels,
     )
     groups = None if table.groups is None else tuple(table.groups[row] for row in rows)
+    of_windows = {key: getattr(settings, key) for key in WindowSettings.model_fields}
+    form = WindowForm(
+        task=task, settings=WindowSettings(**of_windows), array=getattr(settings, "array", None),
+        readings=labels[: len(features)], target=target, timed=seconds is not None,
+    )  # fmt: skip
     return CohortData(
         tuple(names),
         task,
         splits,
-        torch.from_numpy(mean[:, target].copy()),
-        torch.from_numpy(std[:, target].copy()),
+        scales["mean"],
+        scales["std"],
         groups=tuple("cold" if name in cold else "warm" for name in names) if cold else groups,
         untrained=() if settings.cold_trains else tuple(name for name in names if name in cold),
         moments=None if moments is None else torch.from_numpy(np.ascontiguousarray(moments)),
+        preprocessing=Preprocessing(form, tuple(names), scales),
     )
 
 
@@ -204,16 +220,6 @@ def num_steps(table: SeriesTable, settings: WindowSettings) -> int:
     """Time steps of ``table`` that the settings use."""
     steps = table.values.shape[1]
     return steps if settings.first_steps is None else min(steps, settings.first_steps)
-
-
-def resolve_step_minutes(table: SeriesTable, settings: WindowSettings) -> float:
-    """Minutes between two steps, from the settings or the file; raises DataError when the two differ."""
-    if table.step_minutes and settings.step_minutes and table.step_minutes != settings.step_minutes:
-        raise DataError(
-            f"`step-minutes` is {settings.step_minutes:g}, but the timestamps in the file are "
-            f"{table.step_minutes:g} minutes apart; leave `step-minutes` out"
-        )
-    return table.step_minutes or settings.step_minutes
 
 
 def _check_features(table: SeriesTable, features: Sequence[int], target: int) -> None:

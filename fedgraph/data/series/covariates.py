@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, get_args
 
@@ -37,12 +38,7 @@ def seconds_of(table: SeriesTable, start: datetime | None, step_minutes: float, 
 
 
 def covariates(
-    wanted: Sequence[Covariate],
-    seconds: NDArray[np.int64],
-    readings: NDArray[np.float32],
-    valid: NDArray[np.bool_],
-    training: int,
-    ahead: float,
+    wanted: Sequence[Covariate], seconds: NDArray[np.int64], profile: WeeklyProfile | None, clients: int, ahead: float
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Compute the covariates of all clients.
 
@@ -50,14 +46,13 @@ def covariates(
     ----------
     wanted : sequence of str
         Which: ``time-of-day`` and ``day-of-week``, both in [0, 1), and ``weekly-profile``, two features: the profile
-        at a step's own time and at the time of the step that is ``ahead`` of it; the mean of a client that has
-        readings of less than two days.
+        at a step's own time and at the time of the step that is ``ahead`` of it.
     seconds : ndarray
         From a Monday's midnight to each step, ``[steps]``.
-    readings, valid : ndarray
-        The target, scaled, and where it was read, ``[clients, steps]``.
-    training : int
-        Steps of the training part, from which profiles are fitted.
+    profile : WeeklyProfile or None
+        Of the clients, where it is wanted.
+    clients : int
+        Their number.
     ahead : float
         Seconds from the last input step of a window to the last step of its forecast.
 
@@ -66,31 +61,118 @@ def covariates(
     tuple of ndarray and tuple of str
         ``[clients, steps, covariates]``, and their names.
     """
-    clients, steps = readings.shape
     found: list[tuple[str, NDArray[np.float32]]] = []
     for name in wanted:
         if name == "weekly-profile":
-            known, read, fitted = readings[:, :training], valid[:, :training], seconds[:training]
-            usual = weekly_profile(known, read, fitted, np.stack([seconds, seconds + np.int64(ahead)]))
-            # Of readings that know no other day, it would be constant in training and vary afterwards.
-            few = _span(read, fitted) < 2 * _DAY
-            usual[:, few] = _means(known, read)[few]
+            assert profile is not None
+            usual = profile.at(np.stack([seconds, seconds + np.int64(ahead)]))
             found += [(name, usual[0]), (f"{name}-ahead", usual[1])]
         else:
             share = seconds % _DAY / _DAY if name == "time-of-day" else seconds // _DAY % 7 / 7
-            found.append((name, np.broadcast_to(share.astype(np.float32), (clients, steps))))
+            found.append((name, np.broadcast_to(share.astype(np.float32), (clients, len(seconds)))))
     return np.stack([values for _, values in found], axis=2), tuple(name for name, _ in found)
 
 
-def weekly_profile(
-    readings: NDArray[np.float32], valid: NDArray[np.bool_], seconds: NDArray[np.int64], times: NDArray[np.int64]
-) -> NDArray[np.float32]:
+@dataclass(frozen=True)
+class Fitted:
+    """The readings that profiles were fitted to, which they leave out at their own times.
+
+    Attributes
+    ----------
+    counted, valid : ndarray
+        Readings, 0 where there is none, and where they were read, ``[clients, steps]``.
+    seconds : ndarray
+        From a Monday's midnight to each step, ``[steps]``.
+    """
+
+    counted: NDArray[np.float64]
+    valid: NDArray[np.bool_]
+    seconds: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class WeeklyProfile:
     """What each client usually reads at a time of the week.
 
     The mean reading at that time of the week is drawn towards the mean at that time of working days, or of weekends;
     that towards the mean at that time of all days; and that towards the client's mean. So a client of few days has a
     profile too. A reading takes no part in the profile of its own time, but for the client's mean, so that in training,
     too, the profile of a time to come is one that does not know its reading.
+
+    Attributes
+    ----------
+    slots : ndarray
+        Times of the week that were read, in seconds from Monday's midnight, ``[slots]``.
+    sums, counts : ndarray
+        Sum of the readings at each, and their number, ``[clients, slots]``.
+    flat : ndarray
+        Clients whose profile is their mean, ``[clients]``.
+    fitted : Fitted or None
+        The readings themselves; None after training, for times to come.
+    """
+
+    slots: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    flat: NDArray[np.bool_]
+    fitted: Fitted | None = None
+
+    @classmethod
+    def of(
+        cls,
+        readings: NDArray[np.float32],
+        valid: NDArray[np.bool_],
+        seconds: NDArray[np.int64],
+        least_days: float = 2.0,
+    ) -> WeeklyProfile:
+        """Fit profiles to readings, and where they were read, ``[clients, steps]``.
+
+        Of readings that know no other day, a profile would be constant in training and vary afterwards: it is the mean
+        of a client whose readings span fewer days than ``least_days``.
+        """
+        slots, place = np.unique(seconds % _WEEK, return_inverse=True)
+        counted = np.where(valid, readings, 0).astype(np.float64)
+        sums, counts = (_sums(values, place, len(slots)) for values in (counted, valid))
+        return cls(slots, sums, counts, _span(valid, seconds) < least_days * _DAY, Fitted(counted, valid, seconds))
+
+    def at(self, times: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the profiles at times in the same seconds, of any shape.
+
+        Returns
+        -------
+        ndarray
+            Float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
+        """
+        slots, place = np.unique(np.concatenate([self.slots, times.ravel() % _WEEK]), return_inverse=True)
+        fitted, wanted = place[: len(self.slots)], place[len(self.slots) :]
+        reading, own = self._at_own_time(times.ravel())
+        # Not out of the mean: where there is no other reading, the profile would tell how far this one is from it.
+        means = self.sums.sum(1, keepdims=True) / np.maximum(self.counts.sum(1, keepdims=True), 1)
+        profile = np.broadcast_to(means, (len(means), times.size))
+        weekend = slots // _DAY >= 5
+        for period in (slots % _DAY, slots % _DAY + weekend * _DAY, slots):
+            groups, group = np.unique(period, return_inverse=True)
+            sums, counts = (
+                _sums(values, group[fitted], len(groups))[:, group[wanted]] for values in (self.sums, self.counts)
+            )
+            profile = (sums - reading + _PRIOR_READINGS * profile) / (counts - own + _PRIOR_READINGS)
+        profile = np.where(self.flat[:, None], means, profile)
+        return np.moveaxis(profile.astype(np.float32).reshape(len(means), *times.shape), 0, -2)
+
+    def _at_own_time(self, times: NDArray[np.int64]) -> tuple[NDArray[np.float64] | float, NDArray[np.bool_] | float]:
+        """Return the reading at each time where the profile is fitted to it, and where it is, ``[clients, times]``."""
+        if self.fitted is None:
+            return 0.0, 0.0
+        seconds = self.fitted.seconds
+        step = np.searchsorted(seconds, times).clip(max=len(seconds) - 1)
+        own = (seconds[step] == times) & self.fitted.valid[:, step]
+        return np.where(own, self.fitted.counted[:, step], 0.0), own
+
+
+def weekly_profile(
+    readings: NDArray[np.float32], valid: NDArray[np.bool_], seconds: NDArray[np.int64], times: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """What each client usually reads at a time of the week, however few days it was read: see :class:`WeeklyProfile`.
 
     Parameters
     ----------
@@ -106,27 +188,7 @@ def weekly_profile(
     ndarray
         Float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
     """
-    slots, place = np.unique(np.concatenate([seconds, times.ravel()]) % _WEEK, return_inverse=True)
-    fitted, wanted = place[: len(seconds)], place[len(seconds) :]
-    counted = np.where(valid, readings, 0).astype(np.float64)
-    # The reading of a time itself, where the profile is fitted to it, is left out: that of a later time is not known.
-    step = np.searchsorted(seconds, times.ravel()).clip(max=len(seconds) - 1)
-    own = (seconds[step] == times.ravel()) & valid[:, step]
-    reading = np.where(own, counted[:, step], 0.0)
-    # Not out of the mean: where there is no other reading, the profile would tell how far this one is from it.
-    profile = np.broadcast_to(_means(readings, valid), reading.shape)
-    weekend = slots // _DAY >= 5
-    for period in (slots % _DAY, slots % _DAY + weekend * _DAY, slots):
-        groups, group = np.unique(period, return_inverse=True)
-        sums, counts = (_sums(values, group[fitted], len(groups))[:, group[wanted]] for values in (counted, valid))
-        profile = (sums - reading + _PRIOR_READINGS * profile) / (counts - own + _PRIOR_READINGS)
-    return np.moveaxis(profile.astype(np.float32).reshape(len(readings), *times.shape), 0, -2)
-
-
-def _means(readings: NDArray[np.float32], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Means ``[clients, 1]`` of valid readings ``[clients, steps]``; 0 without any."""
-    total = np.where(valid, readings, 0).sum(1, dtype=np.float64, keepdims=True)
-    return np.asarray(total / np.maximum(valid.sum(1, keepdims=True), 1))
+    return WeeklyProfile.of(readings, valid, seconds, least_days=0.0).at(times)
 
 
 def _span(valid: NDArray[np.bool_], seconds: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,11 +15,11 @@ from fedgraph.data.series.cohort import (
     check_later_parts,
     clients_of,
     num_steps,
-    resolve_step_minutes,
     select_names,
 )
 from fedgraph.data.series.cold_start import describe_cold
 from fedgraph.data.series.files import SeriesTable, read_series
+from fedgraph.data.series.window_form import resolve_step_minutes
 from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.errors import DataError

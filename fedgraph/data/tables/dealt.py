@@ -24,6 +24,7 @@ from fedgraph.data.partition import client_names
 from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.labelled import LabelledRows, labelled_cohort
+from fedgraph.data.tables.labelled_form import TableFile
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
@@ -131,7 +132,13 @@ class DealtTableSource(TablesOfClients):
                 'public-share; or take set = "table", in which clients scale numbers by their own rows'
             )
         private = [column for own in settings.private.values() for column in own]
-        return LabelledRows.of(public, settings.label, private, settings.table_schema)
+        private += [] if settings.client_column is None else [settings.client_column]
+        return LabelledRows.of(public, settings.label, private, settings.table_schema, self._file)
+
+    @property
+    def _file(self) -> TableFile:
+        """How files of such rows are read."""
+        return TableFile(client_column=self.settings.client_column)
 
     def describe(self) -> str:
         """Describe the data, e.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""

@@ -23,7 +23,8 @@ Floats = NDArray[np.float64]
 class Encoded(NamedTuple):
     """Rows to divide: inputs ``[rows, features]`` with NaN for missing numbers, ``numeric`` ``[features]``.
 
-    ``shared`` are the rows that all clients are tested on, which belong to none of them.
+    ``shared`` are the rows that all clients are tested on, which belong to none of them. ``alike`` are the settings
+    with which another table is encoded in the same way.
     """
 
     inputs: Floats
@@ -33,6 +34,7 @@ class Encoded(NamedTuple):
     classes: tuple[str, ...]
     clients: dict[str, Indices]
     shared: Indices
+    alike: TableSettings
 
 
 @lru_cache(maxsize=4)
@@ -55,11 +57,11 @@ def encode(table: Table, tested: Table | None, settings_json: str, own: OwnData 
     if not kept.any():
         raise DataError(f"{table.where} has no row with a label in column '{settings.label}' (and a client)")
     inputs, features, numeric = encoded_inputs(table, settings, np.flatnonzero(kept))
-    targets = targets[kept]
+    targets, alike = targets[kept], settings_alike(table, settings)
     labels = targets.astype(np.int64) if classes else np.zeros(len(targets), dtype=np.int64)
     whole, shared = np.arange(len(targets)), np.arange(0)
     if tested is not None:
-        more_inputs, more_targets = _encoded_alike(tested, table, settings, features)
+        more_inputs, more_targets = _tested_alike(tested, table, alike, features)
         shared = len(targets) + np.arange(len(more_targets))
         inputs, targets = np.concatenate([inputs, more_inputs]), np.concatenate([targets, more_targets])
     elif settings.test == "shared":
@@ -78,31 +80,43 @@ def encode(table: Table, tested: Table | None, settings_json: str, own: OwnData 
             )
         parts = [whole[part] for part in partition(settings, labels[whole], settings.partition_seed)]
         clients = dict(zip(client_names(len(parts)), parts, strict=True))
-    return Encoded(inputs, features, numeric, targets, classes, clients, shared)
+    return Encoded(inputs, features, numeric, targets, classes, clients, shared, alike)
 
 
-def _encoded_alike(
-    tested: Table, table: Table, settings: TableSettings, features: tuple[str, ...]
-) -> tuple[Floats, Floats]:
-    """Return inputs and targets of the rows of ``tested`` that have a label, with the features of ``table``."""
+def settings_alike(table: Table, settings: TableSettings) -> TableSettings:
+    """Return settings that name the features of a table, and list the values of all that are words."""
     columns = tuple(_features(table, settings))
     texts = [name for name in columns if name in settings.categories or _numbers(table, name) is None]
     if settings.task == "classification":
         texts.append(settings.label)
     listed = {name: table.categories(name, settings.categories.get(name))[1] for name in texts}
-    alike = settings.model_copy(update={"features": columns, "categories": listed})
+    return settings.model_copy(update={"features": columns, "categories": listed})
+
+
+def _tested_alike(
+    tested: Table, table: Table, alike: TableSettings, features: tuple[str, ...]
+) -> tuple[Floats, Floats]:
+    """Return inputs and targets of the rows of ``tested`` that have a label, with the features of ``table``."""
     targets, _ = encoded_targets(tested, alike)
     kept = np.isfinite(targets)
     if not kept.any():
-        raise DataError(f"{tested.where} has no row with a label in column '{settings.label}' to test on")
-    inputs, found, _ = encoded_inputs(tested, alike, np.flatnonzero(kept))
+        raise DataError(f"{tested.where} has no row with a label in column '{alike.label}' to test on")
+    advice = "add what means missing to [data] missing, or list all values, [data.categories]"
+    inputs = inputs_alike(tested, alike, features, np.flatnonzero(kept), table.where, advice)
+    return inputs, targets[kept]
+
+
+def inputs_alike(
+    table: Table, alike: TableSettings, features: tuple[str, ...], rows: Indices, first: str, advice: str
+) -> Floats:
+    """Return the features of some rows of a table, encoded as those of the ``first`` one were."""
+    inputs, found, _ = encoded_inputs(table, alike, rows)
     if found != features:
         odd = next(name for name, known in zip(found, features, strict=False) if name != known)
         raise DataError(
-            f"column '{odd.partition('=')[0]}' holds words in {tested.where} and numbers in {table.where}: add what "
-            "means missing to [data] missing, or list all values, [data.categories]"
+            f"column '{odd.partition('=')[0]}' holds words in {table.where} and numbers in {first}: {advice}"
         )
-    return inputs, targets[kept]
+    return inputs
 
 
 def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tuple[str, ...]]:

@@ -14,13 +14,12 @@ from fedgraph.data.columns.columns import Floats
 from fedgraph.data.columns.files import Table
 from fedgraph.data.encoding import read_values
 from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.preprocessing import Preprocessing
 from fedgraph.data.schema import Feature, Schema, SchemaSettings, infer_schema
 from fedgraph.data.tables.client_tables import ClientTable
+from fedgraph.data.tables.labelled_form import LabelledForm, TableFile, value_numbers
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
-
-_VARIES = 1e-12
-"""Deviation from which a number is scaled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +41,8 @@ class LabelledRows:
         The label's values in them, ``[rows]``.
     settings : SchemaSettings
         How columns are read.
+    file : TableFile
+        How files are read.
     """
 
     schema: Schema
@@ -49,9 +50,12 @@ class LabelledRows:
     public: Floats
     public_label: Floats
     settings: SchemaSettings
+    file: TableFile
 
     @classmethod
-    def of(cls, table: Table, label: str, private: Sequence[str], settings: SchemaSettings) -> LabelledRows:
+    def of(
+        cls, table: Table, label: str, private: Sequence[str], settings: SchemaSettings, file: TableFile | None = None
+    ) -> LabelledRows:
         """Read the public rows.
 
         Raises
@@ -71,7 +75,8 @@ class LabelledRows:
             why = "an embedding" if feature.kind == "embedding" else "private to a client" if label in private else ""
             why = why or ("the only feature" if not names else "the same in every public row in which it is known")
             raise DataError(f"[data] label: '{label}' cannot be predicted, as it is {why}")
-        return cls(schema, feature, read_values(table, schema, settings), targets[:, 0], settings)
+        public = read_values(table, schema, settings)
+        return cls(schema, feature, public, targets[:, 0], settings, file or TableFile())
 
     @property
     def task(self) -> TaskSpec:
@@ -108,17 +113,24 @@ class LabelledRows:
 
     def inputs(self, values: Floats) -> Floats:
         """Return values ``[rows, values]`` of the features as inputs ``[rows, inputs]``."""
-        blocks = []
+        scale = Preprocessing.input_scale(self.form.scales)
+        return scale.inputs(torch.from_numpy(value_numbers(values, self.schema, self._sometimes_missing))).numpy()
+
+    @cached_property
+    def form(self) -> LabelledForm:
+        """How further rows are read, and the scales that all clients have."""
+        mean: list[float] = []
+        deviation: list[float] = []
         for feature in self.schema.features:
-            part, known = (rows[:, self.schema.value_slices[feature.name]] for rows in (values, self.public))
-            if feature.is_scaled:
-                mean, deviation = np.nanmean(known, 0), np.nanstd(known, 0)
-                blocks.append(np.nan_to_num((part - mean) / np.where(deviation > _VARIES, deviation, 1.0)))
-            else:
-                blocks.append((part == np.arange(len(feature.categories))).astype(np.float64))
-            if feature.name in self._sometimes_missing:
-                blocks.append(np.isnan(part).any(1, keepdims=True).astype(np.float64))
-        return np.concatenate(blocks, 1)
+            known = self.public[:, self.schema.value_slices[feature.name]]
+            width = known.shape[1] if feature.is_scaled else len(feature.categories)
+            gap = feature.name in self._sometimes_missing
+            mean += [*(np.nanmean(known, 0) if feature.is_scaled else np.zeros(width)), *[0.0] * gap]
+            deviation += [*(np.nanstd(known, 0) if feature.is_scaled else np.ones(width)), *[1.0] * gap]
+        return LabelledForm.of(
+            self.task, self.schema, self.label, self._sometimes_missing, mean, deviation, self.scale, self.settings,
+            self.file,
+        )  # fmt: skip
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -195,4 +207,5 @@ def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], share
         mean=mean,
         std=deviation,
         label_counts=counts,
+        preprocessing=rows.form.preprocessing(tuple(tables)),
     )

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.partition import Indices, describe, split
+from fedgraph.data.preprocessing import Preprocessing, stacked
 from fedgraph.data.shared_tests import shared_test_file
-from fedgraph.data.tables.encoded import Encoded, Floats, encode
+from fedgraph.data.tables.encoded import Encoded, encode
 from fedgraph.data.tables.options import BundledName, BundledTableSettings, TableOptions, TableSettings
+from fedgraph.data.tables.table_form import TableForm, measured_scales
 from fedgraph.models import TaskSpec
 from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.errors import DataError
@@ -48,9 +51,9 @@ class TableSource:
         data, settings = self._encoded, self.settings
         parts: list[list[Indices]] = []
         inputs, targets = [np.zeros((0, len(data.features)))], [np.zeros(0)]
-        mean, std = np.zeros(len(names)), np.ones(len(names))
+        scales: list[dict[str, Tensor]] = []
         first = 0
-        for position, name in enumerate(names):
+        for name in names:
             rows = self._rows(name)
             draws = generator(settings.partition_seed, "split", name)
             own = split(len(rows), settings.own_shares, draws, f"client '{name}'")
@@ -58,14 +61,9 @@ class TableSource:
                 own[2] = len(rows) + np.arange(len(data.shared))
                 rows = np.concatenate([rows, data.shared])
             x, y = data.inputs[rows], data.targets[rows]
-            if settings.scaling == "client":
-                centre, spread = _centre_and_spread(x[own[0]])
-                x = np.where(data.numeric, (x - centre) / spread, x)
-                if settings.task == "regression":
-                    mean[position], std[position] = (float(part[0]) for part in _centre_and_spread(y[own[0], None]))
-                    y = (y - mean[position]) / std[position]
-            inputs.append(np.nan_to_num(x, nan=0.0))
-            targets.append(y)
+            scales.append(measured_scales(x[own[0]], y[own[0]], data.numeric, settings))
+            inputs.append(Preprocessing.input_scale(scales[-1]).inputs(torch.from_numpy(x)).numpy())
+            targets.append((y - scales[-1]["mean"].item()) / scales[-1]["std"].item())
             parts.append([first + part for part in own])
             first += len(rows)
         storage = torch.from_numpy(np.concatenate(inputs)).float()
@@ -78,19 +76,22 @@ class TableSource:
         counts = None
         if settings.task == "classification":
             counts = torch.stack([torch.bincount(goal[own[0]], minlength=len(data.classes)) for own in parts])
+        task = TaskSpec(
+            kind=settings.task,
+            input_shape=(len(data.features),),
+            output_shape=(len(data.classes) or 1,),
+            features=data.features,
+            classes=data.classes,
+        )
+        rows_of_scales = stacked(scales)
         return CohortData(
             names=tuple(names),
-            task=TaskSpec(
-                kind=settings.task,
-                input_shape=(len(data.features),),
-                output_shape=(len(data.classes) or 1,),
-                features=data.features,
-                classes=data.classes,
-            ),
+            task=task,
             splits=splits,
-            mean=torch.from_numpy(mean).float(),
-            std=torch.from_numpy(std).float(),
+            mean=rows_of_scales["mean"].float(),
+            std=rows_of_scales["std"].float(),
             label_counts=counts,
+            preprocessing=Preprocessing(TableForm(task=task, settings=data.alike), tuple(names), rows_of_scales),
         )
 
     def given_graph(self) -> ClientGraph | None:
@@ -137,15 +138,6 @@ class TableSource:
     @property
     def _encoded(self) -> Encoded:
         return encode(self._table, self._tested, self.settings.model_dump_json(), self.own)
-
-
-def _centre_and_spread(values: Floats) -> tuple[Floats, Floats]:
-    """Return mean and deviation of each column without NaN; 0 and 1 for an empty column, 1 for a constant one."""
-    there = np.isfinite(values)
-    count = np.maximum(there.sum(0), 1)
-    centre = np.where(there, values, 0.0).sum(0) / count
-    spread = np.sqrt((np.where(there, values - centre, 0.0) ** 2).sum(0) / count)
-    return centre, np.where(spread > 1e-12, spread, 1.0)
 
 
 def _bundled_settings(settings: BundledTableSettings) -> TableSettings:

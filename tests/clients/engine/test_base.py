@@ -102,13 +102,14 @@ def test_moments_are_kept_per_round_and_an_interrupted_round_is_repeated_alike(a
     assert torch.equal(again.stacked["parameters"], second.stacked["parameters"])
     fresh, _ = ask(train_table={"momentum": 0.9}, models=models, server_round=2)
     assert not torch.equal(fresh.stacked["parameters"], second.stacked["parameters"])
-    kept = sorted(path.name.partition("-save")[0] for path in (tmp_path / "state" / "run").rglob("*.safetensors"))
+    kept = sorted(path.name.partition("-save")[0] for path in (tmp_path / "state" / "run").rglob("round-*.safetensors"))
     assert kept == ["round-1", "round-2"]
 
 
-def test_no_state_is_written_where_none_is_kept(ask, tmp_path):
+def test_without_moments_nothing_is_written_but_how_data_become_inputs(ask, tmp_path):
     ask()
-    assert not (tmp_path / "state").exists()
+    (kept,) = (path for path in (tmp_path / "state").rglob("*") if path.is_file())
+    assert kept.parent.name == "preprocessing"
 
 
 def test_cohorts_are_built_once(data_dir):

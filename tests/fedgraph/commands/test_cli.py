@@ -493,7 +493,7 @@ def test_help_has_the_commands_under_headings():
         elif line.startswith("  ") and line[2] != " ":
             sections[heading].append(line.split()[0])
     assert sections == {
-        "First steps": ["tour", "run", "runs", "compare", "report", "predict", "peers", "sweep", "reproduce"],
+        "First steps": ["tour", "run", "runs", "compare", "report", "predict", "export", "peers", "sweep", "reproduce"],
         "Your own methods": ["new", "check"],
         "Your own Flower apps": ["simulate"],
         "Look things up": ["methods", "keys", "data"],
@@ -545,7 +545,7 @@ for command in [*wanted, *([info.name, "--help"] for info in cli.app.registered_
     lists = [["methods"], ["keys", "sfl"], ["data"], ["data", "metr-la"]]
     assert loaded[:7] == [["--help"], ["--version"], ["runs", str(tmp_path)], *lists]
     assert all(len(line) == 2 and line[1] == "--help" for line in loaded[7:]), loaded
-    assert len(loaded) == 26
+    assert len(loaded) == 27
 
 
 @pytest.mark.process

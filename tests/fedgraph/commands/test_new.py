@@ -44,6 +44,28 @@ def test_a_new_strategy_runs_and_keeps_the_contract(tmp_path):
     }
 
 
+def test_a_new_data_set_runs_and_keeps_the_contract(tmp_path):
+    told = call("new", "dataset", "ward-stays")
+    assert told.exit_code == 0, told.output
+    assert {path.name for path in tmp_path.iterdir()} == {"ward_stays.py", "ward_stays.toml"}
+    text = (tmp_path / "ward_stays.py").read_text()
+    assert "class WardStays(DataSet[WardStaysSettings])" in text
+    assert "MyData" not in text
+    assert "my_data_set" not in text
+    commands = [line.split()[1:] for line in told.output.splitlines() if line.startswith("    fedgraph ")]
+    assert commands == [["run", "ward_stays.toml"], ["check", "ward_stays:WardStays"]]
+    ran = call(*commands[0], "--quiet")
+    assert ran.exit_code == 0, ran.output
+    assert "mae and rmse are in days" in " ".join(ran.output.split())
+    checked = call(*commands[1])
+    assert checked.exit_code == 0, checked.output
+    assert "8 passed, 1 skipped" in checked.output
+    wrong = call(*commands[1], "--set", "data.patients=3")
+    assert wrong.exit_code == 1
+    assert "patients: Input should be greater than or equal to 10" in wrong.stderr
+    sys.modules.pop("ward_stays")
+
+
 def test_what_is_there_is_not_overwritten(tmp_path):
     (tmp_path / "mine.toml").write_text("mine")
     told = call("new", "strategy", "mine")
@@ -62,6 +84,8 @@ def test_what_is_there_is_not_overwritten(tmp_path):
         (("strategy", "class"), "is no name for a strategy"),
         (("strategy", "random"), "'random' is the name of a module or class that exists already"),
         (("strategy", "Algorithm"), "is the name of a module or class that exists already"),
+        (("dataset",), "a dataset needs a name: fedgraph new dataset wards"),
+        (("dataset", "3x"), "'3x' is no name for a dataset: letters and digits"),
         (("experiment", "a/b"), "'a/b' is no name for an experiment"),
         (("experiment", "--method", "slf"), "'slf' is not a built-in method; known: centralised, "),
         (("experiment", "--method", "fedngm"), "'fedngm' needs data, or an earlier run, of its own"),

@@ -73,7 +73,7 @@ def test_runs_of_other_methods_have_nothing_to_predict_with(digits_tables, tmp_p
         (tmp_path / "experiment.toml").write_text(tomli_w.dumps({**digits_tables, "experiment": head}))
         result = CliRunner().invoke(app, ["predict", str(tmp_path)])
         assert result.exit_code == 1
-        assert f"is a run of {name}; only runs of f3 and f3-forecast have" in " ".join(result.output.split())
+        assert f"is a run of {name}: name the data that it shall predict" in " ".join(result.output.split())
 
 
 @pytest.mark.usefixtures("leave_no_trace")

@@ -40,12 +40,12 @@ def test_models_and_graphs(ran):
 
 def test_a_model_as_a_module(ran):
     run = ran("sfl")
-    module = run.module("client-2")
+    module = run.module("client-2", raw=False)
     state = module.state_dict()
     assert all(torch.equal(state[name], value) for name, value in run.models["client-2"].items())
     assert not module.training
     assert module(torch.zeros(3, *run.summary["task"]["input_shape"])).shape == (3, 10)
-    assert all(torch.equal(run.global_model[name], value) for name, value in run.module().state_dict().items())
+    assert all(torch.equal(run.global_model[name], value) for name, value in run.module(raw=False).state_dict().items())
     with pytest.raises(RunError, match="no model of 'client-99'; it has those of client-0, client-1"):
         run.module("client-99")
     with pytest.raises(RunError, match="no model of 'client-99'; it has those of client-0, client-1, .*client-4, ..."):

@@ -515,7 +515,7 @@ def test_optimiser_moments_are_kept_for_stock_strategies_too(digits_tables, run_
         tables["train"] = {**digits_tables["train"], "momentum": 0.9, "keep-optimizer": keep}
         folder = run_experiment(tables)
         digits[keep] = summary(folder)["weights_sha256"]
-        kept = list((folder.path / "nodes").rglob("*.safetensors")) if (folder.path / "nodes").exists() else []
+        kept = list((folder.path / "nodes").rglob("round-*.safetensors")) if (folder.path / "nodes").exists() else []
         assert bool(kept) == keep
     assert digits[True] != digits[False]
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedgraph.data.series.cohort import build_cohort
-from fedgraph.data.series.covariates import covariates, seconds_of, weekly_profile
+from fedgraph.data.series.covariates import WeeklyProfile, covariates, seconds_of, weekly_profile
 from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.support.errors import ExperimentError
@@ -59,9 +59,9 @@ def test_the_profile_of_a_single_day_does_not_tell_its_readings():
 def test_a_profile_that_does_not_vary_in_training_does_not_vary_after_it(days, varies):
     table, _ = hourly(weeks=4, lost=0.0)
     seconds = HOUR * np.arange(4 * HOURS)
-    found, _ = covariates(
-        ("weekly-profile",), seconds, table.values[..., 0], np.ones((2, 4 * HOURS), bool), 24 * days, 3.0 * HOUR
-    )
+    known = table.values[:, : 24 * days, 0]
+    profile = WeeklyProfile.of(known, np.ones(known.shape, bool), seconds[: 24 * days])
+    found, _ = covariates(("weekly-profile",), seconds, profile, 2, 3.0 * HOUR)
     assert (np.ptp(found, axis=1).max(0) > 1e-6).tolist() == [varies, varies]
     if not varies:
         np.testing.assert_allclose(found[:, 0, 0], table.values[:, :24, 0].mean(1), rtol=1e-5)
@@ -129,8 +129,7 @@ def test_seconds_are_counted_from_a_monday_and_unknown_covariates_are_refused():
     table, _ = hourly()
     seconds = seconds_of(table, None, 60.0, 5)
     assert (seconds % (HOURS * HOUR)).tolist() == [HOUR * step for step in range(5)]
-    readings = table.values[:, :5, 0]
-    values, names = covariates(["time-of-day"], seconds, readings, ~np.isnan(readings), 5, HOUR)
+    values, names = covariates(["time-of-day"], seconds, None, 2, HOUR)
     assert names == ("time-of-day",)
     assert values.shape == (2, 5, 1)
     with pytest.raises(ExperimentError, match=r"covariates.*time-of-day"):

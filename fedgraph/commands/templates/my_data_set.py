@@ -1,0 +1,73 @@
+"""MyData: patients of four wards, made up here; put your own data in their place.
+
+    fedgraph run my_data_set.toml
+    fedgraph check my_data_set:MyData     # whether it does what every run relies on
+
+What is below runs as it is. Each node makes the class and asks it for the clients that the node hosts; the server asks
+for nothing but its graph. Whatever the class reads lies in ``self.data_dir``, the data folder of the node.
+"""
+
+import torch
+from pydantic import Field
+
+from fedgraph.data import DataSet, Examples, InputScale
+from fedgraph.models import TaskSpec
+from fedgraph.support.randomness import generator
+from fedgraph.support.settings import Settings
+
+FEATURES = ("age", "dose", "weight")
+
+
+# The keys of [data] beside ``set``. Types and bounds are checked, unknown keys refused.
+class MyDataSettings(Settings):
+    """The table ``[data]``.
+
+    Attributes
+    ----------
+    patients : number of patients of each ward.
+    seed     : of what is made up.
+    """
+
+    patients: int = Field(default=120, ge=10)
+    seed: int = 0
+
+
+class MyData(DataSet[MyDataSettings]):
+    """How many days a patient stays, by age, dose and weight."""
+
+    def client_names(self) -> list[str]:
+        """Return all clients, in a stable order."""
+        return ["east", "north", "south", "west"]
+
+    def task(self) -> TaskSpec:
+        """Return what is learned: here a number; of classes, outputs are as many as there are."""
+        return TaskSpec("regression", (len(FEATURES),), (1,), unit="days", features=FEATURES)
+
+    # The same for every call: a run repeats bit for bit, and a node may ask for some of its clients alone.
+    def examples(self, client: str) -> Examples:
+        """Return inputs ``[examples, features]`` and targets of each split, in their own units; NaN where missing."""
+        draws = generator(self.settings.seed, "patients", client)
+        place = self.client_names().index(client)
+        inputs = torch.randn(self.settings.patients, len(FEATURES), generator=draws)
+        inputs = inputs * torch.tensor([12.0, 40.0, 15.0]) + torch.tensor([45.0 + 8 * place, 200.0, 75.0])
+        targets = 2 + 0.06 * inputs[:, 0] + 0.01 * inputs[:, 1] + torch.randn(len(inputs), generator=draws) / 2
+        train, validation = int(0.7 * len(inputs)), int(0.8 * len(inputs))
+        return {
+            "train": (inputs[:train], targets[:train]),
+            "validation": (inputs[train:validation], targets[train:validation]),
+            "test": (inputs[validation:], targets[validation:]),
+        }
+
+    # How a client's inputs are scaled, by its own training examples; leave both out if yours are scaled already.
+    def input_scale(self, client: str) -> InputScale:
+        """Return mean and deviation of each feature; a missing one counts as the mean."""
+        inputs, _ = self.examples(client)["train"]
+        return InputScale.of(inputs.mean(0), inputs.std(0))
+
+    def target_scale(self, client: str) -> tuple[float, float]:
+        """Return mean and deviation of the days; errors and predictions are in days nevertheless."""
+        _, targets = self.examples(client)["train"]
+        return float(targets.mean()), float(targets.std())
+
+    # The client graph that comes with the data, if there is one: [graph] source = "data".
+    # def given_graph(self): return ClientGraph.from_edges([("east", "north"), ("south", "west")])

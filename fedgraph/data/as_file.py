@@ -1,0 +1,68 @@
+"""Data that somebody has in memory as a file, so that they are read as those of a file are."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from torch import Tensor
+
+from fedgraph.support.errors import DataError
+from fedgraph.support.files import replacing
+
+INDEX = {"M": "time"}
+"""Name of a data frame's index as a column where it has none, by the kind of its values."""
+
+
+def as_file(data: Any, folder: Path, name: str = "data") -> Path:
+    """Write data into a folder, and return the file; paths are returned as they are.
+
+    Parameters
+    ----------
+    data : str, Path, data frame, array or Tensor
+        A data frame of pandas becomes a Parquet file, with its index as the first column where that is not just
+        numbers; of other libraries, whatever hands its columns to Arrow. An array, or a tensor, is one of images, or of
+        the inputs of a data set of one's own.
+    folder : Path
+        Where the file is written.
+    name : str
+        Of the file, without suffix.
+
+    Raises
+    ------
+    DataError
+        For anything else, and for a data frame with a column that Parquet cannot have.
+    """
+    if isinstance(data, str | PathLike):
+        return Path(data)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
+    if isinstance(data, np.ndarray):
+        file = folder / f"{name}.npz"
+        with replacing(file) as temporary, temporary.open("wb") as stream:
+            np.savez_compressed(stream, images=data)
+        return file
+    try:
+        table = pa.Table.from_pandas(_flat(data), preserve_index=False) if hasattr(data, "iloc") else pa.table(data)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        told = ", ".join(map(str, error.args))
+        raise DataError(f"a {type(data).__name__} cannot be read as a data frame: {told}") from None
+    file = folder / f"{name}.parquet"
+    with replacing(file) as temporary:
+        pyarrow.parquet.write_table(table, temporary)
+    return file
+
+
+def _flat(frame: Any) -> Any:
+    """Return a data frame of pandas with names that are text, truth values as Python spells them, no index."""
+    frame = frame.rename(columns=str)
+    index = frame.index
+    if index.dtype.kind not in "iu" or index.name is not None:
+        name = index.name or INDEX.get(index.dtype.kind, "index")
+        frame = frame.reset_index(names=[str(name)] if index.nlevels == 1 else None)
+    truths = {column: frame[column].map({True: "True", False: "False"}) for column in frame.select_dtypes("bool")}
+    return frame.assign(**truths)

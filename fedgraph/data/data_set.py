@@ -1,0 +1,202 @@
+"""A data set of one's own, as a class: ``[data] set = "package.module:Class"``."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
+from pydantic import create_model
+from torch import Tensor
+
+from fedgraph.data.base import SPLITS, CohortData, SplitName
+from fedgraph.data.examples import row_table
+from fedgraph.data.own import OwnData
+from fedgraph.data.preprocessing import InputScale, Preprocessing, stacked
+from fedgraph.data.tensor_form import MaskedSplit, TensorForm, checked_targets, no_targets
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.settings import Configured, S, Settings
+
+if TYPE_CHECKING:
+    from fedgraph.graph import ClientGraph
+
+Examples = Mapping[SplitName, tuple[Tensor, Tensor]]
+"""Inputs ``[examples, *input_shape]`` and targets of each split; splits that are left out have no examples."""
+
+_KINDS = get_args(TaskSpec.__annotations__["kind"]) or ("forecast", "classification", "regression")
+
+
+class DataSet(Configured[S]):
+    """Base class of data sets, subscripted by the settings that are the other keys of ``[data]``.
+
+    A class says who the clients are, what is learned, and which examples a client has::
+
+        class Wards(DataSet[WardsSettings]):
+            def client_names(self): return ["mercy", "county"]
+            def task(self): return TaskSpec("regression", (3,), (1,), features=("age", "dose", "weight"), unit="days")
+            def examples(self, client): return {"train": (inputs, targets), "test": (more_inputs, more_targets)}
+
+    Inputs and targets are in their own units: how they are scaled, if at all, ``input_scale`` and ``target_scale`` say,
+    and predictions of new data go the same way.
+
+    Parameters
+    ----------
+    settings : Settings
+        The table ``[data]``, validated: of the class in brackets, with ``set`` beside.
+    data_dir : Path
+        Folder in which the node's data lie.
+    own : OwnData, optional
+        A node's own file, which its node config names by ``data``, and the clients to whom it belongs.
+    """
+
+    def __init__(self, settings: S, data_dir: Path, own: OwnData | None = None) -> None:
+        self.settings, self.data_dir, self.own = settings, data_dir, own
+
+    @abstractmethod
+    def client_names(self) -> list[str]:
+        """Return the names of all clients, in a stable order; of a node's own data, those of the node."""
+
+    @abstractmethod
+    def task(self) -> TaskSpec:
+        """Return what is learned, the same for all clients: a forecast, a classification or a regression."""
+
+    @abstractmethod
+    def examples(self, client: str) -> Examples:
+        """Return a client's examples: inputs ``[examples, *input_shape]`` and targets of each split.
+
+        Targets are ``[examples]`` whole numbers from 0 for classes, ``[examples]`` or ``[examples, 1]`` numbers, or
+        ``[examples, steps]`` readings, NaN where there is none. Missing inputs may be NaN where ``input_scale`` says
+        what they are filled with.
+        """
+
+    def input_scale(self, client: str) -> InputScale:
+        """Return the scale of a client's inputs; by default inputs are as they are, and 0 where missing."""
+        zero = torch.zeros(1)
+        return InputScale(zero, torch.ones(1), zero)
+
+    def target_scale(self, client: str) -> tuple[float, float]:
+        """Return mean and deviation of a client's targets, numbers, that they are scaled by; by default 0 and 1."""
+        return 0.0, 1.0
+
+    def given_graph(self) -> ClientGraph | None:
+        """Return the client graph that comes with the data, for ``[graph] source = "data"``; by default none."""
+        return None
+
+    def describe(self) -> str:
+        """Return a phrase for reports: which data, and which part of it."""
+        return f"{type(self).__name__}, {len(self.client_names())} clients"
+
+    def load(self, names: Sequence[str]) -> CohortData:
+        """Load the clients ``names``, scaled.
+
+        Raises
+        ------
+        DataError
+            For unknown clients, and for examples that do not fit the task. The message names client and split.
+        """
+        known, task = self.client_names(), self._checked_task()
+        strangers = [name for name in names if name not in known]
+        if strangers:
+            raise DataError(f"{self._name} has no client '{strangers[0]}'; its clients: {', '.join(known[:10])}")
+        inputs, targets = [torch.zeros(0, *task.input_shape)], [no_targets(task)]
+        rows: dict[SplitName, list[np.ndarray]] = {split: [] for split in SPLITS}
+        scales, first = [], 0
+        for name in names:
+            own = self._checked_examples(name, task)
+            scale, (mean, std) = self.input_scale(name), self.target_scale(name)
+            parts = (
+                ("centre", scale.centre),
+                ("spread", scale.spread),
+                ("fill", scale.fill),
+                ("mean", mean),
+                ("std", std),
+            )
+            scales.append({key: torch.as_tensor(value, dtype=torch.float32) for key, value in parts})
+            for split in SPLITS:
+                x, y = own[split]
+                inputs.append(Preprocessing.input_scale(scales[-1]).inputs(x.float()))
+                targets.append(y if task.kind == "classification" else (y - mean) / std)
+                rows[split].append(first + np.arange(len(x)))
+                first += len(x)
+        storage, goal = torch.cat(inputs), torch.cat(targets)
+        counts = None
+        if task.kind == "classification":
+            classes = task.output_shape[0]
+            counts = torch.stack([torch.bincount(goal[part], minlength=classes) for part in rows["train"]])
+        every = stacked(scales)
+        return CohortData(
+            names=tuple(names),
+            task=task,
+            splits={split: MaskedSplit(storage, goal, row_table(parts)) for split, parts in rows.items()},
+            mean=every["mean"],
+            std=every["std"],
+            label_counts=counts,
+            preprocessing=Preprocessing(TensorForm(task=task), tuple(names), every),
+        )
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def _checked_task(self) -> TaskSpec:
+        task = self.task()
+        if not isinstance(task, TaskSpec) or task.kind not in _KINDS:
+            raise DataError(f"{self._name}.task returned {task!r}; it is a TaskSpec of kind {' or '.join(_KINDS)}")
+        return task
+
+    def _checked_examples(self, client: str, task: TaskSpec) -> dict[SplitName, tuple[Tensor, Tensor]]:
+        """Return all splits of a client. Raises DataError, with client and split, for what does not fit the task."""
+        given = self.examples(client)
+        if not isinstance(given, Mapping) or set(given) - set(SPLITS) or "train" not in given:
+            told = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+            raise DataError(
+                f"{self._name}.examples('{client}') returned {told}; it is a dict with inputs and targets of 'train' "
+                "and, as far as there are any, 'validation' and 'test'"
+            )
+        found: dict[SplitName, tuple[Tensor, Tensor]] = {}
+        for split in SPLITS:
+            pair = given.get(split, (torch.zeros(0, *task.input_shape), no_targets(task)))
+            try:
+                x, y = (torch.as_tensor(part) for part in pair)
+            except (TypeError, ValueError) as error:
+                raise DataError(f"{self._name}, client '{client}', {split}: no tensors: {error}") from None
+            where = f"{self._name}, client '{client}', {split}:"
+            if tuple(x.shape[1:]) != task.input_shape:
+                raise DataError(
+                    f"{where} inputs are {list(x.shape)}, and the task says [examples, "
+                    f"{', '.join(map(str, task.input_shape))}]"
+                )
+            found[split] = x, checked_targets(where, x, y, task)
+        return found
+
+
+def own_class(path: str) -> type[Any]:
+    """Return the class of a data set by its dotted path. Raises ExperimentError for what is none."""
+    found = load_object(path, "[data] set")
+    wanted = ("client_names", "load", "describe", "given_graph")
+    lacking = [name for name in wanted if not callable(getattr(found, name, None))]
+    if not isinstance(found, type) or lacking:
+        lacks = f": it has no {lacking[0]}" if isinstance(found, type) else ""
+        raise ExperimentError(
+            f"[data] set = '{path}' is no class of a data set{lacks}; derive it from fedgraph.data.DataSet, as "
+            "`fedgraph new dataset NAME` writes it"
+        )
+    return found
+
+
+def own_settings(path: str) -> type[Settings]:
+    """Return the settings class of a data set of one's own: that in its brackets, with the key ``set``."""
+    return _with_set(getattr(own_class(path), "settings_type", Settings))
+
+
+@cache
+def _with_set(kind: type[Settings]) -> type[Settings]:
+    made: type[Settings] = create_model(kind.__name__, __base__=kind, set=(str, ...))
+    made.__doc__ = kind.__doc__
+    return made

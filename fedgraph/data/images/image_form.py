@@ -1,0 +1,141 @@
+"""What the images of all clients have in common, and how their pixels are scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import CohortData
+from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.images.files import Images
+from fedgraph.data.images.labelled import read_new
+from fedgraph.data.own import UNNAMED
+from fedgraph.data.preprocessing import Form, NewData, Preprocessing, label_answers
+from fedgraph.data.preprocessing.preprocessing import Scales
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ImageForm(Form):
+    """How pixels became inputs: each is divided by the largest one, less a mean, by a deviation.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Channels, height and width.
+    layout : {"image", "flat"}
+        Whether an input is an image, or a vector.
+    largest : int
+        Largest value of a pixel.
+    mean, deviation : tuple of float
+        Of each channel, of pixels in [0, 1]; empty where they are not used.
+    """
+
+    shape: tuple[int, int, int]
+    layout: Literal["image", "flat"]
+    largest: int
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+
+    def factors(self) -> tuple[Tensor, Tensor | None]:
+        """Return factor and offset from pixels to inputs, shaped to broadcast over one input."""
+        scale, shift = torch.full(self.shape, 1.0 / self.largest), None
+        if self.mean:
+            mean, deviation = (torch.tensor(value)[:, None, None] for value in (self.mean, self.deviation))
+            scale, shift = scale / deviation, (-mean / deviation).expand(self.shape)
+        if self.layout == "flat":
+            scale, shift = scale.flatten(), None if shift is None else shift.flatten()
+        return scale, shift
+
+    def stored(self, images: Images) -> Tensor:
+        """Return pixels in the shape of inputs, as they are stored."""
+        pixels = torch.from_numpy(images.pixels)
+        return pixels.flatten(1) if self.layout == "flat" else pixels
+
+    def preprocessing(self, names: Sequence[str]) -> Preprocessing:
+        """Return the preprocessing of clients, which all have the same scales."""
+        scale, shift = self.factors()
+        offset = torch.zeros_like(scale) if shift is None else shift
+        if self.layout == "image":
+            scale, offset = scale[:, :1, :1], offset[:, :1, :1]
+        one = {"centre": -offset / scale, "spread": 1 / scale, "fill": torch.zeros_like(scale)}
+        one |= {"mean": torch.tensor(0.0), "std": torch.tensor(1.0)}
+        scales = {name: value.expand(len(names), *value.shape) for name, value in one.items()}
+        return Preprocessing(self, tuple(names), scales)
+
+    def read(self, place: Path, client: str | None) -> NewData:
+        """See :class:`Form`: a folder of images, or of a sub-folder for each class; or arrays in an .npz file."""
+        images, keys, labelled = read_new(place, self.task.classes, self.shape)
+        if int(images.pixels.max()) > self.largest:
+            raise DataError(
+                f"{place} has pixels up to {images.pixels.max()}, and those of training are from 0 to {self.largest}: "
+                "give them on that scale, as an .npz file"
+            )
+        return NewImages(self, images, keys, labelled, UNNAMED if client is None else client)
+
+
+@dataclass(frozen=True)
+class NewImages(NewData):
+    """Images that were not there in training.
+
+    Attributes
+    ----------
+    form : ImageForm
+        How they become inputs.
+    images : Images
+        Pixels, and labels.
+    keys : tuple of str
+        A name of each.
+    labelled : bool
+        Whether labels are known.
+    client : str
+        Whose images these are.
+    """
+
+    form: ImageForm
+    images: Images
+    keys: tuple[str, ...]
+    labelled: bool
+    client: str
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The one client whose images these are."""
+        return (self.client,)
+
+    @property
+    def task(self) -> TaskSpec:
+        """What is predicted."""
+        return self.form.task
+
+    def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
+        """Return the scale that all clients have."""
+        return self.form.preprocessing([name]).of(name)
+
+    def cohort(self, scales: Scales) -> CohortData:
+        """See :class:`NewData`."""
+        factor, offset = self.form.factors()
+        labels = torch.from_numpy(self.images.labels).clamp(min=0)
+        split = ExampleSplit(self.form.stored(self.images), labels, row_table([np.arange(len(labels))]), factor, offset)
+        return CohortData(self.names, self.task, {"test": split}, scales["mean"], scales["std"])
+
+    def known(self, data: CohortData) -> CohortData | None:
+        """See :class:`NewData`: all images, where they have labels."""
+        return data if self.labelled else None
+
+    def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
+        """Return the columns ``client``, ``image``, ``label`` where known, ``predicted``, and probabilities."""
+        import pandas as pd
+
+        targets = torch.from_numpy(self.images.labels) if self.labelled else None
+        columns = label_answers(self.task, outputs[0], targets)
+        return pd.DataFrame({"client": self.client, "image": list(self.keys), **columns})

@@ -1,0 +1,11 @@
+"""How what people have becomes the inputs of a client's model, and how its outputs become answers.
+
+A data set says so with what it loads (:attr:`fedgraph.data.CohortData.preprocessing`). A node keeps it with the run,
+and predictions, modules and exported files use it: files and scales are read in one way.
+"""
+
+from fedgraph.data.preprocessing.module import Answering
+from fedgraph.data.preprocessing.preprocessing import Form, NewData, Preprocessing, label_answers, latest, stacked
+from fedgraph.data.preprocessing.scale import InputScale
+
+__all__ = ["Answering", "Form", "InputScale", "NewData", "Preprocessing", "label_answers", "latest", "stacked"]

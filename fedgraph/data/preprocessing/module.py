@@ -1,0 +1,43 @@
+"""A client's model with its preprocessing, as a module that others can use and export."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedgraph.data.preprocessing.scale import InputScale
+from fedgraph.models import TaskSpec
+
+
+class Answering(nn.Module):
+    """A model that takes values in their own units, and returns answers in theirs.
+
+    Missing values are NaN. Answers are forecasts or numbers in their unit, or the probability of each class.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Takes scaled inputs ``[batch, *input_shape]``.
+    task : TaskSpec
+        Names of features and classes, and shapes.
+    scale : InputScale
+        Of the inputs.
+    mean, std : float
+        An output ``y`` of the model is ``y * std + mean``.
+    """
+
+    def __init__(self, model: nn.Module, task: TaskSpec, scale: InputScale, mean: float, std: float) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+        for name in ("centre", "spread", "fill"):
+            self.register_buffer(name, getattr(scale, name).float())
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return answers ``[batch, *output_shape]`` for values ``[batch, *input_shape]``."""
+        scale = InputScale(*(self.get_buffer(name) for name in ("centre", "spread", "fill")))
+        outputs: Tensor = self.model(scale.inputs(values.float()))
+        if self.task.kind == "classification":
+            return outputs.softmax(-1)
+        return outputs * self.get_buffer("std") + self.get_buffer("mean")

@@ -1,0 +1,231 @@
+"""The preprocessing of clients: a form that all share, and the scales that each of them has measured."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedgraph.data.preprocessing.scale import InputScale
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.files import json_digest, write_atomically
+from fedgraph.support.plugins import load_object, path_of
+from fedgraph.support.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedgraph.data.base import CohortData
+
+Scales = Mapping[str, Tensor]
+"""Of some clients: ``centre``, ``spread`` and ``fill`` of inputs, ``[clients, ...]``; ``mean`` and ``std`` of targets,
+``[clients]``; and what else a form needs."""
+
+
+class NewData(ABC):
+    """Rows, series or images that were not there in training, read from a file as those of training were.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The clients whose data it is.
+    notes : tuple of str
+        What whoever asks for predictions should know of it.
+    """
+
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
+        """Measure the scales of one client on this data, for a client that the run does not know; without client axis.
+
+        What all clients have in common is as in the scales ``like``, of a client of the run.
+
+        Raises
+        ------
+        DataError
+            When it is too little for that, or lacks what is to be predicted.
+        """
+
+    @abstractmethod
+    def cohort(self, scales: Scales) -> CohortData:
+        """Return the data, scaled by the scales of ``names``, as the split ``test``; unknown targets have no weight."""
+
+    def known(self, data: CohortData) -> CohortData | None:
+        """Return the part of what :meth:`cohort` returned that predictions can be compared with; None without any."""
+        return data
+
+    def in_order(self, names: Sequence[str]) -> NewData:
+        """Return the same data with its clients in another order."""
+        raise DataError("data of this kind have no clients that are predicted together")
+
+    @abstractmethod
+    def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
+        """Return predictions as a data frame.
+
+        Parameters
+        ----------
+        data : CohortData
+            What :meth:`cohort` returned.
+        outputs : Tensor
+            ``[clients, examples, *output_shape]``, in the unit of the task; logits of classes.
+        """
+
+
+class Form(Settings, ABC):
+    """What the data of all clients have in common, in a file or a data frame: columns, categories, classes, steps.
+
+    Attributes
+    ----------
+    task : TaskSpec
+        Inputs and outputs of the models: names of features in order, of classes, the unit.
+    """
+
+    task: TaskSpec
+
+    @abstractmethod
+    def read(self, place: Path, client: str | None) -> NewData:
+        """Read new data.
+
+        Parameters
+        ----------
+        place : Path
+            A file, or a folder.
+        client : str or None
+            The client whose data it is; None where the file says so.
+
+        Raises
+        ------
+        DataError
+            When it lacks something that was there in training, or has something that was not.
+        """
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The form that the data of all clients have, and the scales of some clients.
+
+    Attributes
+    ----------
+    form : Form
+        What all have in common.
+    names : tuple of str
+        The clients.
+    scales : mapping of str to Tensor
+        Their scales, with a leading client axis.
+    """
+
+    form: Form
+    names: tuple[str, ...]
+    scales: Scales
+
+    FOLDER: ClassVar[str] = "preprocessing"
+    """Folder of the preprocessing of a node's clients, in what the node keeps of a run."""
+
+    def of(self, client: str) -> dict[str, Tensor]:
+        """Return the scales of one client, without client axis."""
+        row = self.names.index(client)
+        return {name: values[row] for name, values in self.scales.items()}
+
+    def first(self) -> dict[str, Tensor]:
+        """Return the scales of the first client."""
+        return self.of(self.names[0])
+
+    @staticmethod
+    def input_scale(scales: Scales) -> InputScale:
+        """Return the scale of inputs that scales of clients contain."""
+        return InputScale(*(scales[name] for name in ("centre", "spread", "fill")))
+
+    def write(self, folder: Path) -> None:
+        """Write a file for these clients into a folder; it replaces an earlier one of the same clients."""
+        head = {
+            "form": path_of(type(self.form)),
+            "settings": self.form.model_dump_json(),
+            "clients": json.dumps(list(self.names)),
+        }
+        tensors = {name: values.contiguous() for name, values in self.scales.items()}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / f"{json_digest(sorted(self.names))[:32]}.safetensors", save(tensors, metadata=head))
+
+    @classmethod
+    def read(cls, file: Path) -> Preprocessing:
+        """Read what :meth:`write` wrote. Raises RunError for a file that is damaged."""
+        try:
+            with safe_open(str(file), framework="pt") as stream:
+                head = stream.metadata()
+                scales = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+            kind: Any = load_object(head["form"], "the preprocessing of the run")
+            if not (isinstance(kind, type) and issubclass(kind, Form)):
+                raise TypeError(f"{head['form']} is no form of data")
+            return cls(kind.model_validate_json(head["settings"]), tuple(json.loads(head["clients"])), scales)
+        except (KeyError, ValueError, OSError, TypeError) as error:
+            raise RunError(f"{file} cannot be read: {error}") from None
+
+    @classmethod
+    def by_client(cls, folder: Path) -> dict[str, Preprocessing]:
+        """Read all files of a folder: that of each client, the one that was written last."""
+        if not folder.is_dir():
+            return {}
+        files = sorted(folder.glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
+        return {name: found for found in map(cls.read, files) for name in found.names}
+
+
+def stacked(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Stack the scales of clients. Raises DataError for clients whose data have different forms."""
+    try:
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    except RuntimeError:
+        raise DataError(
+            "these clients do not have the times of their steps in common: predict one after the other (client)"
+        ) from None
+
+
+def label_answers(task: TaskSpec, outputs: Tensor, targets: Tensor | None) -> dict[str, Any]:
+    """Return columns of predictions of one label: ``label`` where there are any, and what is predicted.
+
+    Parameters
+    ----------
+    task : TaskSpec
+        A classification or regression.
+    outputs : Tensor
+        ``[examples, classes]`` logits, or ``[examples, 1]`` in the unit of the label.
+    targets : Tensor or None
+        Classes, or numbers in their unit, ``[examples]``; negative, or NaN, where unknown.
+
+    Returns
+    -------
+    dict
+        Column by name: of classes ``predicted``, and ``probability CLASS`` of each; of a number ``predicted``.
+    """
+    if task.kind != "classification":
+        label = {} if targets is None else {"label": targets.tolist()}
+        return {**label, "predicted": outputs[:, 0].tolist()}
+    names = task.classes or tuple(map(str, range(task.output_shape[0])))
+    label = {} if targets is None else {"label": [None if at < 0 else names[at] for at in targets.tolist()]}
+    probabilities = outputs.double().softmax(-1)
+    predicted = {"predicted": [names[at] for at in outputs.argmax(-1).tolist()]}
+    return {
+        **label,
+        **predicted,
+        **{f"probability {name}": probabilities[:, place].tolist() for place, name in enumerate(names)},
+    }
+
+
+def latest(data: CohortData, windows: int | None) -> CohortData:
+    """Return new data with the latest windows, at most so many. Raises DataError for data that are no time series."""
+    if windows is None:
+        return data
+    split: Any = data.splits["test"]
+    if not hasattr(split, "latest"):
+        raise DataError("windows is about time series: leave it out")
+    return replace(data, splits={"test": split.latest(windows)})

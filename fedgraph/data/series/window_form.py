@@ -1,0 +1,286 @@
+"""What the windows of all clients have in common, and how their readings are scaled: in training, and ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgraph.data.base import CohortData
+from fedgraph.data.preprocessing import Form, NewData, Preprocessing
+from fedgraph.data.preprocessing.preprocessing import Scales
+from fedgraph.data.series.covariates import WeeklyProfile, covariates, seconds_of
+from fedgraph.data.series.files import SeriesTable, read_series
+from fedgraph.data.series.naive import readings_in_windows, times_ahead
+from fedgraph.data.series.scaling import Mask, Singles, measured, usable
+from fedgraph.data.series.windows import WindowSettings, WindowSplit, step_seconds
+from fedgraph.support.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PROFILE = ("profile-slots", "profile-sums", "profile-counts", "profile-flat")
+
+
+class WindowForm(Form):
+    """How series were cut into windows.
+
+    Attributes
+    ----------
+    settings : WindowSettings
+        Lengths of windows, what is missing, covariates.
+    array : str or None
+        Key of the series in a file of arrays.
+    readings : tuple of str
+        Names of the features that are read, without covariates, in order.
+    target : int
+        Which of them is forecast.
+    timed : bool
+        Whether the time of steps was known.
+    """
+
+    settings: WindowSettings
+    array: str | None
+    readings: tuple[str, ...]
+    target: int
+    timed: bool
+
+    def read(self, place: Path, client: str | None) -> NewData:
+        """See :class:`Form`; readings of steps to come may be there or not."""
+        try:
+            return self._read(place, client)
+        except DataError as error:
+            text = str(error)
+            raise DataError(text if text.startswith(str(place)) else f"{place}: {text}", error.quoted) from None
+
+    def _read(self, place: Path, client: str | None) -> NewData:
+        settings = self.settings
+        table = read_series(place, self.array, None, every_step=True)
+        self._check_steps(table)
+        names, rows = table.names, list(range(len(table.names)))
+        if client is not None and client in names:
+            names, rows = (client,), [names.index(client)]
+        elif client is not None:
+            if len(names) > 1:
+                shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+                raise DataError(f"has no series of '{client}'; it has those of {shown}")
+            names = (client,)
+        values = table.values[rows][:, :, self._features(table)]
+        minutes = self.task.step_minutes
+        later = SeriesTable(names, values, table.times, self.readings, None, table.missing)
+        later = later.extended(settings.output_steps, minutes)
+        valid = ~np.isnan(later.values)
+        if settings.missing is not None:
+            valid &= later.values != settings.missing
+        seconds = seconds_of(later, None, minutes, later.values.shape[1])
+        if self.timed and settings.covariates and seconds is None:
+            raise DataError("needs the times of its steps, from which the models forecast")
+        notes = []
+        unread = [name for place, name in enumerate(names) if not valid[place, :, self.target].any()]
+        if unread:
+            notes.append(f"nothing was read of {', '.join(unread[:5])}, whose forecasts are made of nothing")
+        if table.missing is not None:
+            notes.append(f"{table.missing.count:,} steps are missing in the file and count as not read")
+        return NewWindows(self, later, valid, seconds, tuple(notes))
+
+    def _check_steps(self, table: SeriesTable) -> None:
+        needed, steps, minutes = self.settings.input_steps, table.values.shape[1], self.task.step_minutes
+        if steps < needed:
+            raise DataError(f"has {steps} time steps, and a forecast is made from {needed}")
+        if table.step_minutes and minutes and abs(table.step_minutes - minutes) > 1e-6 * minutes:
+            raise DataError(
+                f"its steps are {table.step_minutes:g} minutes apart, and those of training were {minutes:g}: write "
+                "readings at the same steps"
+            )
+
+    def _features(self, table: SeriesTable) -> list[int]:
+        """Return the places of the readings in a table; a single one may have any name."""
+        if len(self.readings) == len(table.features) == 1:
+            return [0]
+        lacking = [name for name in self.readings if name not in table.features]
+        if lacking:
+            raise DataError(
+                f"has no {', '.join(map(repr, lacking))}, from which the models forecast; it has "
+                f"{', '.join(table.features)}"
+            )
+        return [table.features.index(name) for name in self.readings]
+
+
+@dataclass(frozen=True)
+class NewWindows(NewData):
+    """Series that were not there in training, with the steps to come behind them.
+
+    Attributes
+    ----------
+    form : WindowForm
+        How they are cut into windows.
+    table : SeriesTable
+        Of the features that are read, in order.
+    valid : ndarray
+        What was read, ``[clients, steps, features]``.
+    seconds : ndarray or None
+        From a Monday's midnight to each step; None where times are unknown.
+    notes : tuple of str
+        See :class:`NewData`.
+    """
+
+    form: WindowForm
+    table: SeriesTable
+    valid: Mask
+    seconds: NDArray[np.int64] | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The clients whose series these are."""
+        return self.table.names
+
+    def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
+        """Measure the scale of a client, and its profile, on what it has read, as in training on the training part."""
+        row, settings, target = self.table.names.index(name), self.form.settings, self.form.target
+        values, valid = self.table.values[row : row + 1], self.valid[row : row + 1]
+        count, least = int(valid[..., target].sum()), settings.input_steps + settings.output_steps
+        if count < least:
+            raise DataError(f"'{name}' has {count} readings, too few to measure a scale on; it takes {least}")
+        mean, std = usable(*measured(values, valid))
+        if settings.scaling == "none":
+            scales = scales_of(np.zeros_like(mean), np.ones_like(std), mean, target)
+        else:
+            if settings.scaling == "pooled":
+                mean[:, target], std[:, target] = like["mean"].item(), like["std"].item()
+            scales = scales_of(mean, std, np.zeros_like(mean), target)
+        more = len(self.form.task.features) - len(self.form.readings)
+        profile = None
+        if "weekly-profile" in settings.covariates and self.seconds is not None:
+            series = scaled_series(values, valid, scales)
+            profile = WeeklyProfile.of(series[..., target], valid[..., target], self.seconds)
+        return {name: value[0] for name, value in with_profile(scales, more, profile).items()}
+
+    def in_order(self, names: Sequence[str]) -> NewWindows:
+        """See :class:`NewData`."""
+        rows = [self.names.index(name) for name in names]
+        table = replace(self.table, names=tuple(names), values=self.table.values[rows])
+        return replace(self, table=table, valid=self.valid[rows])
+
+    def cohort(self, scales: Scales) -> CohortData:
+        """See :class:`NewData`: all windows, up to the one that forecasts the steps behind the last."""
+        form, settings = self.form, self.form.settings
+        series = scaled_series(self.table.values, self.valid, scales)
+        if settings.covariates and self.seconds is not None:
+            profile = profile_in(scales)
+            series, _ = with_covariates(series, settings, self.seconds, profile, form.task.step_minutes)
+        length = settings.input_steps + settings.output_steps
+        split = WindowSplit(
+            torch.from_numpy(np.ascontiguousarray(series)),
+            torch.from_numpy(np.ascontiguousarray(self.valid[..., form.target])),
+            0, series.shape[1] - length + 1, 1, settings.input_steps, settings.output_steps, form.target,
+            times=None if self.seconds is None else torch.from_numpy(self.seconds),
+            step_seconds=step_seconds(form.task.step_minutes),
+        )  # fmt: skip
+        return CohortData(self.names, form.task, {"test": split}, scales["mean"], scales["std"])
+
+    def known(self, data: CohortData) -> CohortData | None:
+        """See :class:`NewData`: the windows that forecast steps of the file alone, as those of training do."""
+        split = data.splits["test"]
+        assert isinstance(split, WindowSplit)
+        assert isinstance(split.count, int)
+        count = split.count - split.output_steps
+        return replace(data, splits={"test": replace(split, count=count)}) if count > 0 else None
+
+    def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
+        """Return a row for each client, window and step to come.
+
+        Columns are ``client``, ``window``, ``time``, ``forecast``, ``reading`` where there is one yet, and
+        ``readings_in_window``: what is forecast from none looks like any other forecast.
+        """
+        import pandas as pd
+
+        windows, parts = data.splits["test"], []
+        assert isinstance(windows, WindowSplit)
+        seen, steps = readings_in_windows(windows), windows.output_steps
+        places, _ = windows.first_steps()
+        ahead = places[:, :, None].numpy() + windows.input_steps + np.arange(steps)
+        readings = np.where(self.valid, self.table.values, np.nan)[..., self.form.target]
+        for row, name in enumerate(self.names):
+            count = int(windows.num_examples[row])
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "client": name,
+                        "window": np.repeat(np.arange(count), steps),
+                        "time": [time for window in times_ahead(windows, row) for time in window],
+                        "forecast": outputs[row, :count].flatten().numpy(),
+                        "reading": readings[row][ahead[row, :count]].ravel(),
+                        "readings_in_window": np.repeat(seen[row, :count].numpy(), steps),
+                    }
+                )
+            )
+        return pd.concat(parts, ignore_index=True)
+
+
+def scales_of(mean: Singles, std: Singles, fill: Singles, target: int) -> dict[str, Tensor]:
+    """Return the scales of clients: of their readings ``[clients, features]``, one of which is the target."""
+    centre, spread = torch.from_numpy(mean), torch.from_numpy(std)
+    scales = {"centre": centre, "spread": spread, "fill": torch.from_numpy(fill)}
+    return {**scales, "mean": centre[:, target].clone(), "std": spread[:, target].clone()}
+
+
+def scaled_series(values: Singles, valid: Mask, scales: Scales) -> Singles:
+    """Return readings ``[clients, steps, features]`` on the scales of the clients, what was not read filled."""
+    features = values.shape[2]
+    of_readings = {name: scales[name][:, None, :features] for name in ("centre", "spread", "fill")}
+    raw = torch.from_numpy(np.where(valid, values, np.float32(np.nan)))
+    scaled: Singles = Preprocessing.input_scale(of_readings).inputs(raw).numpy()
+    return scaled
+
+
+def with_covariates(
+    series: Singles,
+    settings: WindowSettings,
+    seconds: NDArray[np.int64],
+    profile: WeeklyProfile | None,
+    step_minutes: float,
+) -> tuple[Singles, tuple[str, ...]]:
+    """Return scaled readings with covariates behind them, and the names of these."""
+    ahead = 60 * step_minutes * settings.output_steps
+    more, names = covariates(settings.covariates, seconds, profile, len(series), ahead)
+    return np.concatenate([series, more], axis=2), names
+
+
+def with_profile(scales: Mapping[str, Tensor], covariates: int, profile: WeeklyProfile | None) -> dict[str, Tensor]:
+    """Return scales that leave covariates as they are, and have the profiles of the clients."""
+    found = dict(scales)
+    for name, value in (("centre", 0.0), ("spread", 1.0), ("fill", 0.0)):
+        more = torch.full((len(scales[name]), covariates), value, dtype=scales[name].dtype)
+        found[name] = torch.cat([scales[name], more], 1)
+    if profile is not None:
+        slots = np.broadcast_to(profile.slots, profile.sums.shape)
+        arrays = (slots.astype(np.int32), profile.sums, profile.counts.astype(np.float32), profile.flat)
+        found |= {name: torch.from_numpy(array) for name, array in zip(_PROFILE, arrays, strict=True)}
+    return found
+
+
+def profile_in(scales: Scales) -> WeeklyProfile | None:
+    """Return the profiles that scales contain, for times after training; None without any."""
+    if _PROFILE[0] not in scales:
+        return None
+    slots, sums, counts, flat = (scales[name].numpy() for name in _PROFILE)
+    if (slots != slots[0]).any():
+        raise DataError("these clients were read at different times of the week: predict one after the other (client)")
+    return WeeklyProfile(slots[0].astype(np.int64), sums, counts.astype(np.float64), flat)
+
+
+def resolve_step_minutes(table: SeriesTable, settings: WindowSettings) -> float:
+    """Minutes between two steps, from the settings or the file; raises DataError when the two differ."""
+    if table.step_minutes and settings.step_minutes and table.step_minutes != settings.step_minutes:
+        raise DataError(
+            f"`step-minutes` is {settings.step_minutes:g}, but the timestamps in the file are "
+            f"{table.step_minutes:g} minutes apart; leave `step-minutes` out"
+        )
+    return table.step_minutes or settings.step_minutes

@@ -1,0 +1,157 @@
+"""What the rows of all clients have in common that predict one label of a table of many kinds of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.data.columns.columns import Floats
+from fedgraph.data.columns.embeddings import feature_of
+from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.encoding import read_values
+from fedgraph.data.own import UNNAMED
+from fedgraph.data.preprocessing import Form, NewData, Preprocessing
+from fedgraph.data.schema import Feature, Schema, SchemaSettings
+from fedgraph.data.schema.json import schema_as_json, schema_from_json
+from fedgraph.data.tables.new_rows import NewRows, lacking, notes_of, rows_by_client
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError
+from fedgraph.support.settings import Settings
+
+_VARIES = 1e-12
+"""Deviation from which a number is scaled."""
+
+
+class TableFile(Settings):
+    """How files with rows of clients are read.
+
+    Attributes
+    ----------
+    client_column : column whose values name the clients.
+    columns       : names of the columns of a CSV file without a header.
+    delimiter     : separates the columns of a CSV file.
+    missing       : texts that mark a missing value.
+    """
+
+    client_column: str | None = None
+    columns: tuple[str, ...] = ()
+    delimiter: str | None = None
+    missing: tuple[str, ...] = ("", "?", "NA", "nan")
+
+
+class LabelledForm(Form):
+    """How rows were encoded, by kinds and scales of public rows, which all clients have.
+
+    Attributes
+    ----------
+    features, label : str
+        Their schemas, as JSON.
+    gaps : tuple of str
+        Features that are missing in some public row, and so have an indicator of that.
+    centre, spread : tuple of float
+        Of each input.
+    target : tuple of float
+        Mean and deviation of the label.
+    kinds : SchemaSettings
+        How columns are read.
+    file : TableFile
+        How files are read.
+    """
+
+    features: str
+    label: str
+    gaps: tuple[str, ...]
+    centre: tuple[float, ...]
+    spread: tuple[float, ...]
+    target: tuple[float, float]
+    kinds: SchemaSettings
+    file: TableFile
+
+    @classmethod
+    def of(
+        cls,
+        task: TaskSpec,
+        schema: Schema,
+        label: Feature,
+        gaps: Collection[str],
+        mean: Sequence[float],
+        deviation: Sequence[float],
+        target: tuple[float, float],
+        kinds: SchemaSettings,
+        file: TableFile,
+    ) -> LabelledForm:
+        """Build the form from means and deviations of the inputs in public rows."""
+        return cls(
+            task=task,
+            features=schema_as_json(schema),
+            label=schema_as_json(Schema((label,))),
+            gaps=tuple(name for name in schema.names if name in gaps),
+            centre=tuple(map(float, mean)),
+            spread=tuple(float(each) if each > _VARIES else 1.0 for each in deviation),
+            target=target,
+            kinds=kinds,
+            file=file,
+        )
+
+    @property
+    def scales(self) -> dict[str, Tensor]:
+        """The scales that each client has."""
+        centre, spread = (torch.tensor(each, dtype=torch.float64) for each in (self.centre, self.spread))
+        mean, std = (torch.tensor(each, dtype=torch.float64) for each in self.target)
+        return {"centre": centre, "spread": spread, "fill": torch.zeros_like(centre), "mean": mean, "std": std}
+
+    def preprocessing(self, names: tuple[str, ...]) -> Preprocessing:
+        """Return the preprocessing of clients, which all have the same scales."""
+        scales = {name: value.expand(len(names), *value.shape) for name, value in self.scales.items()}
+        return Preprocessing(self, names, scales)
+
+    def read(self, place: Path, client: str | None) -> NewData:
+        """See :class:`Form`; the label may be missing, and so may the column of clients."""
+        file = self.file
+        table = read_table(place, file.columns, file.missing, file.delimiter)
+        schema, (label,) = self._schema, schema_from_json(self.label).features
+        there = {feature_of(name, self.kinds.embeddings) for name in table.names}
+        lacking(table, [name for name in schema.names if name not in there])
+        values, notes = self._values(table, schema)
+        targets = read_values(table, Schema((label,)), self.kinds)[:, 0] if label.name in table.names else None
+        rows = rows_by_client(table, file.client_column, client, UNNAMED)
+        used = {*schema.names, label.name, file.client_column or ""}
+        used = {name for name in table.names if feature_of(name, self.kinds.embeddings) in used}
+        numbers = value_numbers(values, schema, self.gaps)
+        notes += notes_of(table, tuple(used), rows, numbers)
+        return NewRows(self.task, numbers, targets, rows, table.where, lambda *_: self.scales, notes)
+
+    def _values(self, table: Table, schema: Schema) -> tuple[Floats, tuple[str, ...]]:
+        """Read features; where a rare value that is no category counts as missing, as in training, say so."""
+        try:
+            strict = self.kinds.model_copy(update={"least_rows": 1, "unknown": "error"})
+            return read_values(table, schema, strict), ()
+        except DataError as error:
+            return read_values(table, schema, self.kinds), (f"counts as missing, as in training: {error}",)
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return schema_from_json(self.features)
+
+
+def value_numbers(values: Floats, schema: Schema, gaps: Collection[str]) -> Floats:
+    """Return values ``[rows, values]`` as numbers ``[rows, inputs]``, before they are scaled.
+
+    A number is itself, NaN where missing; a category is an indicator for each; and a feature with ``gaps`` has one more
+    indicator, of a missing value.
+    """
+    blocks: list[Floats] = []
+    for feature in schema.features:
+        part: Floats = values[:, schema.value_slices[feature.name]]
+        if feature.is_scaled:
+            blocks.append(part)
+        else:
+            blocks.append((part == np.arange(len(feature.categories))).astype(np.float64))
+        if feature.name in gaps:
+            blocks.append(np.isnan(part).max(1, keepdims=True).astype(np.float64))
+    return np.concatenate(blocks, 1)

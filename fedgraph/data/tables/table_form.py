@@ -1,0 +1,117 @@
+"""What the rows of all clients of a table have in common, and the scales that clients measure on theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgraph.data.columns.columns import Floats
+from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.own import UNNAMED
+from fedgraph.data.preprocessing import Form, NewData
+from fedgraph.data.tables.encoded import encoded_targets, inputs_alike
+from fedgraph.data.tables.new_rows import NewRows, lacking, notes_of, rows_by_client
+from fedgraph.data.tables.options import TableSettings
+from fedgraph.support.errors import DataError
+
+_LEAST_ROWS = 20
+"""Fewest rows on which the scale of a client is measured that the run does not know."""
+
+
+class TableForm(Form):
+    """How a table was encoded.
+
+    Attributes
+    ----------
+    settings : TableSettings
+        With the features in order, and the values of all that are words, classes included.
+    """
+
+    settings: TableSettings
+
+    def read(self, place: Path, client: str | None) -> NewData:
+        """See :class:`Form`; the label may be missing, and so may the column of clients."""
+        settings = self.settings
+        table = read_table(place, settings.columns, settings.missing, settings.delimiter)
+        columns = settings.features or ()
+        lacking(table, columns)
+        labelled = settings.label in table.names
+        for name in (*columns, *([settings.label] if labelled else [])):
+            self._check_known(table, name)
+        rows = rows_by_client(table, settings.client_column, client, UNNAMED)
+        advice = "leave cells empty where nothing is known"
+        every = np.arange(table.num_rows)
+        values = inputs_alike(table, settings, self.task.features, every, "those of training", advice)
+        targets = encoded_targets(table, settings)[0] if labelled else None
+        used = (*columns, settings.label, settings.client_column or "")
+        return NewRows(
+            self.task, values, targets, rows, table.where, self._measure, notes_of(table, used, rows, values)
+        )
+
+    def _measure(self, values: Floats, targets: Floats | None) -> dict[str, Tensor]:
+        settings = self.settings
+        if settings.scaling == "client":
+            if len(values) < _LEAST_ROWS:
+                raise DataError(f"{len(values)} rows are too few to measure a scale on; it takes {_LEAST_ROWS}")
+            if settings.task == "regression" and (targets is None or np.isnan(targets).all()):
+                raise DataError(f"the scale of '{settings.label}' cannot be measured, as no row has it")
+        numeric = np.array([name.partition("=")[0] not in settings.categories for name in self.task.features])
+        return measured_scales(values, np.zeros(len(values)) if targets is None else targets, numeric, settings)
+
+    def _check_known(self, table: Table, name: str) -> None:
+        """Raise DataError for values of a column of words that no row had in training."""
+        listed = self.settings.categories.get(name)
+        if listed is None:
+            return
+        unknown = [value for value in table.categories(name)[1] if value not in listed]
+        if unknown:
+            known = ", ".join(map(repr, listed[:8])) + (" ..." if len(listed) > 8 else "")
+            raise DataError(
+                f"column '{name}' of {table.where} holds {', '.join(map(repr, unknown[:5]))}, which no row had in "
+                f"training ({known}): leave such cells empty to have them count as missing"
+            )
+
+
+def measured_scales(
+    values: Floats, targets: Floats, numeric: NDArray[np.bool_], settings: TableSettings
+) -> dict[str, Tensor]:
+    """Measure the scales of a client on its rows.
+
+    Parameters
+    ----------
+    values : ndarray
+        ``[rows, inputs]``, NaN for missing numbers.
+    targets : ndarray
+        ``[rows]``.
+    numeric : ndarray
+        Which inputs are numbers, ``[inputs]``.
+    settings : TableSettings
+        ``scaling`` and ``task`` decide whether inputs and targets are scaled.
+
+    Returns
+    -------
+    dict of str to Tensor
+        See :class:`fedgraph.data.preprocessing.Preprocessing`.
+    """
+    centre, spread = np.zeros(values.shape[1]), np.ones(values.shape[1])
+    mean, deviation = 0.0, 1.0
+    if settings.scaling == "client":
+        found = centre_and_spread(values)
+        centre, spread = np.where(numeric, found[0], centre), np.where(numeric, found[1], spread)
+        if settings.task == "regression":
+            mean, deviation = (float(part[0]) for part in centre_and_spread(targets[:, None]))
+    numbers = {"centre": centre, "spread": spread, "fill": np.zeros_like(centre), "mean": mean, "std": deviation}
+    return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in numbers.items()}
+
+
+def centre_and_spread(values: Floats) -> tuple[Floats, Floats]:
+    """Return mean and deviation of each column without NaN; 0 and 1 for an empty column, 1 for a constant one."""
+    there = np.isfinite(values)
+    count = np.maximum(there.sum(0), 1)
+    centre = np.where(there, values, 0.0).sum(0) / count
+    spread = np.sqrt((np.where(there, values - centre, 0.0) ** 2).sum(0) / count)
+    return centre, np.where(spread > 1e-12, spread, 1.0)

@@ -1,0 +1,122 @@
+"""What an experiment is given in Python: data frames, graphs and classes, where a file has paths."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fedgraph.data import as_file
+from fedgraph.experiment import Overrides, overrides_by_key
+from fedgraph.graph import ClientGraph, write_graph
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import write_atomically
+from fedgraph.support.plugins import path_of
+
+_FOLDER = ".given"
+"""Folder beside run folders with what their experiments were given in Python, by content."""
+
+
+def in_words(
+    experiment: str | Path | Mapping[str, Any],
+    overrides: Overrides,
+    sites: Mapping[str, Any],
+    out: str | Path | None,
+) -> tuple[str | Path | Mapping[str, Any], dict[str, Any], dict[str, Any], bool]:
+    """Return an experiment, its overrides and sites with paths in place of data frames, graphs and classes.
+
+    Data frames and graphs become files in a hidden folder beside the run folders, so that nodes in other processes, and
+    a run that is resumed, find them. A graph in place of the table ``[graph]`` is that of a file.
+
+    Returns
+    -------
+    experiment : str, Path or mapping
+        As given, or the tables.
+    overrides : dict
+        By ``table.key``.
+    sites : dict
+        The data of each site, as a path.
+    classes : bool
+        Whether any class was given.
+
+    Raises
+    ------
+    ExperimentError
+        For values that are neither in an experiment nor known here.
+    """
+    keys = dict(overrides) if isinstance(overrides, Mapping) else overrides_by_key(overrides)
+    tables = experiment if isinstance(experiment, Mapping) else {}
+    head = keys.get("output.dir") or dict(tables.get("output") or {}).get("dir") or "runs"
+    writer = _Writer(Path(out or str(head)) / _FOLDER)
+    plain = {key: writer.plain(value, key) for key, value in keys.items()}
+    if isinstance(experiment, Mapping):
+        experiment = {name: writer.plain(table, str(name)) for name, table in experiment.items()}
+    of_sites = {name: writer.plain(value, f"sites.{name}") for name, value in sites.items()}
+    return experiment, plain, of_sites, writer.classes
+
+
+class _Writer:
+    """Turns values into what an experiment can say, and writes what has to be a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.classes = False
+
+    def plain(self, value: Any, key: str) -> Any:
+        """Return a value as TOML has it; ``key`` is its place, such as ``data.path``."""
+        if isinstance(value, Mapping):
+            return {name: self.plain(each, f"{key}.{name}") for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.plain(each, key) for each in value]
+        if isinstance(value, type):
+            self.classes = True
+            return path_of(value)
+        graph = _graph_of(value)
+        if graph is not None:
+            place = self._graph(graph)
+            return {"source": "file", "path": place} if key == "graph" else place
+        if hasattr(value, "__dataframe__") or hasattr(value, "iloc"):
+            return self._frame(value, as_text=key.startswith("graph.") or key == "data.graph", key=key)
+        if type(value).__name__ in ("ndarray", "Tensor"):
+            raise ExperimentError(
+                f"{key} is given an array: give a data frame or the path of a file, or make a data set of it "
+                "(`fedgraph new dataset NAME`)"
+            )
+        return value
+
+    def _graph(self, graph: ClientGraph) -> str:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "graph.npz"
+            write_graph(graph, file)
+            return self._kept(file)
+
+    def _frame(self, frame: Any, as_text: bool, key: str) -> str:
+        with TemporaryDirectory() as folder:
+            if as_text and hasattr(frame, "to_csv"):
+                file = Path(folder) / "table.csv"
+                plain = frame.index.dtype.kind in "iu"
+                frame.to_csv(file, index=not plain)
+            else:
+                file = as_file(frame, Path(folder), "table")
+            return self._kept(file)
+
+    def _kept(self, file: Path) -> str:
+        content = file.read_bytes()
+        place = self.folder / f"{file.stem}-{hashlib.sha256(content).hexdigest()[:16]}{file.suffix}"
+        if not place.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, content)
+        return str(place.absolute())
+
+
+def _graph_of(value: Any) -> ClientGraph | None:
+    """Return a client graph for one, or for a graph of NetworkX or PyTorch Geometric; None for anything else."""
+    if isinstance(value, ClientGraph):
+        return value
+    if hasattr(value, "edge_index") and hasattr(value, "num_nodes"):
+        return ClientGraph.from_pyg(value)
+    if hasattr(value, "adj") and hasattr(value, "is_directed"):
+        return ClientGraph.from_networkx(value)
+    return None

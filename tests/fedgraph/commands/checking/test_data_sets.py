@@ -1,0 +1,108 @@
+"""``fedgraph check`` of a data set: one that keeps the contract, and one for each promise that does not."""
+
+import itertools
+
+import pytest
+import torch
+
+from fedgraph.commands.checking import check_data_set
+from fedgraph.commands.templates.my_data_set import MyData
+from fedgraph.data import InputScale
+from fedgraph.graph import ClientGraph
+
+pytestmark = pytest.mark.usefixtures("leave_no_trace")
+CALLS = itertools.count()
+
+
+def statuses(kind, *overrides):
+    return {result.name: result for result in check_data_set(kind, overrides=overrides)}
+
+
+def test_the_template_keeps_the_contract():
+    found = statuses(MyData, "data.patients=60")
+    assert {name: result.status for name, result in found.items() if result.status != "pass"} == {"graph": "skipped"}
+    assert found["examples"].text == "168 train, 24 validation, 48 test"
+
+
+class TwoOfAName(MyData):
+    """Clients that nobody can tell apart."""
+
+    def client_names(self):
+        return ["east", "east"]
+
+
+class OtherEachTime(MyData):
+    """Examples that are drawn anew."""
+
+    def examples(self, client):
+        inputs, targets = super().examples(client)["train"]
+        return {"train": (inputs + next(CALLS), targets)}
+
+
+class InARow(MyData):
+    """Examples that depend on which clients were loaded before."""
+
+    def examples(self, client):
+        self.loaded = getattr(self, "loaded", 0) + (client == "east")
+        inputs, targets = super().examples(client)["train"]
+        return {"train": (inputs + self.loaded, targets)}
+
+    def input_scale(self, client):
+        return InputScale.of(torch.zeros(3), torch.ones(3))
+
+    def target_scale(self, client):
+        return 0.0, 1.0
+
+
+class NotANumber(MyData):
+    """A feature that is missing, and no fill."""
+
+    def input_scale(self, client):
+        return InputScale(torch.zeros(3), torch.ones(3), torch.full((3,), torch.nan))
+
+    def examples(self, client):
+        inputs, targets = super().examples(client)["train"]
+        inputs[0, 0] = torch.nan
+        return {"train": (inputs, targets)}
+
+
+class AnyClient(MyData):
+    """A client of any name."""
+
+    def load(self, names):
+        data = super().load([name if name in self.client_names() else "east" for name in names])
+        return data
+
+
+class HalfAGraph(MyData):
+    """A graph that lacks clients."""
+
+    def given_graph(self):
+        return ClientGraph.from_edges([("east", "north")])
+
+
+class WrongNames(MyData):
+    """Fewer names of features than features."""
+
+    def task(self):
+        from dataclasses import replace
+
+        return replace(super().task(), features=("age",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "message"),
+    [
+        (TwoOfAName, "names", "has a name twice"),
+        (OtherEachTime, "repeats", "examples are others than before when it was loaded again"),
+        (InARow, "clients-alone", "examples are others than before when west were loaded alone"),
+        (NotANumber, "examples", "inputs are NaN or infinite; input_scale says what"),
+        (AnyClient, "stranger", "load returned data of a client that there is not"),
+        (HalfAGraph, "graph", "given_graph has no south, west"),
+        (WrongNames, "task", "there are 1 names of features, and an input has"),
+    ],
+)
+def test_a_promise_that_is_not_kept_is_named(kind, check, message):
+    found = statuses(kind)
+    assert found[check].status == "fail"
+    assert message in found[check].text

@@ -1,0 +1,230 @@
+"""Data frames, graphs and classes in Python where an experiment file has paths."""
+
+import json
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import fedgraph
+from fedgraph.data import DataSet
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.settings import Settings
+
+
+def frame_of(count=90):
+    random = np.random.default_rng(0)
+    age, ward = random.normal(50, 10, count), random.choice(["a", "b"], count)
+    return pd.DataFrame(
+        {"age": age, "ward": ward, "ill": age + 5 * (ward == "a") + random.normal(0, 2, count) > 51,
+         "site": np.resize(["x", "y", "z"], count)}
+    )  # fmt: skip
+
+
+def tables(**data):
+    return {
+        "experiment": {"name": "given", "method": "sfl", "rounds": 1},
+        "data": data,
+        "model": {"name": "mlp", "hidden": [4]},
+        "train": {"learning-rate": 0.1},
+        "graph": {"source": "complete"},
+    }
+
+
+def ran(given, tmp_path, **named):
+    return fedgraph.run(given, out=tmp_path / "runs", progress=False, **named)
+
+
+def test_a_data_frame_is_read_as_its_file_is(tmp_path):
+    frame = frame_of()
+    frame.to_csv(tmp_path / "frame.csv", index=False)
+    data = {"set": "table", "label": "ill", "client-column": "site"}
+    own = ran(tables(**data, path=frame), tmp_path)
+    of_file = ran(tables(**data), tmp_path, set={"data.path": str(tmp_path / "frame.csv")})
+    by_key = ran(tables(**data), tmp_path, set={"data.path": frame})
+    assert own.summary["weights_sha256"] == of_file.summary["weights_sha256"] == by_key.summary["weights_sha256"]
+    assert own.summary["task"]["classes"] == ["False", "True"]
+    # Found again by whoever resumes the run, and kept once.
+    assert len(list((tmp_path / "runs" / ".given").iterdir())) == 1
+    assert fedgraph.load_run(own.path).experiment.data.path == by_key.experiment.data.path
+    assert len(own.predict(frame)) == 90
+    with pytest.raises(ExperimentError, match="data.path is given an array: give a data frame"):
+        ran(tables(**data, path=np.zeros((3, 4))), tmp_path)
+
+
+def test_series_with_their_times_as_the_index(tmp_path):
+    random = np.random.default_rng(1)
+    index = pd.date_range("2024-01-01", periods=300, freq="h")
+    frame = pd.DataFrame({"a": random.normal(5, 1, 300), "b": random.normal(50, 5, 300)}, index=index)
+    given = tables(set="series", path=frame, **{"covariates": ["time-of-day"], "input-steps": 4, "output-steps": 2})
+    given["model"] = {"name": "gru", "hidden": 4}
+    run = ran(given, tmp_path)
+    assert list(run.clients.index) == ["a", "b"]
+    assert run.summary["task"]["step_minutes"] == 60
+    found = run.predict(frame.iloc[-10:])
+    assert found["time"].iloc[-1] == "2024-01-13T13:00:00"
+
+
+@pytest.mark.parametrize("kind", ["networkx", "pyg", "edges", "client graph", "table"])
+def test_graphs_of_other_libraries(kind, tmp_path):
+    edges = [("x", "y"), ("y", "z")]
+    graph = fedgraph.ClientGraph.from_edges(edges)
+    given = {
+        "networkx": nx.Graph(edges), "pyg": graph.to_pyg(), "client graph": graph, "table": graph,
+        "edges": pd.DataFrame(edges, columns=["from", "to"]),
+    }[kind]  # fmt: skip
+    experiment = tables(set="table", label="ill", path=frame_of(), **{"client-column": "site"})
+    experiment["graph"] = given if kind == "table" else {"source": "file", "path": given}
+    run = ran(experiment, tmp_path)
+    pairs = {tuple(sorted((run.graph.names[a], run.graph.names[b]))) for a, b in run.graph.edge_index.T.tolist()}
+    assert {pair for pair in pairs if pair[0] != pair[1]} == set(edges)
+
+
+class WardSettings(Settings):
+    """``[data]``.
+
+    Attributes
+    ----------
+    shift : added to what is predicted.
+    """
+
+    shift: float = 0.0
+
+
+class Wards(DataSet[WardSettings]):
+    """Three wards, whose stays are in days, and scaled for training."""
+
+    def client_names(self):
+        return ["east", "north", "west"]
+
+    def task(self):
+        return TaskSpec("regression", (2,), (1,), unit="days", features=("age", "dose"))
+
+    def examples(self, client):
+        random = np.random.default_rng(len(client) + ord(client[0]))
+        inputs = torch.from_numpy(random.normal(0, 1, (60, 2)))
+        targets = 100 + 10 * inputs[:, 0] - 3 * inputs[:, 1] + self.settings.shift
+        return {"train": (inputs[:40], targets[:40]), "test": (inputs[40:], targets[40:])}
+
+    def target_scale(self, client):
+        targets = self.examples(client)["train"][1]
+        return float(targets.mean()), float(targets.std())
+
+
+class Net(nn.Module):
+    """A module of a script, which no other process finds."""
+
+    def __init__(self, input_shape, output_shape):
+        super().__init__()
+        self.layer = nn.Linear(input_shape[0], output_shape[0])
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+
+def test_a_class_of_a_data_set_and_one_of_a_model(tmp_path):
+    given = tables(set=Wards, shift=5.0)
+    given["model"] = {"name": Net}
+    given["experiment"]["rounds"] = 5
+    run = ran(given, tmp_path)
+    assert run.summary["task"]["features"] == ["age", "dose"]
+    assert list(run.clients.index) == ["east", "north", "west"]
+    # In days, and not on the scale of training.
+    errors = run.clients["test/mae"]
+    assert 0.05 < errors.mean() < 8
+    inputs, targets = Wards(WardSettings(shift=5.0), tmp_path).examples("north")["test"]
+    found = run.predict(inputs.numpy().astype("float32"), client="north")["predicted"].to_numpy()
+    assert np.abs(found - targets.numpy()).mean() == pytest.approx(errors["north"], rel=1e-4)
+    assert run.module("north")(inputs.float())[:, 0].tolist() == pytest.approx(found.tolist(), rel=1e-4)
+    np.savez(tmp_path / "new.npz", inputs=inputs.numpy(), targets=targets.numpy())
+    assert run.score(tmp_path / "new.npz", client="north").loc["north", "mae"] == pytest.approx(errors["north"])
+    path = json.loads((run.path / "summary.json").read_text())
+    assert path["data"] == "Wards, 3 clients"
+    with pytest.raises(ExperimentError, match=r"\[data\] \(set .*Wards\) has no key 'shfit'; known keys: set, shift"):
+        ran(tables(set=Wards, shfit=5.0), tmp_path)
+
+
+def test_a_class_that_was_defined_anew_is_the_new_one(tmp_path):
+    def made(size):
+        class Again(Wards):
+            def client_names(self):
+                return [f"ward-{number}" for number in range(size)]
+
+        return Again
+
+    counts = [len(ran(tables(set=made(size)), tmp_path).clients) for size in (2, 4)]
+    assert counts == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"train": (torch.zeros(5, 3), torch.zeros(5))},
+            r"client 'east', train: inputs are \[5, 3\], and the task says",
+        ),
+        ({"train": (torch.zeros(5, 2), torch.zeros(4))}, r"client 'east', train: targets are \[4, 1\], .* \[5, 1\]"),
+        (
+            {"test": (torch.zeros(5, 2), torch.zeros(5))},
+            r"returned \['test'\]; it is a dict with inputs and targets of",
+        ),
+        ({"train": (torch.zeros(5, 2), torch.full((5,), torch.inf))}, "client 'east', train: a target is infinite"),
+    ],
+)
+def test_examples_that_do_not_fit_are_named(wrong, message, tmp_path):
+    class Wrong(Wards):
+        def examples(self, client):
+            return wrong
+
+        def target_scale(self, client):
+            return 0.0, 1.0
+
+    with pytest.raises(DataError, match=message):
+        Wrong(WardSettings(), tmp_path).load(["east"])
+    assert Wards(WardSettings(), tmp_path).load(["east"]).splits["train"].num_examples.tolist() == [40]
+    with pytest.raises(DataError, match="Wards has no client 'south'; its clients: east, north, west"):
+        Wards(WardSettings(), tmp_path).load(["south"])
+
+
+def test_readings_that_are_missing_have_no_weight(tmp_path):
+    class Readings(DataSet):
+        def client_names(self):
+            return ["a"]
+
+        def task(self):
+            return TaskSpec("forecast", (3, 1), (2,))
+
+        def examples(self, client):
+            targets = torch.ones(4, 2)
+            targets[1, 0] = torch.nan
+            return {"train": (torch.zeros(4, 3, 1), targets)}
+
+    batch = Readings(Settings(), tmp_path).load(["a"]).splits["train"].batch(torch.arange(4)[None])
+    assert batch.weights[0].tolist() == [[1, 1], [0, 1], [1, 1], [1, 1]]
+    assert torch.isfinite(batch.targets).all()
+
+
+def test_what_is_no_data_set_is_refused(tmp_path):
+    with pytest.raises(ExperimentError, match=r"is no class of a data set: it has no client_names; derive it from"):
+        ran(tables(set=Net), tmp_path)
+    with pytest.raises(ExperimentError, match=r"\[data\] set = 'nowhere:Data': cannot import 'nowhere'"):
+        ran(tables(set="nowhere:Data"), tmp_path)
+
+
+def test_a_node_that_allows_only_some_code_makes_no_other_data_set():
+    from types import SimpleNamespace
+
+    from fedgraph.clients.engine.limits import check_data_allowed
+    from fedgraph.support.errors import IdentityError
+
+    experiment = json.dumps({"data": {"set": "nowhere.to_be:Found"}})
+    node = SimpleNamespace(config={"allow": "fedgraph.clients.*"})
+    with pytest.raises(IdentityError, match=r"does not run \[data\] set = 'nowhere.to_be:Found'"):
+        check_data_allowed(node, experiment)
+    check_data_allowed(SimpleNamespace(config={"allow": "nowhere.*"}), experiment)
+    check_data_allowed(SimpleNamespace(config={}), experiment)
+    check_data_allowed(node, json.dumps({"data": {"set": "series"}}))

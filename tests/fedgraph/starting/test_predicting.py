@@ -1,0 +1,121 @@
+"""``fedgraph.predict`` of new data, for methods whose models are not those of single clients."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedgraph
+from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
+
+
+@pytest.fixture
+def people(tmp_path):
+    """A table of four columns, of which two are each owner's, and the experiment over it."""
+    random = np.random.default_rng(0)
+    kind, numbers = random.choice(["a", "b", "c"], 300), random.normal(50, 10, (300, 3))
+    frame = pd.DataFrame(numbers, columns=["age", "weight", "income"]).assign(kind=kind)
+    frame["label"] = np.where(frame.age + 10 * (kind == "a") > 53, "yes", "no")
+    frame.insert(0, "id", [f"p{row:03d}" for row in range(300)])
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    return frame, {
+        "experiment": {"method": "f3"},
+        "data": {
+            "set": "table-columns", "path": str(tmp_path / "people.csv"), "label": "label", "key-column": "id",
+            "owners": {"bank": ["income", "kind"], "clinic": ["age", "weight"]},
+        },
+        "model": {"name": "mlp", "hidden": [6]},
+        "train": {"local-epochs": 20, "learning-rate": 0.05, "batch-size": 16},
+        "f3": {"epochs": 3, "hidden": 4, "draws": 2},
+    }  # fmt: skip
+
+
+def test_samples_of_f3_are_as_far_off_as_its_own(people, tmp_path):
+    """The run's test samples under new keys, with their labels, which are not looked at."""
+    frame, tables = people
+    run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
+    own = run.predictions.query("split == 'test'").set_index("key")
+    new = frame.set_index("id").loc[own.index].reset_index().sample(frac=1, random_state=1)
+    found = fedgraph.predict(run, new.assign(id="n" + new.id)[["weight", "label", "kind", "age", "income", "id"]],
+                             progress=False).set_index("key")  # fmt: skip
+    assert len(found) == len(own) > 30
+    found = found.loc["n" + own.index]
+    for name in ("probability no", "probability yes"):
+        assert np.allclose(found[name], own[name], atol=2e-6)
+    accuracy = (found["predicted"].to_numpy() == own["label"].to_numpy()).mean()
+    assert accuracy == pytest.approx(run.summary["metrics"]["test"]["accuracy"]["mean"])
+    with pytest.raises(RunError, match=r"stay with their owners, who are asked .*: fedgraph.predict\(run, data\)"):
+        run.predict(new)
+    with pytest.raises(ExperimentError, match="client is about runs of methods whose clients have models"):
+        fedgraph.predict(run, new, client="bank")
+
+
+@pytest.mark.parametrize("targets", ["shared", "private"])
+def test_windows_of_f3_forecast_are_as_far_off_as_its_own(targets, road_tables, tmp_path):
+    """The test part alone, in another order of clients: what the run has measured there."""
+    road_tables["f3-forecast"]["targets"] = targets
+    road_tables["f3-forecast"]["precision"] = "float32"
+    run = fedgraph.run(road_tables, out=tmp_path / "runs", progress=False)
+    with np.load(road_tables["data"]["path"]) as file:
+        series, names = file["data"], file["names"]
+    first, order = int(0.9 * len(series) + 1e-6), [2, 0, 3, 1]
+    np.savez(tmp_path / "new.npz", data=series[first:, order], names=names[order])
+    found = fedgraph.predict(run, tmp_path / "new.npz", progress=False)
+    assert set(found["client"]) == set(names)
+    windows = len(series) - first - 6 - 3 + 1
+    known = found[found["window"] < windows].dropna(subset="reading")
+    errors = (known["forecast"] - known["reading"]).abs().groupby(known["client"]).mean()
+    # Embeddings of other windows in a batch are rounded otherwise.
+    assert errors.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
+    np.savez(tmp_path / "some.npz", data=series[first:, :2], names=names[:2])
+    with pytest.raises(FedgraphError, match=r"some.npz has no readings of downstream, who took part in the run"):
+        fedgraph.predict(run, tmp_path / "some.npz", nodes=4, progress=False)
+
+
+def test_later_windows_behind_those_of_training(road_tables, rewrite_road, tmp_path):
+    rewrite_road(900)
+    run = fedgraph.run(road_tables, out=tmp_path / "runs", progress=False)
+    rewrite_road(960)
+    of_run = fedgraph.predict(run, windows=50, progress=False).forecasts
+    found = fedgraph.predict(run, road_tables["data"]["path"], windows=50, progress=False)
+    assert np.allclose(found["forecast"], of_run["forecast"], atol=1e-3)
+
+
+def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path):
+    run = fedgraph.load_run(run_experiment(table_tables).path)
+    new = pd.read_csv(tmp_path / "patients.csv").sample(60, random_state=2)
+    found = fedgraph.predict(run, new[["ward", "height", "stay", "ecg", "dose", "ill"]], target="weight")
+    assert np.abs(found["predicted"].to_numpy() - new["weight"].to_numpy()).mean() < 0.6 * new["weight"].std()
+    ill = fedgraph.predict(run, new.drop(columns="ill"), target="ill")
+    assert np.allclose(ill[["probability n", "probability y"]].sum(axis=1), 1)
+    assert (ill["predicted"].to_numpy() == new["ill"].to_numpy()).mean() > 0.6
+    with pytest.raises(RunError, match="predicts any feature: name the target, one of .*height"):
+        fedgraph.predict(run, new)
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [("simple-forecast", "fitted for a comparison and not kept"), ("joint-forecast", "not kept; .*forecasts = .csv.")],
+)  # fmt: skip
+def test_methods_that_leave_nothing_to_predict_with_say_so(method, why, road_tables, run_experiment, tmp_path):
+    road_tables["experiment"] |= {"method": method}
+    road_tables["graph"] = {"source": "complete"}
+    del road_tables["f3-forecast"]
+    road_tables[method] = {"joint-forecast": {"steps": 20, "evaluate-every": 10}}.get(method, {})
+    run = fedgraph.load_run(run_experiment(road_tables, nodes=1).path)
+    with pytest.raises(RunError, match=why):
+        fedgraph.predict(run, road_tables["data"]["path"])
+
+
+def test_a_set_without_files_has_no_other_file_to_predict(patches_tables, run_experiment, tmp_path):
+    folder = run_experiment(patches_tables)
+    with pytest.raises(ExperimentError, match="set 'image-patches' reads no file of one's own.*--samples new"):
+        fedgraph.predict(folder, tmp_path / "new.npz", progress=False)
+
+
+def test_owners_whose_models_go_on_changing(people, tmp_path):
+    frame, tables = people
+    tables = {**tables, "experiment": {"method": "vfl"}, "vfl": {"epochs": 1, "hidden": 4}}
+    del tables["f3"]
+    run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
+    with pytest.raises(RunError, match='go on changing with the fusion model.*method = "f3" leaves frozen models'):
+        fedgraph.predict(run, frame)

@@ -1,0 +1,140 @@
+"""A rehearsal of a deployment: a node and a file for each site, in one process."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fedgraph
+from fedgraph.commands.cli import app
+from fedgraph.support.errors import ExperimentError, RunError
+
+SITES = ("county", "mercy", "north")
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    """One table of three hospitals, and a file of each."""
+    random = np.random.default_rng(0)
+    age, ward = random.normal(50, 10, 150), random.choice(["a", "b"], 150)
+    frame = pd.DataFrame({"age": age, "ward": ward, "stay": 3 + 0.1 * age + (ward == "a") + random.normal(0, 0.2, 150)})
+    frame["hospital"] = np.resize(SITES, 150)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    for name, rows in frame.groupby("hospital"):
+        rows.drop(columns="hospital").to_csv(tmp_path / f"{name}.csv", index=False)
+    return frame
+
+
+def tables(**data):
+    return {
+        "experiment": {"name": "sites", "method": "sfl", "rounds": 2},
+        "data": {"set": "table", "label": "stay", "task": "regression", "categories": {"ward": ["a", "b"]}, **data},
+        "model": {"name": "mlp", "hidden": [4]},
+        "train": {"learning-rate": 0.05},
+        "graph": {"source": "complete"},
+    }
+
+
+def test_files_of_sites_are_as_one_file_over_as_many_nodes(hospitals, tmp_path):
+    sites = {name: tmp_path / f"{name}.csv" for name in SITES}
+    run = fedgraph.run(tables(), sites=sites, out=tmp_path / "runs", progress=False)
+    assert list(run.clients.index) == list(SITES)
+    assert run.summary["nodes"] == 3
+    assert "own data" in run.summary["data"]
+    one = fedgraph.run(
+        tables(path=str(tmp_path / "all.csv"), **{"client-column": "hospital", "features": ["age", "ward"]}),
+        nodes=3, out=tmp_path / "runs", progress=False,
+    )  # fmt: skip
+    assert run.summary["weights_sha256"] == one.summary["weights_sha256"]
+    frames = {name: hospitals[hospitals.hospital == name].drop(columns="hospital") for name in SITES}
+    given = fedgraph.run(tables(), sites=frames, out=tmp_path / "runs", progress=False)
+    assert given.summary["weights_sha256"] == run.summary["weights_sha256"]
+    # What nodes keep is there for predictions.
+    assert len(run.predict(frames["mercy"], client="mercy")) == 50
+
+
+def test_a_file_that_names_its_clients(tmp_path):
+    random = np.random.default_rng(1)
+    index = pd.date_range("2024-01-01", periods=200, freq="h", name="time")
+    for site, columns in (("north", "ab"), ("south", "c")):
+        frame = pd.DataFrame({name: random.normal(10, 1, 200) for name in columns}, index=index)
+        frame.to_csv(tmp_path / f"{site}.csv")
+    given = tables()
+    given["data"] = {"set": "series", "input-steps": 4, "output-steps": 2}
+    given["model"] = {"name": "gru", "hidden": 4}
+    sites = {site: tmp_path / f"{site}.csv" for site in ("north", "south")}
+    run = fedgraph.run(given, sites=sites, out=tmp_path / "runs", progress=False)
+    assert list(run.clients.index) == ["a", "b", "c"]
+    assert run.summary["nodes"] == 2
+
+
+def test_keys_and_models_of_single_sites(hospitals, tmp_path):
+    """A node that allows other code refuses this; one with a model of its own brings it."""
+    sites = {name: tmp_path / f"{name}.csv" for name in SITES}
+    config = {"mercy": {"allow": "nothing.of.this"}}
+    with pytest.raises(Exception, match="this node does not run") as error:
+        fedgraph.run(tables(), sites=sites, node_config=config, out=tmp_path / "runs", progress=False)
+    assert "nothing.of.this" in str(error.value)
+    for given, message in (
+        ({"node_config": {"mercey": {"allow": "x"}}}, "--node-config is given for the site 'mercey'; sites are county"),
+        ({"models": {"mercey": "x.pt2"}}, "--model is given for the site 'mercey'"),
+        ({"sites": {**sites, "mercy": "gone.csv"}}, "--site mercy: there is no .*gone.csv"),
+        ({"grid": "flower"}, "sites are rehearsed in this process"),
+    ):
+        with pytest.raises(ExperimentError, match=message):
+            fedgraph.run(tables(), **{"sites": sites, "out": tmp_path / "runs", "progress": False, **given})
+
+
+def test_a_site_that_cannot_take_part_is_seen_before_anybody_starts_a_server(hospitals, tmp_path):
+    bad = pd.read_csv(tmp_path / "mercy.csv").replace({"ward": {"a": "c"}})
+    sites = {"county": tmp_path / "county.csv", "mercy": bad}
+    with pytest.raises(Exception, match="column 'ward' of .* holds 'c', which its list of categories does not"):
+        fedgraph.run(tables(), sites=sites, out=tmp_path / "runs", progress=False)
+
+
+def test_a_model_that_one_site_brings(tmp_path):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(random.normal(50, 10, (240, 4)), columns=["age", "weight", "income", "debt"])
+    frame.insert(0, "id", [f"p{row:03d}" for row in range(240)])
+    frame["label"] = np.where(frame.age + frame.income > 100, "yes", "no")
+    parts = {"bank": ["id", "income", "debt", "label"], "clinic": ["id", "age", "weight", "label"]}
+    for name, columns in parts.items():
+        frame[columns].to_csv(tmp_path / f"{name}.csv", index=False)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    program = torch.export.export(module, (torch.zeros(4, 2),), dynamic_shapes=({0: torch.export.Dim("n")},))
+    torch.export.save(program, tmp_path / "bank.pt2")
+    given = {
+        "experiment": {"name": "owners", "method": "f3"},
+        "data": {"set": "table-columns", "label": "label", "key-column": "id", "categories": {"label": ["no", "yes"]}},
+        "model": {"name": "mlp", "hidden": [4]},
+        "train": {"local-epochs": 5, "learning-rate": 0.05},
+        "f3": {"epochs": 2, "hidden": 4, "draws": 2},
+    }
+    sites = {name: tmp_path / f"{name}.csv" for name in parts}
+    run = fedgraph.run(
+        given, sites=sites, models={"bank": tmp_path / "bank.pt2"}, out=tmp_path / "runs", progress=False
+    )
+    assert run.summary["nodes"] == 2
+    assert run.folder.node_config["sites"]["bank"]["model"] == str(tmp_path / "bank.pt2")
+    with pytest.raises(RunError, match=r"no-such\.pt2"):
+        fedgraph.run(given, sites=sites, models={"bank": "no-such.pt2"}, out=tmp_path / "runs", progress=False)
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_the_command_and_going_on(hospitals, tmp_path):
+    import tomli_w
+
+    (tmp_path / "sites.toml").write_text(tomli_w.dumps({**tables(), "output": {"report": False}}))
+    options = [word for name in SITES for word in ("--site", f"{name}={name}.csv")]
+    told = CliRunner().invoke(app, ["run", "sites.toml", "--quiet", *options, "--node-config", "mercy:state-dir=mine"])
+    assert told.exit_code == 0, told.output
+    assert "MB in all, 3 nodes" in told.output
+    assert (tmp_path / "mine").is_dir()
+    (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.name[0] != ".")
+    digest = fedgraph.load_run(folder).summary["weights_sha256"]
+    # A run that was stopped goes on with the same sites.
+    (folder / "summary.json").unlink()
+    assert fedgraph.resume(folder, progress=False).summary["weights_sha256"] == digest
+    twice = CliRunner().invoke(app, ["run", "sites.toml", "--site", "a=county.csv", "--site", "a=mercy.csv"])
+    assert "--site is given twice for one name" in " ".join(twice.output.split())

@@ -1,0 +1,219 @@
+"""What a run predicts of rows, images and series that look new is as far off as the run says of its own test data."""
+
+import copy
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedgraph
+from fedgraph.data import open_source, parse_data
+from fedgraph.experiment import built_ins
+from fedgraph.strategies.engine.chosen import has_phases
+from fedgraph.support.errors import DataError
+
+METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))
+AT_SERVER = {"cnfgnn"}  # a part of whose model is at the server, and which is of series alone
+SETTINGS = {
+    "sfl-cold-start": {"cold-below": 1.0},
+    "cgsv": {"update-norm": 5.0},
+}
+ROWS = 240
+
+
+def changed(tables, method):
+    tables = copy.deepcopy(tables)
+    tables["experiment"]["method"] = method
+    tables[method] = SETTINGS.get(method, {})
+    return tables
+
+
+def experiment(data, **model):
+    return {
+        "experiment": {"name": "new", "method": "sfl", "rounds": 2},
+        "data": data,
+        "model": {"name": "mlp", "hidden": [8], **model},
+        "train": {"optimizer": "sgd", "learning-rate": 0.05, "batch-size": 32},
+        "graph": {"source": "complete"},
+        "evaluation": {"splits": ["test"]},
+    }
+
+
+def patients(path):
+    """Three hospitals: numbers on other scales, words, gaps; two things to predict."""
+    random = np.random.default_rng(3)
+    hospital = random.choice(["mercy", "county", "north"], ROWS)
+    age = random.normal(np.where(hospital == "mercy", 70, 40), 8)
+    dose = random.gamma(2.0, 100.0, ROWS)
+    dose[random.random(ROWS) < 0.1] = np.nan
+    ward = random.choice(["east", "west", "icu"], ROWS)
+    stay = 3 + 0.05 * age + (ward == "icu") * 4 + random.normal(0, 0.5, ROWS)
+    frame = pd.DataFrame({"hospital": hospital, "age": age, "dose": dose, "ward": ward, "stay": stay})
+    frame["outcome"] = np.where(stay + random.normal(0, 1, ROWS) > 7.5, "died", "home")
+    frame.to_csv(path, index=False)
+    return pd.read_csv(path)
+
+
+def rows_of(tables, data_dir):
+    """Rows of the file that each client is tested on: the source's own rows, in the order of its clients."""
+    source = open_source(parse_data(tables["data"]), data_dir)
+    names = source.client_names()
+    splits = source.load(names).splits
+    starts = np.cumsum(
+        [0, *(sum(int(split.num_examples[at]) for split in splits.values()) for at in range(len(names)))]
+    )
+    tested = splits["test"].rows
+    return {name: tested[at][tested[at] >= 0].numpy() - starts[at] for at, name in enumerate(names)}
+
+
+def assert_alike(run, scored, metrics, client=None):
+    """The metrics of new data are those of the run's own test data, client by client."""
+    names = list(run.clients.index) if client is None else [client]
+    for metric in metrics:
+        for name in names:
+            own = run.clients.loc[name, f"test/{metric}"]
+            assert scored.loc[name, metric] == pytest.approx(own, rel=2e-5, abs=1e-6), (run.method, metric, name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_rows_of_a_table(task, method, tmp_path, run_experiment, data_dir):
+    if method in AT_SERVER:
+        pytest.skip("for series")
+    frame = patients(tmp_path / "patients.csv")
+    label, other = ("outcome", "stay") if task == "classification" else ("stay", "outcome")
+    features = [name for name in ("age", "dose", "ward", other) if name not in (label, "outcome")]
+    tables = changed(
+        experiment(
+            {"set": "table", "path": str(tmp_path / "patients.csv"), "label": label, "task": task,
+             "client-column": "hospital", "features": features}
+        ),
+        method,
+    )  # fmt: skip
+    nodes = 1 if method == "centralised" else 2
+    run = fedgraph.load_run(run_experiment(tables, nodes=nodes).path)
+    tested = rows_of(tables, data_dir)
+    new = pd.concat([frame[frame.hospital == name].iloc[rows] for name, rows in tested.items()])
+    # In another order of rows and columns, with one that nobody has asked for.
+    new = new.sample(frac=1, random_state=0)[["ward", label, "hospital", "dose", *set(features) - {"ward", "dose"}]]
+    new = new.assign(comment="x").reset_index(drop=True)
+    scored = run.score(new)
+    assert_alike(run, scored, ["accuracy", "loss", "f1"] if task == "classification" else ["mae", "rmse"])
+    found = run.predict(new.drop(columns=label))
+    assert found["row"].tolist() == list(range(1, len(new) + 1))
+    assert found["client"].tolist() == new["hospital"].tolist()
+    assert "label" not in found
+    assert any("comment" in note for note in found.attrs["notes"])
+    if task == "classification":
+        probabilities = found[["probability died", "probability home"]].to_numpy()
+        assert np.allclose(probabilities.sum(1), 1)
+        right = found["predicted"] == new[label]
+        for name in run.clients.index:
+            own = run.clients.loc[name, "test/accuracy"]
+            assert right[found["client"] == name].mean() == pytest.approx(own)
+    else:
+        # In the unit of the label, and not as a scaled number.
+        error = (found["predicted"] - new[label]).abs().groupby(found["client"]).mean()
+        assert error.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
+
+
+@pytest.mark.parametrize("method", sorted({*METHODS} - AT_SERVER))
+def test_images(method, tmp_path, digits_tables, run_experiment, data_dir):
+    tables = changed({**digits_tables, "evaluation": {"splits": ["test"]}}, method)
+    run = fedgraph.load_run(run_experiment(tables, nodes=1 if method == "centralised" else 2).path)
+    split = open_source(parse_data(tables["data"]), data_dir).load(["client-3"]).splits["test"]
+    rows = split.rows[0][split.rows[0] >= 0]
+    pixels, labels = split.inputs[rows].reshape(-1, 8, 8).numpy(), split.targets[rows].numpy()
+    np.savez(tmp_path / "new.npz", images=pixels, labels=labels)
+    assert_alike(run, run.score(tmp_path / "new.npz", client="client-3"), ["accuracy", "loss", "f1"], "client-3")
+    found = run.predict(pixels, client="client-3")
+    assert (found["predicted"].astype(int) == labels).mean() == pytest.approx(
+        run.clients.loc["client-3", "test/accuracy"]
+    )
+
+
+@pytest.mark.parametrize("method", sorted({*METHODS} - AT_SERVER))
+def test_rows_of_mixed_columns_on_the_scale_of_public_rows(method, tmp_path, run_experiment, data_dir):
+    frame = patients(tmp_path / "patients.csv")
+    tables = changed(
+        experiment(
+            {"set": "mixed-table", "path": str(tmp_path / "patients.csv"), "label": "stay",
+             "client-column": "hospital", "public-share": 0.4}
+        ),
+        method,
+    )  # fmt: skip
+    run = fedgraph.load_run(run_experiment(tables, nodes=1 if method == "centralised" else 2).path)
+    source = open_source(parse_data(tables["data"]), data_dir)
+    parts = [source.load_table(name).table.part(source.load_table(name).rows("test").numpy()).to_pandas()
+             .assign(hospital=name) for name in run.clients.index]  # fmt: skip
+    new = pd.concat(parts)[["ward", "stay", "dose", "outcome", "hospital", "age"]]
+    assert 0 < len(new) < len(frame)
+    assert_alike(run, run.score(new), ["mae", "rmse"])
+
+
+DAY, INPUT, OUTPUT = 48, 6, 3
+
+
+def sensors(path, days=20):
+    """Four sensors, every half hour, with daily waves of their own size, gaps, and two columns for each time."""
+    random = np.random.default_rng(5)
+    steps = days * DAY
+    wave = np.sin(2 * np.pi * np.arange(steps) / DAY)
+    frame = pd.DataFrame({"time": pd.date_range("2024-05-06", periods=steps, freq="30min")})
+    for place, size in enumerate((1, 10, 100, 1000)):
+        frame[f"s{place}"] = size * (5 + wave + random.normal(0, 0.3, steps))
+    frame.loc[random.random(steps) < 0.05, "s1"] = np.nan
+    frame.to_csv(path, index=False)
+    return frame
+
+
+@pytest.mark.parametrize("scaling", ["client", "pooled", "none"])
+@pytest.mark.parametrize("method", sorted({*METHODS} - AT_SERVER))
+def test_series(method, scaling, tmp_path, run_experiment):
+    if scaling != "client" and method not in ("sfl", "local"):
+        pytest.skip("scales are the same for all methods")
+    frame = sensors(tmp_path / "sensors.csv")
+    data = {
+        "set": "series", "path": str(tmp_path / "sensors.csv"), "input-steps": INPUT, "output-steps": OUTPUT,
+        "covariates": ["time-of-day", "weekly-profile"], "scaling": scaling,
+    }  # fmt: skip
+    tables = experiment(data, name="gru", hidden=6)
+    del tables["model"]["hidden"]
+    tables["model"]["hidden"] = 6
+    tables["train"] |= {"local-steps": 5, "learning-rate": 0.01 if scaling != "none" else 1e-5}
+    run = fedgraph.load_run(run_experiment(changed(tables, method), nodes=1 if method == "centralised" else 2).path)
+    first = int(0.9 * len(frame) + 1e-6)
+    new = frame.iloc[first:][["s3", "time", "s0", "s1", "s2"]]
+    assert_alike(run, run.score(new), ["mae", "rmse"])
+    # With times as the index of the data frame, as pandas has them.
+    found = run.predict(new.set_index("time"))
+    windows = len(new) - INPUT + 1
+    assert len(found) == 4 * windows * OUTPUT
+    last = found[(found["client"] == "s2") & (found["window"] == windows - 1)]
+    assert last["reading"].isna().all()
+    assert last["time"].tolist()[0] == "2024-05-26T00:00:00"
+    known = found.dropna(subset="reading")
+    own = known[known["client"] == "s2"]
+    assert np.abs(own["forecast"] - own["reading"]).mean() == pytest.approx(run.clients.loc["s2", "test/mae"], rel=0.05)
+    assert len(run.predict(new, windows=2)) == 4 * 2 * OUTPUT
+
+
+def test_series_whose_windows_a_network_at_the_server_sees_together(tmp_path, run_experiment):
+    frame = sensors(tmp_path / "sensors.csv")
+    data = {"set": "series", "path": str(tmp_path / "sensors.csv"), "input-steps": INPUT, "output-steps": OUTPUT}
+    tables = experiment(data, name="gru")
+    tables["model"]["hidden"] = 6
+    tables["experiment"] |= {"method": "cnfgnn"}
+    tables["cnfgnn"] = {"windows": 64, "server-steps": 3, "hidden": 8}
+    run = fedgraph.load_run(run_experiment(tables).path)
+    first = int(0.9 * len(frame) + 1e-6)
+    # In another order of clients than that of the graph network.
+    new = frame.iloc[first:][["s3", "time", "s0", "s1", "s2"]]
+    found = fedgraph.predict(run, new)
+    windows = len(new) - INPUT - OUTPUT + 1
+    whole = found[found["window"] < windows].dropna(subset="reading")
+    errors = (whole["forecast"] - whole["reading"]).abs().groupby(whole["client"]).mean()
+    assert errors.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
+    with pytest.raises(DataError, match="lacks 's1': all clients of the run are predicted together, s0, s1, s2, s3"):
+        fedgraph.predict(run, new.drop(columns="s1"))
+    assert len(fedgraph.predict(run, new, windows=1)) == 4 * OUTPUT
