@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.data.columns.columns import Floats
+from fedgraph.data.columns.columns import Floats, read_categories
 from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData
@@ -67,7 +67,8 @@ class TableForm(Form):
         listed = self.settings.categories.get(name)
         if listed is None:
             return
-        unknown = [value for value in table.categories(name)[1] if value not in listed]
+        known_here = set(listed)
+        unknown = [value for value in read_categories(table, name)[1] if value not in known_here]
         if unknown:
             known = ", ".join(map(repr, listed[:8])) + (" ..." if len(listed) > 8 else "")
             raise DataError(
