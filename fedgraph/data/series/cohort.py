@@ -15,6 +15,7 @@ from fedgraph.data.preprocessing import Preprocessing
 from fedgraph.data.series.cold_start import check_cold_steps, cold_clients
 from fedgraph.data.series.covariates import WeeklyProfile, seconds_of
 from fedgraph.data.series.files import SeriesTable
+from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.scaling import measured, pooled, replace_known, reported, usable
 from fedgraph.data.series.window_form import (
     WindowForm,
@@ -158,6 +159,7 @@ def build_cohort(
     form = WindowForm(
         task=task, settings=WindowSettings(**of_windows), array=getattr(settings, "array", None),
         readings=labels[: len(features)], target=target, timed=seconds is not None,
+        choice=getattr(settings, "choice", Choice()), thousands=getattr(settings, "thousands", None),
     )  # fmt: skip
     return CohortData(
         tuple(names),

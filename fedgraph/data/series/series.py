@@ -66,6 +66,14 @@ class SeriesSettings(WindowSettings):
     groups: dict[Name, tuple[Name, ...]] | None = None
     graph: str | None = None
 
+    @property
+    def choice(self) -> Choice:
+        """What is said of the columns of a file."""
+        features = tuple(name for name in self.features or () if isinstance(name, str))
+        named = self.time_column
+        times = () if named is None else named if isinstance(named, tuple) else (named,)
+        return Choice(self.client_column, times, self.target, features)
+
 
 class WindowedSource(ABC):
     """A DataSource whose clients are the series of one table."""
@@ -241,12 +249,8 @@ class SeriesSource(WindowedSource):
 
     def _file(self) -> SeriesTable:
         settings = self.given
-        features = tuple(name for name in settings.features or () if isinstance(name, str))
-        named = settings.time_column
-        times = () if named is None else named if isinstance(named, tuple) else (named,)
-        choice = Choice(settings.client_column, times, settings.target, features)
         only = settings.clients if settings.names is None else None
-        how = Reading(choice, settings.missing_marks, settings.thousands, only, settings.without or ())
+        how = Reading(settings.choice, settings.missing_marks, settings.thousands, only, settings.without or ())
         place = place_of(settings.path, self.data_dir, self.own)
         table = read_series(place, settings.array, settings.names, every_step=True, how=how)
         if table.by and len(table.features) > 1 and settings.target is None and settings.target_feature is None:

@@ -138,7 +138,7 @@ class DealtTableSource(TablesOfClients):
     @property
     def _file(self) -> TableFile:
         """How files of such rows are read."""
-        return TableFile(client_column=self.settings.client_column)
+        return TableFile.of(self.settings)
 
     def describe(self) -> str:
         """Describe the data, e.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""

@@ -16,7 +16,6 @@ from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
-from fedgraph.data.tables.labelled_form import TableFile
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
@@ -109,16 +108,6 @@ class MixedTableSource(DealtTableSource):
         """Return the public file, or the public part of the single one."""
         public = self.settings.public
         return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
-
-    @property
-    def _file(self) -> TableFile:
-        settings = self.settings
-        return TableFile(
-            client_column=settings.client_column,
-            columns=settings.columns,
-            delimiter=settings.delimiter,
-            missing=settings.missing,
-        )
 
     def describe(self) -> str:
         """Describe the data, with a file for each client e.g. ``{client}.csv, 3 clients with a file each``."""

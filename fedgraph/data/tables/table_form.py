@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.columns.columns import Floats, read_categories
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.files import Table
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData
 from fedgraph.data.tables.encoded import encoded_targets, inputs_alike
@@ -36,7 +36,7 @@ class TableForm(Form):
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`; the label may be missing, and so may the column of clients."""
         settings = self.settings
-        table = read_table(place, settings.columns, settings.missing, settings.delimiter)
+        table = settings.read(place)
         columns = settings.features or ()
         lacking(table, columns)
         labelled = settings.label in table.names
