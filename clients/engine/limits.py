@@ -55,7 +55,8 @@ def check_data_allowed(node: Node, experiment: str) -> None:
         When node config ``allow`` lists others.
     """
     patterns = listed(str(node.config.get("allow", "")))
-    data = read_json(experiment, "the experiment of the request").get("data")
+    tables = read_json(experiment, "the experiment of the request")
+    data = tables.get("data") if isinstance(tables, dict) else None
     named = data.get("set") if isinstance(data, dict) else None
     if patterns and is_own_class(named) and not any(fnmatchcase(str(named), pattern) for pattern in patterns):
         raise IdentityError(
