@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from fedgraph.algorithms.sfl_cold_start import SFLColdStartSettings
 from fedgraph.clients.sfl import SFLClient
-from fedgraph.training import cross_losses
+from fedgraph.data import SplitName
+from fedgraph.training import Cohort
 
 
 class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
@@ -44,3 +46,47 @@ def choice(prior: Tensor, losses: Tensor, temperature: float) -> Tensor:
     weights = prior.double() * torch.where(best.isfinite(), factor, 1.0)
     weights = torch.where(weights.sum(dim=1, keepdim=True) > 0, weights, prior.double())
     return weights / weights.sum(dim=1, keepdim=True)
+
+
+def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: SplitName = "train") -> Tensor:
+    """Compute the loss of every candidate on the own examples of each of ``clients``.
+
+    All candidates of a client are computed together.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        Clients and their data.
+    candidates : Tensor
+        Models ``[candidates, parameters]``.
+    clients : Tensor
+        Rows of the cohort, int64 ``[clients]``.
+    split : str
+        Split of the data.
+
+    Returns
+    -------
+    Tensor
+        float64 ``[clients, candidates]``: cross-entropy for classification, else the mean absolute error; NaN without
+        valid targets.
+    """
+    data = cohort.data
+    metric = "loss" if data.task.kind == "classification" else "mae"
+    names = tuple(str(number) for number in range(len(candidates)))
+    losses = torch.empty(len(clients), len(candidates), dtype=torch.float64)
+    # Client by client: all pairs at once would take as many copies of the candidates as there are clients.
+    for position, client in enumerate(clients.tolist()):
+        rows = torch.full((len(candidates),), client)
+        own = replace(
+            data,
+            names=names,
+            splits={split: data.splits[split].select(rows)},
+            mean=data.mean[rows],
+            std=data.std[rows],
+            label_counts=None,
+            groups=None,
+            untrained=(),
+            moments=None,
+        )
+        losses[position] = Cohort(cohort.model, own, cohort.settings, cohort.seed).evaluate(candidates, split)[metric]
+    return losses

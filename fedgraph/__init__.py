@@ -9,6 +9,7 @@ From Python::
     run.models["client-03"], run.graph          # a state dict, and the client graph
 
     fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics
+    fedgraph.worth("sfl/digits.toml").verdict                                   # does the client graph pay?
     fedgraph.report("runs/sfl-digits-20260101-120000")                          # a page, report.html
     fedgraph.predict("runs/f3-digits-20260101-120000").predictions
     fedgraph.simulate("my-flower-app", num_nodes=10, run_config={"lr": 0.1})    # any Flower app, in this process
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fedgraph.fusion import FusionClassifier
     from fedgraph.graph import ClientGraph
     from fedgraph.graphical import NeuralGraphicalModel
+    from fedgraph.reproduce.worth import worth
     from fedgraph.runs import Comparison, Run, compare, load_run
     from fedgraph.runs.reports.page import report
     from fedgraph.starting.predicting import predict
@@ -53,6 +55,7 @@ __all__ = [
     "run",
     "run_methods",
     "simulate",
+    "worth",
 ]
 
 _MODULES = {
@@ -66,6 +69,7 @@ _MODULES = {
     "run": "starting.running",
     "run_methods": "starting.running",
     "simulate": "starting.simulate",
+    "worth": "reproduce.worth",
 }
 """Where names are that are not in ``runs``."""
 

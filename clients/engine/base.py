@@ -28,6 +28,7 @@ from fedgraph.training import (
     TrainResult,
     TrainSettings,
     fresh_state,
+    mean_of,
 )
 from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
@@ -201,11 +202,15 @@ class CohortClient(Configured[S]):
         metrics = self.evaluate_after(request.round - request.train)
         if not request.train:
             return WorkReply(request.clients, {}, metrics, self.kept_models)
+        if request.mean and self.sums:
+            trained = self.cohort.train_mean(self.start(), self._examples, request.round, self.gradient_term())
+            done.append(trained_on(self.cohort, request.round))
+            return self.averaged(trained.mean, trained.finite, {**metrics, "loss": trained.loss})
         stacked, training = self.train()
         done.append(trained_on(self.cohort, request.round))
         stacked, metrics = self._without_frozen(stacked), {**metrics, **training}
         if request.mean:
-            return self.averaged(stacked["parameters"], metrics)
+            return self.averaged(*mean_of(stacked["parameters"], self._examples), metrics)
         return WorkReply(request.clients, stacked, metrics, self.kept_models)
 
     def _without_frozen(self, stacked: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -215,34 +220,39 @@ class CohortClient(Configured[S]):
             return stacked
         return {**stacked, "parameters": self.layers.split(parameters)[0]}
 
-    def averaged(self, parameters: Tensor, metrics: dict[str, Tensor]) -> WorkReply:
-        """Reply with the mean of models ``[clients, parameters]``, weighted by training examples.
+    @property
+    def sums(self) -> bool:
+        """Whether nothing but the mean of trained models is needed, so that they are not kept until all are trained."""
+        return self.frozen is None and not self.cohort.settings.keep_optimizer and self._trains_as_usual
 
-        Models that are not finite are left out, and their clients named.
+    @property
+    def _trains_as_usual(self) -> bool:
+        return type(self).train is CohortClient.train
+
+    @property
+    def _examples(self) -> Tensor:
+        """Training examples of each client, float32 ``[clients]``."""
+        return self.cohort.data.splits["train"].num_examples.float()
+
+    def averaged(self, mean: Tensor, finite: Tensor, metrics: dict[str, Tensor]) -> WorkReply:
+        """Reply with the mean of models, weighted by training examples.
+
+        Models that are not ``finite`` are no part of it, and their clients are named.
 
         Raises
         ------
         ReplyError
             When no model is left.
         """
-        examples = self.cohort.data.splits["train"].num_examples.float()
-        # The mean of every model, which is finite where all are, is one pass over them.
-        whole = (examples / examples.sum()) @ parameters if examples.any() else None
-        if whole is not None and bool(whole.isfinite().all()):
-            return WorkReply(self.request.clients, {}, metrics, self.kept_models, {"parameters": whole})
-        usable = finite_rows(parameters)
-        weights = torch.where(usable, examples, 0.0)
-        clients = self.request.clients
-        if not usable.any() or (examples.any() and not weights.any()):
+        examples, clients = self._examples, self.request.clients
+        weighted = bool(examples[finite].any())
+        if not finite.any() or (examples.any() and not weighted):
             raise ReplyError(f"training diverged at {', '.join(clients)}: NaN or infinite parameters")
-        if not usable.all():
-            parameters = torch.where(usable[:, None], parameters, 0.0)
         # A node whose clients have no examples returns the model it received, which then has no weight.
-        received = self._without_frozen({"parameters": self.models[:1]})["parameters"][0]
-        mean = (weights / weights.sum()) @ parameters if weights.any() else received
+        mean = mean if weighted else self._without_frozen({"parameters": self.models[:1]})["parameters"][0]
         failed = {
             name: "training diverged: NaN or infinite parameters"
-            for name, good in zip(clients, usable.tolist(), strict=True)
+            for name, good in zip(clients, finite.tolist(), strict=True)
             if not good
         }
         return WorkReply(clients, {}, metrics, self.kept_models, {"parameters": mean}, failed)

@@ -24,6 +24,10 @@ class StockClient(CohortClient):
         "clients' models, weighted by their training examples; else the parameters of each client's model",
     )
 
+    @property
+    def _trains_as_usual(self) -> bool:
+        return type(self).train is StockClient.train and "clipping-norm" not in self.request.stacked
+
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train; clip what each client adds to the model it received, where the strategy sends a ``clipping_norm``."""
         stacked, numbers = super().train()

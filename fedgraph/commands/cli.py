@@ -31,7 +31,8 @@ from fedgraph.commands.runs import compare, report, runs
 from fedgraph.commands.simulate import simulate
 from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
-from fedgraph.support.errors import ExperimentError
+from fedgraph.commands.worth import worth
+from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import other_checkouts
 from fedgraph.support.remembered import remembered
 from fedgraph.support.terminal import messages_for_people
@@ -40,6 +41,16 @@ if TYPE_CHECKING:
     import click
 
 _OURS = ("sfl", "f3", "ipa", "fedngm")
+
+_INSTEAD = {
+    "resume": "run --resume RUN",
+    "train": "run",
+    "list": "runs",
+    "init": "new",
+    "plot": "report",
+    "experiments": "run --help",
+}
+"""What does the work of commands that people may expect."""
 
 _HELP = """Federated learning for clients that are related to each other, on Flower.
 
@@ -69,6 +80,16 @@ class _Command(TyperCommand):
 
 class _Grouped(TyperGroup):
     """A group whose help lists the commands under headings, those of ``_COMMANDS``."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of a name; where there is none, say which one does that."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            instead = _INSTEAD.get(args[0])
+            told = f": `fedgraph {instead}` does that" if instead else similar(args[:1], list(self.commands))
+            ctx.fail(f"there is no command '{args[0]}'{told}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section per heading, with names in a column that is as wide in all of them."""
@@ -192,7 +213,7 @@ def _explained_own(path: str) -> tuple[str, list[str]]:
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "First steps": {
         "tour": tour, "run": run, "runs": runs, "compare": compare, "report": report, "predict": predict,
-        "export": export, "peers": peers, "sweep": sweep, "reproduce": reproduce,
+        "export": export, "peers": peers, "worth": worth, "sweep": sweep, "reproduce": reproduce,
     },
     "Your own methods": {"new": new, "check": check},
     "Your own Flower apps": {"simulate": simulate},

@@ -15,7 +15,14 @@ from fedgraph.support.terminal import ended_by_hand, messages_for_people
 
 def simulate(
     app: Annotated[Path, typer.Argument(help="Folder of a Flower app, as for `flwr run`.")] = Path("."),
-    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 2,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of nodes; by default one per --node-config, or 2.", show_default=False),
+    ] = None,
+    node_config: Annotated[
+        list[str] | None,
+        typer.Option(help="As for `flower-supernode`: 'client=\"mercy\"'. Once for each node, in their order."),
+    ] = None,
     run_config: Annotated[
         list[str] | None,
         typer.Option("--run-config", "-c", help="As for `flwr run`: 'num-server-rounds=3 lr=0.1', or a TOML file."),
@@ -39,7 +46,7 @@ def simulate(
     console = Console(stderr=True)
     logging.getLogger("flwr").setLevel(logging.INFO)
     with messages_for_people(), ended_by_hand(console, "Stopped."), warnings_on(console):
-        done = run(app, num_nodes=nodes, run_config=run_config, on_error=on_error, seed=seed)
+        done = run(app, num_nodes=nodes, node_configs=node_config, run_config=run_config, on_error=on_error, seed=seed)
     failed = len(done.failures)
     if failed:
         console.print(

@@ -13,6 +13,7 @@ and ``encoding`` are for tables with columns of many kinds.
 from fedgraph.data.as_file import as_file
 from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, SplitName
 from fedgraph.data.data_set import DataSet, Examples
+from fedgraph.data.examples import ExampleSplit
 from fedgraph.data.own import CLIENT, OWN_TITLE, UNNAMED, OwnData
 from fedgraph.data.pooled import pooled
 from fedgraph.data.preprocessing import InputScale, Preprocessing
@@ -35,6 +36,7 @@ __all__ = [
     "CohortData",
     "DataSet",
     "DataSource",
+    "ExampleSplit",
     "Examples",
     "InputScale",
     "OwnData",

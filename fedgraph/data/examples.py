@@ -53,8 +53,7 @@ class ExampleSplit:
 
         An index at or beyond a client's number of examples counts as padding too.
         """
-        inside = (indices >= 0) & (indices < self.rows.shape[1])
-        rows = torch.where(inside, self.rows.gather(1, torch.where(inside, indices, 0)), -1)
+        rows = self._rows_of(indices)
         real = rows >= 0
         flat = rows.clamp(min=0).flatten()
         inputs = self.inputs.index_select(0, flat).float()
@@ -71,6 +70,18 @@ class ExampleSplit:
         targets = targets.unflatten(0, rows.shape)
         weights = real.float().reshape(*rows.shape, *[1] * (targets.dim() - 2)).expand_as(targets)
         return Batch(inputs.unflatten(0, rows.shape), targets, weights)
+
+    def minibatches(self, indices: Tensor) -> ExampleSplit:
+        """Return minibatches ``indices`` ``[clients, steps, batch]``, -1 for padding, of which nothing is gathered yet.
+
+        Their ``rows`` are ``[clients, steps, batch]`` too.
+        """
+        return replace(self, rows=self._rows_of(indices.flatten(1)).unflatten(1, indices.shape[1:]))
+
+    def _rows_of(self, indices: Tensor) -> Tensor:
+        """Return the rows of examples, -1 for padding."""
+        inside = (indices >= 0) & (indices < self.rows.shape[1])
+        return torch.where(inside, self.rows.gather(1, torch.where(inside, indices, 0)), -1)
 
     def select(self, clients: slice | Tensor) -> ExampleSplit:
         """Return the split of some clients; it shares the storage of examples."""

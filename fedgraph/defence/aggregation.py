@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import torch
@@ -11,16 +12,33 @@ _BLOCK = 1 << 24
 """Numbers that a robust average handles at a time: it needs ``[targets, clients]`` of them for each parameter."""
 _ROWS = 1 << 17
 """Numbers whose lengths are computed at a time."""
+_LEAST = 1e-12
+"""Lengths from this to its inverse are computed in single precision."""
 _MIDDLE = 0.5 - 1e-6
 """A trimmed mean that drops nearly all is a weighted median: the middle value, or the mean of the two in the middle."""
 
 
-def lengths(rows: Tensor) -> Tensor:
-    """Return the Euclidean length of each row of ``[clients, ...]``, float64 ``[clients]``; 1e30 does not overflow."""
+def lengths(rows: Tensor, origin: Tensor | None = None) -> Tensor:
+    """Return the Euclidean length of each row of ``[clients, ...]``, float64 ``[clients]``; 1e30 does not overflow.
+
+    Given an ``origin`` of the same shape, the length of the way from there, without a copy of all differences.
+    """
     rows = rows.flatten(1)
-    # A few rows at a time: the copy in double precision then stays in the cache.
-    blocks = rows.split(max(1, _ROWS // max(1, rows.shape[1])))
-    return torch.cat([torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in blocks])
+    # A few rows at a time: their difference then stays in the cache.
+    size = max(1, _ROWS // max(1, rows.shape[1]))
+    blocks: Iterable[Tensor] = rows.split(size)
+    if origin is not None:
+        starts = origin.flatten(1).split(size)
+        blocks = (block - start for block, start in zip(rows.split(size), starts, strict=True))
+    return torch.cat([_block_lengths(block) for block in blocks])
+
+
+def _block_lengths(rows: Tensor) -> Tensor:
+    length = torch.linalg.vector_norm(rows, dim=1)
+    # Squares of very large and very small numbers leave single precision.
+    if bool(((length > _LEAST) & (length < 1 / _LEAST)).all()):
+        return length.double()
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
 
 
 def bounded(rows: Tensor, bound: float | Tensor) -> Tensor:

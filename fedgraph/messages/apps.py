@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedgraph.messages.array_records import checked_arrays, to_record
 from fedgraph.messages.content import check_content
+from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import check_name, in_short
 
@@ -107,7 +107,7 @@ def model_of(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> d
     for name, value in read.items():
         if value.is_floating_point() != template[name].is_floating_point() or value.is_complex():
             raise ReplyError(f"layer '{name}' is {value.dtype} in place of {template[name].dtype}")
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if value.is_floating_point() and not bool(finite_rows(value[None])):
             raise ReplyError(f"layer '{name}' has values that are not finite: has training diverged?")
     return read
 

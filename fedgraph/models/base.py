@@ -63,6 +63,37 @@ class Batch(NamedTuple):
     weights: Tensor
 
 
+class BatchRows(Protocol):
+    """Minibatches by the places of their examples, which are gathered as they are needed.
+
+    Attributes
+    ----------
+    inputs : Tensor
+        ``[examples, *input_shape]``, uint8 or float32.
+    targets : Tensor
+        ``[examples, *output_shape]`` float32, or ``[examples]`` int64 class indices.
+    rows : Tensor
+        Examples of every minibatch, int64 ``[clients, steps, batch]``, -1 for padding.
+    scale, shift : Tensor or None
+        Broadcast to one input: a minibatch contains ``inputs * scale + shift``.
+    """
+
+    @property
+    def inputs(self) -> Tensor: ...  # noqa: D102
+
+    @property
+    def targets(self) -> Tensor: ...  # noqa: D102
+
+    @property
+    def rows(self) -> Tensor: ...  # noqa: D102
+
+    @property
+    def scale(self) -> Tensor | None: ...  # noqa: D102
+
+    @property
+    def shift(self) -> Tensor | None: ...  # noqa: D102
+
+
 class StackedModel(Protocol):
     """One architecture, evaluated for all clients of a block in single tensor operations.
 
@@ -191,7 +222,9 @@ class Differentiated(StackedModel, Protocol):
             ``[clients, parameters]``. None for tensors, or in a context, for which there is no such code.
         """
 
-    def descend(self, loss: str, matrix: Tensor, steps: Batch, rates: Tensor, decay: float) -> Tensor | None:
+    def descend(
+        self, loss: str, matrix: Tensor, steps: Batch | BatchRows, rates: Tensor, decay: float, workers: int = 1
+    ) -> Tensor | None:
         """Take steps in place, one after the other: w <- (1 - rate decay) w - rate dL/dw.
 
         Parameters
@@ -200,12 +233,14 @@ class Differentiated(StackedModel, Protocol):
             A key of :data:`fedgraph.training.metrics.LOSSES`.
         matrix : Tensor
             The models, ``[clients, parameters]``.
-        steps : Batch
-            Minibatches ``[clients, steps, batch, ...]``.
+        steps : Batch or BatchRows
+            Minibatches ``[clients, steps, batch, ...]``; of those by rows, one without examples is no step.
         rates : Tensor
             Learning rates, float32 ``[clients, steps]``.
         decay : float
             Weight decay.
+        workers : int
+            Threads that share the clients; the result does not depend on it.
 
         Returns
         -------

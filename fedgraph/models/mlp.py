@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedgraph.models import perceptron_kernel
-from fedgraph.models.base import Batch, TaskSpec
+from fedgraph.models.base import Batch, BatchRows, TaskSpec
 from fedgraph.models.stacked import ModelFromTwin, linear
 from fedgraph.support.settings import Settings
 
@@ -93,8 +93,10 @@ class NativeMLPModel(MLPModel):
             return None
         return perceptron_kernel.loss_gradient(self.sizes, loss, matrix, batch)
 
-    def descend(self, loss: str, matrix: Tensor, steps: Batch, rates: Tensor, decay: float) -> Tensor | None:
+    def descend(
+        self, loss: str, matrix: Tensor, steps: Batch | BatchRows, rates: Tensor, decay: float, workers: int = 1
+    ) -> Tensor | None:
         """See :class:`fedgraph.models.base.Differentiated`."""
         if torch.is_autocast_enabled(matrix.device.type):
             return None
-        return perceptron_kernel.descend(self.sizes, loss, matrix, steps, rates, decay)
+        return perceptron_kernel.descend(self.sizes, loss, matrix, steps, rates, decay, workers)

@@ -134,15 +134,20 @@ def finite_rows(matrix: Tensor) -> Tensor:
 def usable_rows(tensor: Tensor) -> Tensor:
     """Find the rows of ``[clients, ...]`` without NaN, infinite values, and values beyond ``LARGEST``.
 
+    One pass over everything: no value is larger than the length of its row, which is NaN where a value is. Only rows
+    whose length is larger, or overflows, are looked at number by number.
+
     Returns
     -------
     Tensor
         bool ``[clients]``.
     """
-    usable = finite_rows(tensor)
-    if tensor.is_floating_point() and tensor.numel():
-        low, high = tensor.flatten(1).aminmax(dim=1) if tensor.dim() > 1 else (tensor, tensor)
-        usable &= (low >= -LARGEST) & (high <= LARGEST)
+    if not tensor.is_floating_point() or not tensor.numel():
+        return finite_rows(tensor)
+    rows = tensor.reshape(len(tensor), -1)
+    usable = torch.linalg.vector_norm(rows, dim=1) <= LARGEST
+    suspects = (~usable).nonzero().flatten()
+    usable[suspects] = (rows[suspects].abs() <= LARGEST).all(dim=1)
     return usable
 
 

@@ -30,13 +30,15 @@ _NEVER_REPLACED = ("fedgraph", "flwr")
 _Component = TypeVar("_Component")
 
 
-def read_run_config(given: RunConfig) -> dict[str, Value]:
-    """Read a run config; keys of nested tables are joined by dots, as Flower does.
+def read_run_config(given: RunConfig, name: str = "the run config") -> dict[str, Value]:
+    """Read a run config, or a node config; keys of nested tables are joined by dots, as Flower does.
 
     Parameters
     ----------
     given : mapping, str, Path or sequence of str
         Keys and values; or ``"num-server-rounds=3 lr=0.1"``, one or several of these; or the path of a TOML file.
+    name : str
+        What messages call it.
 
     Returns
     -------
@@ -49,28 +51,28 @@ def read_run_config(given: RunConfig) -> dict[str, Value]:
         When it cannot be read, or a value is of a type that Flower does not send.
     """
     if isinstance(given, Mapping):
-        return flattened(given, "the run config")
+        return flattened(given, name)
     texts = [str(given)] if isinstance(given, str | Path) else list(given)
     if any(text.endswith(".toml") for text in texts):
         if len(texts) > 1:
-            raise AppError("the run config is a TOML file or key=value pairs, not both, and one file at most")
+            raise AppError(f"{name} is a TOML file or key=value pairs, not both, and one file at most")
         return flattened(_read_toml(Path(texts[0]).expanduser()), texts[0])
     config: dict[str, Value] = {}
     for text in texts:
-        config |= _read_pairs(text)
+        config |= _read_pairs(text, name)
     return config
 
 
-def _read_pairs(text: str) -> dict[str, Value]:
+def _read_pairs(text: str, name: str) -> dict[str, Value]:
     left = _PAIR.sub("", text).strip()
     if left:
-        raise AppError(f"'{left}' of the run config is no key=value pair; it is written like 'rounds=3 name=\"a b\"'")
+        raise AppError(f"'{left}' of {name} is no key=value pair; it is written like 'rounds=3 name=\"a b\"'")
     pairs = "\n".join(f"{key} = {value}" for key, value in _PAIR.findall(text))
     try:
-        return flattened(tomllib.loads(pairs), "the run config")
+        return flattened(tomllib.loads(pairs), name)
     except tomllib.TOMLDecodeError as error:
         raise AppError(
-            f"the run config '{text}' cannot be read ({error}); values are true, false, numbers, or text in quotes: "
+            f"{name} '{text}' cannot be read ({error}); values are true, false, numbers, or text in quotes: "
             "'rounds=3 lr=0.1 name=\"mlp\"'"
         ) from None
 

@@ -328,9 +328,18 @@ def run_one(
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)
     except FedgraphError as error:
-        how = "" if folder.is_finished else f"; {advice or _how_to_go_on(folder)}"
-        raise RunError(f"{error}\nRun folder: {folder.path}{how}") from error
+        raise RunError(f"{error}\n{_told_where(folder, advice)}") from error
+    except Exception as error:
+        # Of a user's own code, whose traceback is what helps.
+        error.add_note(_told_where(folder, advice))
+        raise
     return folder.summary()
+
+
+def _told_where(folder: RunFolder, advice: str | None) -> str:
+    """Say where a run that failed is, and how it goes on."""
+    how = "" if folder.is_finished else f"; {advice or _how_to_go_on(folder)}"
+    return f"Run folder: {folder.path}{how}"
 
 
 def _how_to_go_on(folder: RunFolder) -> str:

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedgraph.federation.grids import Failure, SimulationGrid
-from fedgraph.starting.flower_app import FlowerApp, RunConfig, Value, flattened, read_run_config
+from fedgraph.starting.flower_app import FlowerApp, RunConfig, Value, read_run_config
 from fedgraph.support.errors import FULL_ERRORS, AppError
 
 ON_ERROR = ("reply", "raise")
@@ -58,7 +58,7 @@ def simulate(
     client_app: ClientApp | None = None,
     *,
     num_nodes: int | None = None,
-    node_configs: Sequence[Mapping[str, Value]] | None = None,
+    node_configs: Sequence[RunConfig] | None = None,
     run_config: RunConfig | None = None,
     on_error: str = "reply",
     seed: int | None = None,
@@ -78,8 +78,9 @@ def simulate(
         The ClientApp that every node runs; left out with a folder.
     num_nodes : int, optional
         Number of nodes; by default as many as ``node_configs``, or 2, as ``flwr run`` has.
-    node_configs : sequence of mappings, optional
-        For each node the keys that its node config has besides ``partition-id`` and ``num-partitions``.
+    node_configs : sequence of mapping, str, Path or sequence of str, optional
+        For each node the keys that its node config has besides ``partition-id`` and ``num-partitions``, or in place of
+        these; each is given as ``run_config`` can be: ``'client="mercy"'``.
     run_config : mapping, str, Path or sequence of str, optional
         Keys of the run config, in place of those of ``pyproject.toml``; also as ``flwr run --run-config`` takes them:
         ``"num-server-rounds=3 lr=0.1"``, or the path of a TOML file.
@@ -156,7 +157,7 @@ def _told_in_full(on_error: str) -> Iterator[None]:
             os.environ[FULL_ERRORS] = before
 
 
-def _node_configs(num_nodes: int | None, given: Sequence[Mapping[str, Value]] | None) -> list[dict[str, Value]]:
+def _node_configs(num_nodes: int | None, given: Sequence[RunConfig] | None) -> list[dict[str, Value]]:
     """Return the whole node config of each node."""
     if given is None:
         given = [{}] * (_USUAL_NODES if num_nodes is None else num_nodes)
@@ -165,7 +166,7 @@ def _node_configs(num_nodes: int | None, given: Sequence[Mapping[str, Value]] | 
     if not given:
         raise AppError("a simulation needs at least one node")
     return [
-        {"partition-id": position, "num-partitions": len(given), **flattened(config, f"node_configs[{position}]")}
+        {"partition-id": position, "num-partitions": len(given), **read_run_config(config, f"node_configs[{position}]")}
         for position, config in enumerate(given)
     ]
 

@@ -16,7 +16,7 @@
 
 from fedgraph.training.batches import learning_rates, num_steps, shuffling_keys, steps_per_epoch, training_batches
 from fedgraph.training.client_state import ClientState, state_folder
-from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult, cross_losses
+from fedgraph.training.cohort import Cohort, GradientTerm, TrainedMean, TrainResult, mean_of
 from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, num_extreme, summarise
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
 from fedgraph.training.settings import TrainSettings
@@ -34,12 +34,13 @@ __all__ = [
     "Optimiser",
     "TrainResult",
     "TrainSettings",
+    "TrainedMean",
     "clip_rows",
-    "cross_losses",
     "direction",
     "fresh_state",
     "learning_rates",
     "mean_f1",
+    "mean_of",
     "num_extreme",
     "num_steps",
     "shuffling_keys",

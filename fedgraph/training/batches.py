@@ -6,7 +6,10 @@ al. 2022, their program).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -18,6 +21,38 @@ from fedgraph.training.settings import TrainSettings
 _LARGEST = 2**63 - 1
 _PLACES = derive_seed(0, "places of a minibatch")
 """Keeps :func:`example_numbers` independent of the draws that shuffle examples, which hash the same keys."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which examples every minibatch has: int64 ``[steps, clients, batch]``, -1 for padding."""
+
+    batches: Tensor
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """Examples of each minibatch, int64 ``[steps, clients]``."""
+        return (self.batches >= 0).sum(2)
+
+    @cached_property
+    def active(self) -> list[int]:
+        """How many clients each step has, the first of the block."""
+        active: list[int] = (self.counts > 0).sum(1).tolist()
+        return active
+
+    @cached_property
+    def longest(self) -> list[int]:
+        """Most examples of a minibatch of each step."""
+        longest: list[int] = self.counts.amax(1).tolist()
+        return longest
+
+    def alike(self) -> Iterator[tuple[slice, int, int]]:
+        """Yield adjacent steps with equally many clients and examples, and these two numbers."""
+        start = 0
+        for (clients, examples), same in groupby(zip(self.active, self.longest, strict=True)):
+            stop = start + len(list(same))
+            yield slice(start, stop), clients, examples
+            start = stop
 
 
 def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:

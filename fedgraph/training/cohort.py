@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fedgraph.data import CohortData, Split, SplitName
-from fedgraph.models import StackedModel
+from fedgraph.data import CohortData, SplitName
+from fedgraph.models import StackedModel, finite_rows
 from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
-from fedgraph.support.threads import available_cores, side_by_side
-from fedgraph.training.batches import num_steps, shuffling_keys
-from fedgraph.training.local_training import Block, GradientTerm, LocalTraining, autocast
+from fedgraph.training.blocks import Blocks
+from fedgraph.training.local_training import GradientTerm, LocalTraining, autocast
 from fedgraph.training.optimisers import check_state, fresh_state
 from fedgraph.training.own_function import OwnFunction
 from fedgraph.training.settings import TrainSettings
 from fedgraph.training.tallies import tally
-from fedgraph.training.working_set import WorkingSet, working_set
+from fedgraph.training.working_set import portion
 
 __all__ = ["Cohort", "GradientTerm", "TrainResult", "TrainSettings"]
 
@@ -56,6 +53,25 @@ class TrainResult:
     steps: Tensor
     num_examples: Tensor
     optimizer_state: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class TrainedMean:
+    """The mean of models that were trained, on the CPU; see :class:`TrainResult`.
+
+    Attributes
+    ----------
+    mean : Tensor
+        float32 ``[parameters]``; of no meaning where no finite model has a weight.
+    finite : Tensor
+        Which models are part of it, bool ``[clients]``: those without NaN and infinite values.
+    loss : Tensor
+        As there.
+    """
+
+    mean: Tensor
+    finite: Tensor
+    loss: Tensor
 
 
 class Cohort:
@@ -94,7 +110,7 @@ class Cohort:
         if self._function is not None and data.augment is not None:
             raise ExperimentError("[data] augments training examples, and [train] function would not: leave one out")
         self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
-        self._resident: dict[SplitName, Split] = {}
+        self._blocks = Blocks(data, self._training, self.device)
         self._warned = False
 
     def train(
@@ -140,7 +156,7 @@ class Cohort:
         steps = torch.zeros(clients, dtype=torch.int64)
 
         def train(chosen: slice) -> None:
-            block = self._block(chosen)
+            block = self._blocks.block(chosen)
             # In place where rows lie together. Of `data`, since autograd counts changes of a tensor and all its views,
             # and other threads change theirs.
             shared = isinstance(block.rows, slice) and self.device.type == "cpu"
@@ -157,7 +173,7 @@ class Cohort:
         if self._function is not None:
             self._function.check_terms(gradient_term)
             result.copy_(start)
-            for row in (self._num_examples > 0).nonzero().flatten().tolist():
+            for row in (self._blocks.num_examples > 0).nonzero().flatten().tolist():
                 result[row], loss[row] = self._function.train(
                     self.model,
                     result[row],
@@ -173,10 +189,49 @@ class Cohort:
         elif self.settings.local_steps or self.settings.local_epochs:
             self._check_batches()
             native = self._training.descends(gradient_term)
-            self._in_blocks(train, self.settings.batch_size, training=True, native=native)
+            self._blocks.each(train, self.settings.batch_size, training=True, native=native)
         else:
             result.copy_(start)
-        return TrainResult(result, loss, steps, self._num_examples.clone(), kept)
+        return TrainResult(result, loss, steps, self._blocks.num_examples.clone(), kept)
+
+    def train_mean(
+        self, parameters: Tensor, weights: Tensor, round: int, gradient_term: GradientTerm | None = None
+    ) -> TrainedMean:
+        """Train as :meth:`train` does, and return the weighted mean of the models, which are not kept.
+
+        A portion of the models is in memory at a time. Their sum, to the last bit, depends on the portions, whose size
+        is of the model alone.
+
+        Parameters
+        ----------
+        parameters, round, gradient_term
+            As of :meth:`train`.
+        weights : Tensor
+            float32 ``[clients]``.
+        """
+        self._check(parameters)
+        if self._function is not None or not (self.settings.local_steps or self.settings.local_epochs):
+            result = self.train(parameters, round, gradient_term)
+            return TrainedMean(*mean_of(result.parameters, weights), result.loss)
+        clients, start = len(self.data.names), parameters.detach()
+        shares = weights / weights.sum()
+        loss, finite = torch.full((clients,), torch.nan), torch.zeros(clients, dtype=torch.bool)
+
+        def summed(chosen: slice) -> Tensor:
+            block = self._blocks.block(chosen)
+            matrix = start[block.rows].to(self.device, copy=True)
+            moments = fresh_state(self.settings, len(matrix), self.model.layout.num_trainable, self.device)
+            mean_loss, _ = self._training.run(block, matrix, moments, round, gradient_term)
+            total, fine = weighted_sum(matrix, shares[block.rows].to(self.device))
+            loss[block.rows], finite[block.rows] = mean_loss.to("cpu", torch.float32), fine.cpu()
+            return total.cpu()
+
+        self._check_batches()
+        native = self._training.descends(gradient_term)
+        most = portion(self.model.layout.num_parameters)
+        sums = self._blocks.each(summed, self.settings.batch_size, training=True, native=native, most=most)
+        mean = torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
+        return TrainedMean(mean if bool(finite.all()) else mean / shares[finite].sum(), finite, loss)
 
     def evaluate(
         self,
@@ -228,7 +283,7 @@ class Cohort:
                 sums.add(*batch)
             return {name: values.cpu() for name, values in sums.result().items()}
 
-        results = self._in_blocks(measure, batch_size)
+        results = self._blocks.each(measure, batch_size)
         return {name: torch.cat([result[name] for result in results]) for name in results[0]}
 
     def predict(self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH) -> Tensor:
@@ -238,7 +293,7 @@ class Cohort:
         fit, and DataError when the data set has no such split.
         """
         self._check(parameters)
-        counts = self._split(split).num_examples
+        counts = self._blocks.split(split).num_examples
         shape = (len(counts), int(counts.max()), *self.data.task.output_shape)
         predictions = torch.full(shape, torch.nan)
 
@@ -251,7 +306,7 @@ class Cohort:
                 predictions[block, start:stop] = values.masked_fill(~_widened(present.cpu(), outputs), torch.nan)
                 start = stop
 
-        self._in_blocks(fill_in, batch_size)
+        self._blocks.each(fill_in, batch_size)
         return predictions
 
     def classify(
@@ -266,7 +321,7 @@ class Cohort:
         if self.data.task.kind != "classification":
             raise DataError(f"examples of a {self.data.task.kind} task have no class that could be predicted")
 
-        counts = self._split(split).num_examples
+        counts = self._blocks.split(split).num_examples
         classes = torch.full((2, len(counts), int(counts.max())), -1)
 
         def fill_in(block: slice) -> None:
@@ -278,7 +333,7 @@ class Cohort:
                 classes[:, block, start:stop] = both.masked_fill(~present, -1).cpu()
                 start = stop
 
-        self._in_blocks(fill_in, batch_size)
+        self._blocks.each(fill_in, batch_size)
         predicted, targets = classes
         return predicted, targets
 
@@ -308,10 +363,10 @@ class Cohort:
                 f"[train] batch-size = {size}: the model has layers such as batch normalisation, which cannot be "
                 f"trained on fewer than {least} examples; make it larger"
             )
-        rest = self._num_examples % size
+        rest = self._blocks.num_examples % size
         short = (rest > 0) & (rest < least)
         if self.settings.drop_last:
-            short &= self._num_examples < size
+            short &= self._blocks.num_examples < size
         if self._warned or not bool(short.any()):
             return
         self._warned = True
@@ -322,23 +377,11 @@ class Cohort:
             quoted(names),
         )
 
-    def _block(self, chosen: slice) -> Block:
-        """Return the clients ``chosen`` of the training order, on the device."""
-        rows = chosen if self._order is None else self._order[chosen]
-        members = range(chosen.start, chosen.stop) if self._order is None else self._order[chosen].tolist()
-        return Block(
-            rows=rows,
-            names=[self.data.names[member] for member in members],
-            keys=self._keys[rows].to(self.device),
-            num_examples=self._num_examples[rows].to(self.device),
-            split=self._split("train").select(rows),
-        )
-
     def _outputs(
         self, parameters: Tensor, split: SplitName, block: slice, batch_size: int
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Yield outputs, targets, weights and presence of all examples of a block in order."""
-        data = self._split(split).select(block)
+        data = self._blocks.split(split).select(block)
         counts = data.num_examples
         state = self.model.layout.unflatten(parameters[block].detach().to(self.device, torch.float32))
         # One batch at least: clients without any examples get their NaN from its empty sums.
@@ -352,56 +395,6 @@ class Cohort:
                 outputs, _ = self.model.forward(state, inputs, training=False)
             yield outputs.float(), targets, weights, present
 
-    def _in_blocks(
-        self, job: Callable[[slice], Result], batch_size: int, training: bool = False, native: bool = False
-    ) -> list[Result]:
-        """Return the results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
-        size = self._clients_per_block(batch_size, native)
-        if self._training.alone(self.device):
-            # Two cores have a block each, however few clients there are.
-            size = min(size, -(-len(self.data.names) // 2))
-        if not training and (self._training.alone(self.device) or self.model.mixes_examples(False)):
-            size = 1  # where examples influence each other, padding by other clients' rows would too
-        if self.device.type != "cpu":
-            return _shrinking(job, len(self.data.names), size)
-        workers = self.settings.workers or available_cores()
-        if training and self.model.draws and not self._training.draws_apart(self.device):
-            workers = 1  # draws come from a generator that all threads share
-        return side_by_side(job, _slices(len(self.data.names), size), workers, self.settings.threads)
-
-    def _clients_per_block(self, batch_size: int, native: bool) -> int:
-        if self.settings.block_size is not None:
-            return self.settings.block_size
-        if self.model.draws and not self._training.draws_apart(self.device):
-            return 1  # each client has its own draws, whichever clients share its node
-        return self._working_set.clients_per_block(batch_size, self.device, native)
-
-    @cached_property
-    def _working_set(self) -> WorkingSet:
-        return working_set(self.model, self.data.task)
-
-    @cached_property
-    def _num_examples(self) -> Tensor:
-        return self.data.splits["train"].num_examples.cpu()
-
-    @cached_property
-    def _keys(self) -> Tensor:
-        return shuffling_keys(self.seed, self.data.names)
-
-    @cached_property
-    def _order(self) -> Tensor | None:
-        """Rows by falling number of steps, so that those still training are the first; None where all are equal."""
-        steps = num_steps(self._num_examples, self.settings, self.least_examples)
-        return None if bool((steps == steps[0]).all()) else steps.argsort(descending=True, stable=True)
-
-    def _split(self, name: SplitName) -> Split:
-        """Return a split on the device, where it stays."""
-        if name not in self._resident:
-            if name not in self.data.splits:
-                raise DataError(f"this data set has no split '{name}'; it has: {', '.join(self.data.splits)}")
-            self._resident[name] = self.data.splits[name].to(self.device)
-        return self._resident[name]
-
     def _check(self, parameters: Tensor) -> None:
         wanted = (len(self.data.names), self.model.layout.num_parameters)
         if tuple(parameters.shape) != wanted:
@@ -411,76 +404,28 @@ class Cohort:
             )
 
 
-def _slices(clients: int, size: int) -> Iterator[slice]:
-    """Return blocks of at most ``size`` clients, as even as possible, in an even number as of most cores."""
-    count = -(-clients // size)
-    count += count % 2 if 1 < count < clients else 0
-    bounds = [clients * block // count for block in range(count + 1)]
-    return (slice(*pair) for pair in pairwise(bounds))
+def mean_of(models: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weighted mean of the models ``[clients, parameters]`` that are finite, and which are; a row and bools.
+
+    It has no meaning where none of these has a weight.
+    """
+    shares = weights / weights.sum()
+    total, finite = weighted_sum(models, shares)
+    return total if bool(finite.all()) else total / shares[finite].sum(), finite
 
 
-def _shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[Result]:
-    """Run ``job`` block after block, with smaller blocks once one does not fit into the GPU's memory."""
-    results: list[Result] = []
-    start = 0
-    while start < clients:
-        try:
-            results.append(job(slice(start, min(start + size, clients))))
-        except torch.OutOfMemoryError:
-            if size == 1:
-                raise
-            size = -(-min(size, clients - start) // 2)
-            torch.cuda.empty_cache()
-            log.warning("the GPU's memory is too small for this block; going on with %d clients at a time", size)
-        else:
-            start += size
-    return results
+def weighted_sum(matrix: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weighted sum of rows ``[clients, parameters]``, without those that are not finite, and which are.
+
+    One pass where all are: a finite sum has finite terms.
+    """
+    total = weights @ matrix
+    if bool(finite_rows(total[None])):
+        return total, torch.ones(len(matrix), dtype=torch.bool, device=matrix.device)
+    finite = finite_rows(matrix)
+    return weights @ torch.where(finite[:, None], matrix, 0.0), finite
 
 
 def _widened(values: Tensor, like: Tensor) -> Tensor:
     """Append dimensions of size 1 to ``values``, so that they broadcast against the leading ones of ``like``."""
     return values.reshape(*values.shape, *[1] * (like.dim() - values.dim()))
-
-
-def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: SplitName = "train") -> Tensor:
-    """Compute the loss of every candidate on the own examples of each of ``clients``.
-
-    All candidates of a client are computed together.
-
-    Parameters
-    ----------
-    cohort : Cohort
-        Clients and their data.
-    candidates : Tensor
-        Models ``[candidates, parameters]``.
-    clients : Tensor
-        Rows of the cohort, int64 ``[clients]``.
-    split : str
-        Split of the data.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[clients, candidates]``: cross-entropy for classification, else the mean absolute error; NaN without
-        valid targets.
-    """
-    data = cohort.data
-    metric = "loss" if data.task.kind == "classification" else "mae"
-    names = tuple(str(number) for number in range(len(candidates)))
-    losses = torch.empty(len(clients), len(candidates), dtype=torch.float64)
-    # Client by client: all pairs at once would take as many copies of the candidates as there are clients.
-    for position, client in enumerate(clients.tolist()):
-        rows = torch.full((len(candidates),), client)
-        own = replace(
-            data,
-            names=names,
-            splits={split: data.splits[split].select(rows)},
-            mean=data.mean[rows],
-            std=data.std[rows],
-            label_counts=None,
-            groups=None,
-            untrained=(),
-            moments=None,
-        )
-        losses[position] = Cohort(cohort.model, own, cohort.settings, cohort.seed).evaluate(candidates, split)[metric]
-    return losses

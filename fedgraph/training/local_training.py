@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from fedgraph.data import Augment, Split
+from fedgraph.data import Augment, ExampleSplit, Split
 from fedgraph.models import Batch, Differentiated, Layout, OwnDraws, StackedModel, TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
-from fedgraph.training.batches import example_numbers, learning_rates, training_batches
+from fedgraph.support.threads import available_cores
+from fedgraph.training.batches import Schedule, example_numbers, learning_rates, training_batches
 from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
 from fedgraph.training.optimisers import Optimiser, clip_rows
@@ -90,30 +90,30 @@ class LocalTraining:
             raise ExperimentError(
                 "[model] has no parameters to train: all of them are frozen (requires_grad is False); unfreeze some"
             )
-        batches = training_batches(block.keys, block.num_examples, settings, round, self.least)
-        counts = (batches >= 0).sum(2)
-        weights = counts.float()
-        active, longest = (counts > 0).sum(1).tolist(), counts.amax(1).tolist()
+        schedule = Schedule(training_batches(block.keys, block.num_examples, settings, round, self.least))
+        weights = schedule.counts.float()
         trained = matrix[:, :width].contiguous()
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         optimiser = Optimiser(settings, settings.rate(round), dict(moments))
         rates = learning_rates(settings, block.num_examples, round, self.least)
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
-        if self.descends(gradient_term) and self._descend(
-            block.split, trained, batches, active, longest, rates, settings.rate(round), total
-        ):
-            return total[0] / total[1], (counts > 0).sum(0)
+        steps = (schedule.counts > 0).sum(0)
+        if self.descends(gradient_term):
+            each = weights.new_full(weights.shape, settings.rate(round)) if rates is None else rates
+            sums = self._descend(block.split, schedule, trained, each)
+            if sums is not None:
+                return sums[0] / sums[1], steps
         compiles = settings.compile is True and (matrix.is_cuda or not self.model.native)
         draws = self._own_draws(block, round) if self.draws_apart(matrix.device) else None
         with self._seeded(block, round, matrix.device) if self.model.draws and draws is None else nullcontext():
-            gathered = self._minibatches(block.split, batches, active, longest)
-            for step, (clients, examples, parts) in enumerate(zip(active, longest, gathered, strict=True)):
+            gathered = zip(schedule.active, schedule.longest, self._minibatches(block.split, schedule), strict=True)
+            for step, (clients, examples, parts) in enumerate(gathered):
                 if self.augment is not None:
                     numbers = example_numbers(block.keys[:clients], round, step, examples)
                     parts = [self._augmented(part, numbers) for part in parts]
                 buffers = {name: value[:clients] for name, value in running.items()}
                 # Rare shapes are not worth compiling: a block that has lost clients, a short last minibatch.
-                usual = compiles and clients == len(matrix) and examples == max(longest) and len(parts) == 1
+                usual = compiles and clients == len(matrix) and examples == max(schedule.longest) and len(parts) == 1
                 sums, gradient, changed = self._differentiated(trained[:clients], buffers, parts, usual, draws)
                 with torch.no_grad():
                     total[:, :clients] += sums
@@ -126,7 +126,7 @@ class LocalTraining:
                         buffers[name].copy_(value)
         if running:
             matrix[:, :width] = trained
-        return total[0] / total[1], (counts > 0).sum(0)
+        return total[0] / total[1], steps
 
     def alone(self, device: torch.device) -> bool:
         """Return whether clients are computed one after the other."""
@@ -138,29 +138,34 @@ class LocalTraining:
         plain = settings.optimizer == "sgd" and not settings.momentum and settings.clip_norm is None
         return plain and gradient_term is None and self.augment is None and self._written_out is not None
 
-    def _descend(
-        self,
-        split: Split,
-        models: Tensor,
-        batches: Tensor,
-        active: Sequence[int],
-        longest: Sequence[int],
-        rates: Tensor | None,
-        rate: float,
-        total: Tensor,
-    ) -> bool:
-        """Take all steps and add to ``total``; False, with nothing changed, where the model has no code for them."""
-        settings, model = self.settings, cast(Differentiated, self.model)
-        if rates is None:
-            rates = models.new_full(batches.shape[:2], rate)
-        for steps, clients, batch in self._gathered(split, batches, active, longest):
-            with autocast(settings, models.device):
-                own = rates[steps, :clients].t()
-                sums = model.descend(self._loss_name, models[:clients], batch, own, settings.weight_decay)
+    def _descend(self, split: Split, schedule: Schedule, models: Tensor, rates: Tensor) -> Tensor | None:
+        """Take all steps, at ``rates`` ``[steps, clients]``, and return sums of weighted losses and of weights.
+
+        They are float64 ``[2, clients]``; None, with nothing changed, where the model has no code for the steps.
+        """
+        model, total = cast(Differentiated, self.model), torch.zeros(2, len(models), dtype=torch.float64)
+        for steps, clients, batch in self._steps(split, schedule):
+            own = rates[steps, :clients].t()
+            with autocast(self.settings, models.device):
+                sums = model.descend(
+                    self._loss_name, models[:clients], batch, own, self.settings.weight_decay, self._workers
+                )
             if sums is None:
-                return False
+                return None
             total[:, :clients] += sums
-        return True
+        return total
+
+    def _steps(self, split: Split, schedule: Schedule) -> Iterator[tuple[slice, int, Batch | ExampleSplit]]:
+        """Yield minibatches as :meth:`_gathered` does, or all at once where native code gathers them."""
+        if isinstance(split, ExampleSplit):
+            chosen = schedule.batches[:, :, : max(schedule.longest)].transpose(0, 1)
+            yield slice(0, len(schedule.batches)), max(schedule.active), split.minibatches(chosen)
+        else:
+            yield from self._gathered(split, schedule)
+
+    @property
+    def _workers(self) -> int:
+        return self.settings.workers or available_cores()
 
     def _differentiated(
         self,
@@ -230,18 +235,16 @@ class LocalTraining:
         """Whether padding would change what is computed of a client's examples, as with batch statistics."""
         return self.model.mixes_examples(training=True)
 
-    def _minibatches(
-        self, split: Split, batches: Tensor, active: Sequence[int], longest: Sequence[int]
-    ) -> Iterator[list[Part]]:
-        """Yield the minibatches ``batches`` ``[steps, clients, batch]``, of the ``active`` clients of each step.
+    def _minibatches(self, split: Split, schedule: Schedule) -> Iterator[list[Part]]:
+        """Yield the minibatches of each step, of its active clients.
 
         They are padded to one length, or come in parts where examples influence each other, and client by client where
         clients are computed so. Where each step is one call, gathering its few examples would take as long: several
         steps' are gathered at once.
         """
-        if self.alone(batches.device):
-            counts = (batches >= 0).sum(2).tolist()
-            for steps, clients, batch in self._gathered(split, batches, active, longest):
+        if self.alone(schedule.batches.device):
+            counts = schedule.counts.tolist()
+            for steps, clients, batch in self._gathered(split, schedule):
                 for number, step in enumerate(range(steps.start, steps.stop)):
                     yield [
                         Part(slice(row, row + 1), Batch(*(each[row : row + 1, number, :count] for each in batch)))
@@ -249,32 +252,28 @@ class LocalTraining:
                     ]
             return
         if self._unpadded:
-            yield from (self._parts(split, step[:clients]) for step, clients in zip(batches, active, strict=True))
+            pairs = zip(schedule.batches, schedule.active, strict=True)
+            yield from (self._parts(split, step[:clients]) for step, clients in pairs)
             return
-        for _, _, batch in self._gathered(split, batches, active, longest):
+        for _, _, batch in self._gathered(split, schedule):
             yield from (
                 [Part(slice(None), Batch(*step))] for step in zip(*(part.unbind(1) for part in batch), strict=True)
             )
 
-    def _gathered(
-        self, split: Split, batches: Tensor, active: Sequence[int], longest: Sequence[int]
-    ) -> Iterator[tuple[slice, int, Batch]]:
+    def _gathered(self, split: Split, schedule: Schedule) -> Iterator[tuple[slice, int, Batch]]:
         """Yield steps that have equally many clients and examples, how many clients, and their minibatches.
 
         Those are ``[clients, steps, batch, ...]``, padded to one length.
         """
-        start = 0
-        for (clients, examples), alike in groupby(zip(active, longest, strict=True)):
-            stop = start + len(list(alike))
+        several = self._written_out is not None or self.alone(schedule.batches.device)
+        for alike, clients, examples in schedule.alike():
             numbers = clients * examples * math.prod(self.task.input_shape)
-            several = self._written_out is not None or self.alone(batches.device)
             ahead = max(1, GATHERED // numbers) if several else 1
-            while start < stop:
-                steps = slice(start, min(start + ahead, stop))
-                chosen = batches[steps, :clients, :examples].transpose(0, 1)
+            for start in range(alike.start, alike.stop, ahead):
+                steps = slice(start, min(start + ahead, alike.stop))
+                chosen = schedule.batches[steps, :clients, :examples].transpose(0, 1)
                 found = split.batch(chosen.flatten(1))
                 yield steps, clients, Batch(*(part.unflatten(1, chosen.shape[1:]) for part in found))
-                start = steps.stop
 
     def _parts(self, split: Split, indices: Tensor) -> list[Part]:
         """Gather the minibatches ``indices`` ``[clients, batch]``, those with equally many examples together."""

@@ -4,8 +4,11 @@ On a CPU a model is computed in one of three ways (core-seconds of a round of Fe
 28 x 28 pixels, in units of a plain loop over the clients; ``python -m fedgraph.simulations.benchmarks models`` measures
 them all):
 
-- **native code**, client after client without Python (``[train] compile``): perceptrons and recurrent models. A block
-  has as many clients as have their minibatches gathered at once, since a call costs what ten small clients cost.
+- **native code**, client after client without Python (``[train] compile``): perceptrons and recurrent models. Plain
+  descents of a perceptron are one call for all clients, which gathers minibatches itself and shares them among
+  threads: blocks on two threads of Python's, which take turns with its global lock, took twice as long for logistic
+  regression. Elsewhere a block has as many clients as have their minibatches gathered at once, since a call costs what
+  ten small clients cost.
 - **one client after the other** where there are convolutions: a grouped convolution of many clients is the slowest way
   (1.6 of the time of the other with 8 and 16 channels), and channels come last in memory
   (:mod:`fedgraph.models.convolution`). What surrounds them, such as gathering minibatches, is done for a few clients
@@ -38,6 +41,9 @@ _COPIES = 4
 _ROOM = 8 * 2**21
 """Stacked blocks of about eight times a core's own cache (2 MiB) train fastest, by measurement on recurrent and fully
 connected models: smaller ones spend their time on starting operations, larger ones on fetching from memory."""
+
+_PORTION = 1 << 24
+"""Bytes of the models of which a mean is taken at a time: few enough for their memory to be used again and again."""
 
 _SHARE_OF_GPU = 0.4
 """The rest is for the backward pass, the data and what the allocator cannot use."""
@@ -103,3 +109,8 @@ def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs, _ = model.forward(state, inputs, training=True)
         return sum(saved.values()) + outputs.numel() * _FLOAT
+
+
+def portion(parameters: int) -> int:
+    """Return how many models of so many parameters are in memory at a time where only their mean is wanted."""
+    return max(1, _PORTION // (_FLOAT * max(1, parameters)))

@@ -22,6 +22,7 @@ from fedgraph.messages.apps import (
     number_of_examples,
     numbers_of,
 )
+from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import in_short
 
@@ -95,7 +96,7 @@ class AppReply:
         wanted: torch.dtype = getattr(torch, dtype)
         if value.is_floating_point() != wanted.is_floating_point or value.is_complex() or value.dtype == torch.bool:
             raise ReplyError(f"its '{name}' is of the type {array.dtype} in place of {dtype}")
-        if not bool(value.isfinite().all()):
+        if not bool(finite_rows(value[None])):
             raise ReplyError(f"its '{name}' has values that are not finite")
         return value.to(wanted)
 
@@ -171,7 +172,7 @@ def _read_further(models: ModelRows, record: ArrayRecord, sent: Tensor, whose: s
     except ReplyError as error:
         log.warning("%s: not used, since %s", whose, error)
         return sent
-    if not bool(rows.isfinite().all()):
+    if not bool(finite_rows(rows).all()):
         log.warning("%s: not used, since not finite", whose)
         return sent
     return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -102,8 +102,14 @@ class Defence:
         kept : Tensor or None
             Positions of the clients that stay, int64; None for all.
         """
-        update = tensors["parameters"] - starts
         others = {name: rows for name, rows in tensors.items() if rows.is_floating_point() and name != "parameters"}
+        if not (self.table.clip or self.table.krum):
+            for part, rows, start in self._halves(tensors["parameters"], starts):
+                self._warned(server_round, part, names, lengths(rows, start))
+            for part, rows in others.items():
+                self._warned(server_round, part, names, lengths(rows))
+            return tensors, None
+        update = tensors["parameters"] - starts
         parts = {"parameters": update[:, : self._trainable], "statistics": update[:, self._trainable :], **others}
         found = {part: self._judged_part(server_round, part, names, rows) for part, rows in parts.items()}
         kept = self._near(server_round, names, found["parameters"])
@@ -143,14 +149,28 @@ class Defence:
         means = torch.stack(list(replies.means.values()))
         self.judged(server_round, told, {"parameters": means}, starts[:1].expand_as(means))
 
+    def _halves(self, models: Tensor, starts: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield trained parameters and running statistics of models, with those that they began with."""
+        yield "parameters", models[:, : self._trainable], starts[:, : self._trainable]
+        yield "statistics", models[:, self._trainable :], starts[:, self._trainable :]
+
     def _judged_part(self, server_round: int, part: str, names: Sequence[str], rows: Tensor) -> Tensor:
         """Compare the lengths of rows with what is usual; warn, and bound them where the experiment says so."""
         length = lengths(rows)
-        usual = self._usual(part, length)
-        if usual is None:
+        usual = self._warned(server_round, part, names, length)
+        if usual is None or not self.table.clip:
             return rows
-        table, unusual = self.table, self._counts["unusual"]
-        far = [names[place] for place in (length > table.warn * usual).nonzero().flatten().tolist() if table.warn]
+        bound = self.table.clip * usual
+        self._counts["clipped"].update(names[place] for place in (length > bound).nonzero().flatten().tolist())
+        return bounded(rows, bound)
+
+    def _warned(self, server_round: int, part: str, names: Sequence[str], length: Tensor) -> float | None:
+        """Warn of lengths that are unusual, and return the usual one; None as long as it is not known."""
+        usual = self._usual(part, length)
+        if usual is None or not self.table.warn:
+            return usual
+        unusual = self._counts["unusual"]
+        far = [names[place] for place in (length > self.table.warn * usual).nonzero().flatten().tolist()]
         new = [name for name in far if name not in unusual]
         unusual.update(far)
         if new:
@@ -159,11 +179,7 @@ class Defence:
                 "clients, or bound what a client can do with [defence]",
                 server_round, part, quoted(new), float(length.max()) / usual,
             )  # fmt: skip
-        if not table.clip:
-            return rows
-        bound = table.clip * usual
-        self._counts["clipped"].update(names[place] for place in (length > bound).nonzero().flatten().tolist())
-        return bounded(rows, bound)
+        return usual
 
     def _usual(self, part: str, length: Tensor) -> float | None:
         """Return the running median of lengths; clients whose update is zero, which have no examples, do not count."""

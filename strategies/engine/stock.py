@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -42,6 +43,13 @@ STOCK_CLIENT = "fedgraph.clients.engine.stock:StockClient"
 _SERVER_OPTIMISERS = (FedAdagrad, FedAdam, FedAvgM, FedYogi)
 _OF_MEANS = {strategy.aggregate_train for strategy in (FedAvg, *_SERVER_OPTIMISERS)}
 """What computes with the clients' weighted mean alone, so that a node may send the mean of its clients' models."""
+
+_SENDING_WHAT_THEY_GET = {
+    configure
+    for strategy in (FedAvg, FedProx, *_SERVER_OPTIMISERS)
+    for configure in (strategy.configure_train, strategy.configure_evaluate)
+}
+"""What sends the global model to everybody, as it is given."""
 
 _UNDERSTOOD = frozenset({*STOCK_TERMS.values(), "server-round"})
 
@@ -116,8 +124,14 @@ class StockAlgorithm(GlobalModel):
         What it draws depends on the seed and the round alone.
         """
         contents, asked = self._configured(state, number, self.stock.configure_train, "train")
-        stacked, shared = self._models_for(clients, state, contents)
+        stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_train)
         answers = yield Ask({**stacked, **self._terms(contents)}, shared, to=asked, means=self.averages)
+        if self.averages and type(self.stock).aggregate_train is FedAvg.aggregate_train:
+            model = _mean_of_means(answers)
+            if model is None:
+                return state
+            named = clients.layout.row_state(model)
+            return {"models": filled(state["models"], model), "global": named, "aggregated": True}
         messages = self._as_messages(clients, answers)
         if not messages:
             return state
@@ -134,7 +148,7 @@ class StockAlgorithm(GlobalModel):
     def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
         """Have the clients measured that the strategy draws, and hand it what they measured."""
         contents, asked = self._configured(state, number, self.stock.configure_evaluate, "evaluate")
-        stacked, shared = self._models_for(clients, state, contents)
+        stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_evaluate)
         answers = yield Ask(stacked, shared, to=asked, measures=splits)
         measured = {name: values for name, values in answers.metrics.items() if "/" in name}
         replies = [
@@ -179,9 +193,11 @@ class StockAlgorithm(GlobalModel):
         return contents, torch.tensor(sorted({*contents, *grid.gone}), dtype=torch.int64)
 
     def _models_for(
-        self, clients: Clients, state: State, contents: Mapping[int, RecordDict]
+        self, clients: Clients, state: State, contents: Mapping[int, RecordDict], configure: object
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the models that are sent: one for all, or ``[clients, parameters]`` where the strategy has several."""
+        if configure in _SENDING_WHAT_THEY_GET:
+            return {}, {"parameters": state["models"][0]}
         # Most strategies send everybody one and the same content, which is then read once.
         records = {key: self._model_of(content) for key, content in _different(contents.values()).items()}
         rows = {key: self._row(clients.layout, record, "sends") for key, record in _different(records.values()).items()}
@@ -279,6 +295,18 @@ class StockAlgorithm(GlobalModel):
             ]
             raise RunError(f"{self.class_name} {verb} arrays that are not those of the model: look at {quoted(wrong)}")
         return layout.row(state)
+
+
+def _mean_of_means(answers: Answers) -> Tensor | None:
+    """Return what Flower's FedAvg makes of the means of nodes ``[parameters]``, bit for bit; None where nobody trained.
+
+    It rounds each of them times its weight, and then their sum.
+    """
+    counts = dict(_counted(answers))
+    examples = {positions: sum(counts[position] for position in positions) for positions in answers.means}
+    total = sum(examples.values())
+    weighted = [mean * (examples[of] / total) for of, mean in answers.means.items() if examples[of]]
+    return reduce(Tensor.add_, weighted) if weighted else None
 
 
 def _reply(position: int, kind: str, metrics: MetricRecord, arrays: ArrayRecord | None = None) -> Message:

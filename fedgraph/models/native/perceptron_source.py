@@ -26,14 +26,20 @@ struct Perceptron {
     const Size* sizes;          // of the inputs and of each layer's outputs, [layers + 1]
     float* models;              // [clients, parameters], changed by a descent alone
     Size model_step;            // from client to client
-    const float* inputs;        // [clients, steps, batch, sizes[0]]
+    const Size* rows;           // of the examples, [clients, steps, batch], -1 where there is none; or null: then
+                                // minibatches lie one after the other
+    const void* inputs;         // as float [clients, steps, batch, sizes[0]], or by rows [examples, sizes[0]]
     Size input_step;            // from client to client: 0 where all have the same
+    Size bytes;                 // whether inputs by rows are bytes
+    const float *scale, *shift; // of inputs by rows, [sizes[0]] each, or null
+    float* gathered;            // inputs of one minibatch by rows, [batch, sizes[0]]
     Size loss;
-    const void* targets;        // classes as Size [clients, steps, batch], or numbers as float [..., outputs]
-    const float* weights;       // of targets, whose shape they have
+    const void* targets;        // classes as Size [clients, steps, batch], or numbers as float [..., outputs]; by
+                                // rows [examples] and [examples, outputs]
+    const float* weights;       // of targets, whose shape they have; by rows all have the same
     float* activations;         // of one client: layer by layer, [batch, size]
     float* slopes;              // of one client, 2 [batch, the largest size of a layer]
-    double* sums;               // of weighted losses and of weights, [2, clients], added to
+    double* sums;               // of weighted losses and of weights, [clients, 2], added to
     float* gradient;            // of the mean loss by the models, whose layout it has, [clients, parameters]; or null:
     const float* rates;         // learning rates of the steps of a descent, [clients, steps]
     float decay;                // weight decay of a descent
@@ -46,8 +52,14 @@ struct Client {
     Size index, step;
 
     Size minibatch() const { return index * p.steps + step; }
+    Size example(Size row) const {  // where its target lies, and its inputs by rows; -1 where there is none
+        const Size place = minibatch() * p.batch + row;
+        return p.rows ? p.rows[place] : place;
+    }
     const float* inputs(Size layer) const {
-        return layer ? outputs(layer - 1) : p.inputs + index * p.input_step + step * p.batch * p.sizes[0];
+        if (layer) return outputs(layer - 1);
+        if (p.rows) return p.gathered;
+        return static_cast<const float*>(p.inputs) + index * p.input_step + step * p.batch * p.sizes[0];
     }
     float* outputs(Size layer) const {
         float* place = p.activations;
@@ -64,6 +76,34 @@ struct Client {
         return count;
     }
 };
+
+template <typename Number>
+void gather(const Perceptron& p, const Client& client, const Number* examples) {
+    const Size size = p.sizes[0];
+    for (Size row = 0; row < p.batch; ++row) {
+        const Size example = client.example(row);
+        float* __restrict found = p.gathered + row * size;
+        if (example < 0) {
+            std::fill(found, found + size, 0.0f);
+            continue;
+        }
+        const Number* __restrict values = examples + example * size;
+        for (Size k = 0; k < size; ++k) found[k] = static_cast<float>(values[k]);
+        if (p.scale) for (Size k = 0; k < size; ++k) found[k] *= p.scale[k];
+        if (p.shift) for (Size k = 0; k < size; ++k) found[k] += p.shift[k];
+    }
+}
+
+// Whether the client has examples in the step, which are then gathered where they lie by rows.
+bool gathered(const Perceptron& p, const Client& client) {
+    if (!p.rows) return true;
+    Size there = 0;
+    for (Size row = 0; row < p.batch; ++row) there += client.example(row) >= 0;
+    if (!there) return false;
+    if (p.bytes) gather(p, client, static_cast<const unsigned char*>(p.inputs));
+    else gather(p, client, static_cast<const float*>(p.inputs));
+    return true;
+}
 
 void forward_of(const Perceptron& p, const Client& client) {
     for (Size layer = 0; layer < p.layers; ++layer) {
@@ -113,24 +153,28 @@ bool through_loss(const Perceptron& p, const Client& client, float* slopes) {
     const Size outputs = p.sizes[p.layers], all = p.batch * outputs;
     const float* found = client.outputs(p.layers - 1);
     double loss = 0, counted = 0;
-    if (p.loss == CROSS_ENTROPY) {
-        const Size* classes = static_cast<const Size*>(p.targets) + client.minibatch() * p.batch;
-        const float* weights = p.weights + client.minibatch() * p.batch;
-        for (Size row = 0; row < p.batch; ++row) {
-            const Size at = row * outputs;
-            if (!cross_entropy(outputs, found + at, classes[row], weights[row], loss, slopes + at)) return false;
-            counted += weights[row];
+    for (Size row = 0; row < p.batch; ++row) {
+        const Size example = client.example(row), at = row * outputs;
+        if (example < 0) {
+            std::fill(slopes + at, slopes + at + outputs, 0.0f);
+            continue;
         }
-    } else {
-        const float* targets = static_cast<const float*>(p.targets) + client.minibatch() * all;
-        const float* weights = p.weights + client.minibatch() * all;
-        for (Size k = 0; k < all; ++k) {
-            slopes[k] = deviation(p.loss, found[k] - targets[k], weights[k], loss);
-            counted += weights[k];
+        if (p.loss == CROSS_ENTROPY) {
+            const float weight = p.rows ? 1.0f : p.weights[example];
+            const Size target = static_cast<const Size*>(p.targets)[example];
+            if (!cross_entropy(outputs, found + at, target, weight, loss, slopes + at)) return false;
+            counted += weight;
+            continue;
+        }
+        const float* targets = static_cast<const float*>(p.targets) + example * outputs;
+        for (Size k = 0; k < outputs; ++k) {
+            const float weight = p.rows ? 1.0f : p.weights[example * outputs + k];
+            slopes[at + k] = deviation(p.loss, found[at + k] - targets[k], weight, loss);
+            counted += weight;
         }
     }
-    p.sums[client.index] += loss;
-    p.sums[p.clients + client.index] += counted;
+    p.sums[2 * client.index] += loss;
+    p.sums[2 * client.index + 1] += counted;
     const float scale = counted == 0 ? 1.0f : static_cast<float>(1 / counted);
     for (Size k = 0; k < all; ++k) slopes[k] *= scale;
     return true;
@@ -173,6 +217,7 @@ extern "C" int perceptron(const Perceptron* perceptron) {
     for (Size index = 0; index < p.clients; ++index)
         for (Size step = 0; step < p.steps; ++step) {
             const Client client{p, index, step};
+            if (!gathered(p, client)) continue;
             forward_of(p, client);
             if (!through_loss(p, client, p.slopes)) return 1;
             backward_of(p, client);

@@ -81,29 +81,24 @@ def test_each_client_clips_what_it_adds(ask, start):
 
 
 def test_a_client_that_diverged_is_left_out_and_named(ask, cohort, start, monkeypatch):
-    from fedgraph.training.cohort import Cohort
+    from fedgraph.training.local_training import LocalTraining
 
-    honest = Cohort.train
+    honest, diverging = LocalTraining.run, {"client-0"}
 
-    def train(self, *args, **kwargs):
-        result = honest(self, *args, **kwargs)
-        result.parameters[0, 0] = torch.nan
-        return result
+    def run(self, block, matrix, *given):
+        found = honest(self, block, matrix, *given)
+        matrix[[name in diverging for name in block.names]] = torch.nan
+        return found
 
     alone = cohort.train(start.repeat(2, 1), 1).parameters[1]
-    monkeypatch.setattr(Cohort, "train", train)
+    monkeypatch.setattr(LocalTraining, "run", run)
     reply = ask()
     torch.testing.assert_close(reply.shared["parameters"], alone)
     assert reply.failed == {"client-0": "training diverged: NaN or infinite parameters"}
     # All values of the last model are finite, so this must come from the client that is left.
-    monkeypatch.setattr(Cohort, "train", lambda self, *a, **k: _all_nan(honest(self, *a, **k)))
+    diverging.add("client-1")
     with pytest.raises(ReplyError, match="training diverged at client-0, client-1"):
         ask()
-
-
-def _all_nan(result):
-    result.parameters.fill_(torch.nan)
-    return result
 
 
 def test_moments_are_kept_between_rounds_where_the_experiment_keeps_them(digits_tables, run_experiment):

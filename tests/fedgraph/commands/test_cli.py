@@ -260,6 +260,20 @@ def test_plot_is_written(file, tmp_path):
     assert (tmp_path / "p.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("resume", "there is no command 'resume': `fedgraph run --resume RUN` does that"),
+        ("predct", "there is no command 'predct'; did you mean 'predict' for 'predct'?"),
+        ("blah", "there is no command 'blah'\n"),
+    ],
+)
+def test_a_command_that_is_not_there_says_what_is(given, told):
+    result = call(given, "--anything")
+    assert result.exit_code == 2
+    assert told in result.output
+
+
 def test_methods_lists_all_with_what_they_need():
     result = call("methods")
     assert result.exit_code == 0

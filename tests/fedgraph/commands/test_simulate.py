@@ -66,6 +66,16 @@ def test_a_folder_is_simulated_with_the_options_of_flwr_run(simulate):
     assert "round 1: 0 1\n" in simulate().output
 
 
+def test_nodes_are_told_who_they_are(simulate):
+    result = simulate("--node-config", "partition-id=7 client='mercy'", "--node-config", "beds=3", "-c", "rounds=1")
+    assert result.exit_code == 0, result.output
+    assert "round 0: 7 1\n" in result.output
+    result = simulate("--node-config", "client", "--node-config", "beds=3")
+    assert "'client' of node_configs[0] is no key=value pair" in result.output
+    result = simulate("--node-config", "beds=3", "--nodes", "2")
+    assert "num_nodes is 2, but node_configs has 1" in result.output
+
+
 def test_exceptions_of_clients_are_shown_and_counted(simulate):
     result = simulate("--nodes", "3", "--run-config", 'fail="1"')
     assert result.exit_code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedgraph.data import ExampleSplit
 from fedgraph.models import build, perceptron_kernel
 from fedgraph.models.base import Batch, Differentiated, TaskSpec
 from fedgraph.models.frozen import FrozenLayers
@@ -14,6 +15,7 @@ from fedgraph.training.metrics import loss_sums, masked_mean
 pytestmark = pytest.mark.skipif(perceptron_kernel.library() is None, reason="no C++ compiler")
 
 CLIENTS, EXAMPLES = 3, 6
+RATES = torch.ones(CLIENTS, 2)
 LOSSES = {"cross-entropy": "classification", "mae": "forecast", "mse": "forecast", "huber": "forecast"}
 
 
@@ -175,6 +177,47 @@ def test_a_descent_is_one_step_after_the_other(loss, hidden):
     torch.testing.assert_close(wide[:, :-2], expected, atol=1e-6, rtol=1e-5)
     assert (wide[:, -2:] == 1).all()
     torch.testing.assert_close(told.float(), sums)
+
+
+@pytest.mark.parametrize("stored", [torch.uint8, torch.float32], ids=str)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_minibatches_by_rows_are_those_that_are_gathered(loss, stored, workers, monkeypatch):
+    monkeypatch.setattr(perceptron_kernel, "_WORTH_A_THREAD", 1)
+    model, generator = model_of([5], loss), torch.Generator().manual_seed(2)
+    models = torch.stack([model.initial(generator) for _ in range(CLIENTS)])
+    inputs = torch.randint(0, 256, (20, 2, 3), generator=generator).to(stored)
+    classes = loss == "cross-entropy"
+    targets = torch.randint(4, (20,), generator=generator) if classes else torch.randn(20, 4, generator=generator)
+    rows = torch.randint(0, 20, (CLIENTS, 2, EXAMPLES), generator=generator)
+    rows[1, 1, 4:] = -1  # a last minibatch that is shorter
+    scale, shift = torch.tensor(1 / 255), torch.randn(2, 3, generator=generator)
+    split = ExampleSplit(inputs, targets, torch.arange(20).expand(CLIENTS, -1), scale, shift)
+    gathered = split.batch(rows.flatten(1))
+    steps = Batch(*(each.unflatten(1, rows.shape[1:]) for each in gathered))
+    rates, expected = torch.rand(CLIENTS, 2, generator=generator), models.clone()
+    wanted = model.descend(loss, expected, steps, rates, 0.1)
+    told = model.descend(loss, models, split.minibatches(rows), rates, 0.1, workers)
+    torch.testing.assert_close(models, expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(told, wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_a_minibatch_by_rows_without_examples_is_no_step():
+    model = model_of([5])
+    models, _ = drawn(model)
+    split = ExampleSplit(torch.randn(4, 2, 3), torch.zeros(4, dtype=torch.int64), torch.arange(4).expand(CLIENTS, -1))
+    before = models.clone()
+    sums = model.descend("cross-entropy", models, split.minibatches(-torch.ones(CLIENTS, 2, 3).long()), RATES, 0.5)
+    assert torch.equal(models, before)
+    assert (sums == 0).all()
+
+
+def test_rows_of_no_example_are_refused():
+    model = model_of([5])
+    models, _ = drawn(model)
+    split = ExampleSplit(torch.randn(4, 2, 3), torch.zeros(4, dtype=torch.int64), torch.full((CLIENTS, 1), 4))
+    with pytest.raises(IndexError, match="rows 4 to 4 of 4 inputs"):
+        model.descend("cross-entropy", models, split.minibatches(torch.zeros(CLIENTS, 2, 3).long()), RATES, 0.5)
 
 
 def test_a_descent_changes_nothing_where_it_cannot_be_made():

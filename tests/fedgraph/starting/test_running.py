@@ -210,6 +210,22 @@ def test_a_run_of_a_class_of_this_process_says_how_it_goes_on(tables, monkeypatc
     assert fedgraph.resume(said[2], progress=False).method == "Mine"
 
 
+def test_a_mistake_in_code_of_ones_own_keeps_its_traceback_and_says_where_the_run_is(tables):
+    from fedgraph.algorithms.sfl import SFL
+
+    class Mine(SFL):
+        def round(self, clients, state, number):
+            answers = yield self.ask(clients, state)
+            return {"models": answers.modles}
+
+    with pytest.raises(AttributeError, match="modles") as error:
+        fedgraph.run(tables, strategy=Mine, progress=False)
+    (note,) = error.value.__notes__
+    assert re.search(
+        r"Run folder: (.*?); once its experiment.toml, or .*Mine, is mended, go on with fedgraph.resume", note
+    )
+
+
 def test_an_error_of_code_that_is_named_does_not_blame_the_experiment_alone(digits_tables, tmp_path, monkeypatch):
     (tmp_path / "a_faulty_method.py").write_text(
         "from fedgraph.algorithms.sfl import SFL\n\n\nclass Mine(SFL):\n"

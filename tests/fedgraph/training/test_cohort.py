@@ -7,13 +7,11 @@ import math
 import shutil
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from fedgraph.data import open_source, parse_data
 from fedgraph.data.base import CohortData
 from fedgraph.data.images.augmentation import ImageAugmentation
 from fedgraph.models import build
@@ -21,7 +19,7 @@ from fedgraph.models.base import Batch, TaskSpec
 from fedgraph.models.native.loader import COMPILERS
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.training.batches import example_numbers, shuffling_keys, training_batches
-from fedgraph.training.cohort import Cohort, TrainSettings, _shrinking, _slices, cross_losses
+from fedgraph.training.cohort import Cohort, TrainSettings, mean_of
 
 SIZES = (11, 4, 7, 1)
 FORECAST = TaskSpec("forecast", (5, 1), (3,), step_minutes=5)
@@ -489,32 +487,6 @@ def test_messages():
         cohort.evaluate(rows_of(MLP), "test", horizons=(3,))
 
 
-def test_a_block_that_does_not_fit_into_a_gpu_is_halved(caplog):
-    tried = []
-
-    def job(block):
-        tried.append((block.start, block.stop))
-        if block.stop - block.start > 3:
-            raise torch.OutOfMemoryError("too large")
-        return block.start
-
-    with caplog.at_level("WARNING", logger="fedgraph"):
-        assert _shrinking(job, clients=10, size=100) == [0, 3, 6, 9]
-    assert tried == [(0, 10), (0, 5), (0, 3), (3, 6), (6, 9), (9, 10)]
-    assert "going on with 3 clients at a time" in caplog.text
-    with pytest.raises(torch.OutOfMemoryError):
-        _shrinking(lambda block: job(slice(0, 9)), clients=2, size=2)
-
-
-def test_blocks_are_even():
-    sizes = {
-        (clients, size): [b.stop - b.start for b in _slices(clients, size)]
-        for clients, size in ((207, 49), (3, 2), (5, 9))
-    }
-    assert sizes == {(207, 49): [34, 35, 34, 35, 34, 35], (3, 2): [1, 2], (5, 9): [5]}
-    assert [b.stop for b in _slices(3, 1)] == [1, 2, 3]
-
-
 @pytest.mark.parametrize(("table", "task"), [({"name": "gru", "hidden": 16}, FORECAST), ({"name": "mlp"}, CLASSES)])
 def test_bf16_is_near_float32_and_keeps_float32_parameters(table, task):
     model, data = build(table, task), make_data(task)
@@ -660,25 +632,33 @@ def test_a_gpu_gives_the_same_result(name, compile_):
         torch.testing.assert_close(on_gpu, on_cpu, atol=1e-4, rtol=1e-3)
 
 
-SERIES = {"set": "synthetic-traffic", "sensors": 4, "days": 3, "missing-share": 0.1}
-IMAGE_TASK = {"set": "digits", "clients": 3, "partition": "iid"}
+@pytest.mark.parametrize("most", [1, 2, 100])
+@pytest.mark.parametrize("keys", [{}, {"momentum": 0.9}, {"local-steps": 0}, {"compile": False}], ids=str)
+@pytest.mark.parametrize(
+    "table", [{"name": "mlp", "hidden": [7]}, {"name": "gru", "hidden": 3}], ids=lambda t: t["name"]
+)
+def test_a_mean_is_that_of_the_trained_models(table, keys, most, monkeypatch):
+    monkeypatch.setattr("fedgraph.training.cohort.portion", lambda parameters: most)
+    model, data = build(table, FORECAST), make_data(sizes=(11, 4, 7, 1, 9, 9))
+    keys = {"batch-size": 4, **({"local-epochs": 2} if "local-steps" not in keys else {}), **keys}
+    start, weights = rows_of(model, 6), torch.tensor([11.0, 4.0, 7.0, 0.0, 9.0, 9.0])
+    means = []
+    for workers in (1, 3):
+        cohort = Cohort(model, data, TrainSettings(**keys, workers=workers), seed=0)
+        each = cohort.train(start, round=1)
+        found = cohort.train_mean(start, weights, round=1)
+        torch.testing.assert_close(found.mean, weights @ each.parameters / weights.sum(), atol=1e-5, rtol=1e-4)
+        assert found.finite.all()
+        torch.testing.assert_close(found.loss, each.loss, equal_nan=True)
+        means.append(found.mean)
+    assert torch.equal(*means)
 
 
-@pytest.mark.parametrize(("table", "model"), [(SERIES, {"name": "rnn", "hidden": 4}), (IMAGE_TASK, {"name": "mlp"})])
-def test_every_candidate_is_measured_on_every_clients_own_examples(table, model):
-    source = open_source(parse_data(table), Path())
-    data = source.load(source.client_names())
-    stacked = build(model, data.task)
-    cohort = Cohort(stacked, data, TrainSettings(), 0)
-    draws = torch.Generator().manual_seed(0)
-    candidates = torch.stack([stacked.initial(draws) for _ in range(5)])
-    everybody = torch.arange(len(data.names))
-    losses = cross_losses(cohort, candidates, everybody)
-    assert losses.shape == (len(data.names), 5)
-    assert torch.equal(cross_losses(cohort, candidates, everybody[[2, 0]]), losses[[2, 0]])
-    assert cross_losses(cohort, candidates, everybody[:0]).shape == (0, 5)
-    metric = "mae" if table is SERIES else "loss"
-    for number, candidate in enumerate(candidates):
-        alone = cohort.evaluate(candidate.repeat(len(data.names), 1), "train")[metric]
-        torch.testing.assert_close(losses[:, number], alone.double(), rtol=1e-5, atol=1e-6)
-    assert losses.std(dim=1).min() > 1e-4, "candidates differ, and so do their losses"
+def test_models_that_are_not_finite_are_left_out_of_a_mean():
+    models, weights = torch.tensor([[1.0, 2.0], [torch.nan, 0.0], [3.0, 6.0]]), torch.tensor([1.0, 5.0, 3.0])
+    mean, finite = mean_of(models, weights)
+    assert finite.tolist() == [True, False, True]
+    torch.testing.assert_close(mean, torch.tensor([2.5, 5.0]))
+    # Finite numbers whose sum is not.
+    mean, finite = mean_of(torch.full((4, 1), 3e38), torch.ones(4))
+    assert finite.all()

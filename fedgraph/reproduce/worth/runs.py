@@ -1,0 +1,230 @@
+"""The runs of a comparison: every row with every seed, tuned alike over learning rates, all on validation data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from rich.console import Console
+
+from fedgraph.data import open_source
+from fedgraph.experiment import (
+    Experiment,
+    Overrides,
+    apply_overrides,
+    find_experiment,
+    load_experiment,
+    overrides_by_key,
+    plugin_folders,
+)
+from fedgraph.graph import GraphTable
+from fedgraph.reproduce.cells import CellMaker, digest
+from fedgraph.reproduce.choosing import Choice, plan_cells, plan_choices
+from fedgraph.reproduce.execution import Execution, failure, missing_data, run_cells
+from fedgraph.reproduce.quantity import Quantity
+from fedgraph.reproduce.results import Results, Spread, look
+from fedgraph.reproduce.sweeps.command import quantity_of
+from fedgraph.reproduce.table import PublishedTable
+from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
+from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
+from fedgraph.support.catalogue import data_folder
+from fedgraph.support.errors import DataError, ExperimentError, RunError
+from fedgraph.support.files import write_atomically
+from fedgraph.support.plugins import add_plugin_paths
+
+RATES = (0.3, 1.0, 3.0)
+"""Factors of the experiment's learning rate that every row is tried with, by default."""
+
+
+def worth(
+    experiment: str | Path | Mapping[str, Any],
+    *,
+    set: Overrides = (),
+    seeds: Sequence[int] = (0, 1, 2),
+    metric: str | None = None,
+    rates: Sequence[float] = RATES,
+    nodes: int = 2,
+    jobs: int = 1,
+    data_dir: str | Path | None = None,
+    out: str | Path = "worth",
+    progress: bool = True,
+) -> Worth:
+    """Find out whether a client graph, and the method that uses it, pay on this data.
+
+    Compared are training alone, FedAvg, FedAvg with fine-tuning, the method, and the method over a permuted and over a
+    complete graph. Each is run with every seed, with the learning rate that was best for it with the first one. What is
+    finished is not repeated.
+
+    Parameters
+    ----------
+    experiment : str, Path or mapping
+        As for :func:`fedgraph.run`, as are ``set``, ``nodes`` and ``data_dir``.
+    seeds : sequence of int
+        Seeds of training, of the partition of data sets that are dealt out, and of the permutation; two at least.
+    metric : str, optional
+        ``validation/<metric>``; by default what the experiment monitors, else the accuracy, or the mean absolute error.
+    rates : sequence of float
+        Factors of the experiment's learning rate that each row is tried with.
+    jobs : int
+        Processes that share the runs.
+    out : str or Path
+        Folder for the runs and results.
+    progress : bool
+        Whether to show the runs.
+
+    Returns
+    -------
+    Worth
+        The table, the verdict, and the settings to go on with.
+
+    Raises
+    ------
+    ExperimentError
+        For a method of phases, or one that this data does not fit, before anything is run.
+    DataError
+        When the data are not there, or have no validation part.
+    RunError
+        When a run fails.
+    """
+    if len({*seeds}) < 2:
+        raise ExperimentError("give two seeds at least: differences are judged by how they vary over seeds")
+    if not rates or any(rate <= 0 for rate in rates):
+        raise ExperimentError("rates are factors above 0 of the learning rate, one at least")
+    name, file = _file(experiment, Path(out))
+    overrides = tuple(f"{key}={json.dumps(value)}" for key, value in overrides_by_key(set).items())
+    plugins = tuple(plugin_folders(file))
+    add_plugin_paths(plugins)
+    data = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
+    base = load_experiment(file, list(overrides))
+    method = ChosenMethod(base)
+    if has_phases(method.strategy_class):
+        raise ExperimentError(
+            f"method '{base.method.name}' trains in phases, and not a model of each client in rounds: `fedgraph run "
+            "--compare` puts it beside others"
+        )
+    problem = missing_data(base, data)
+    if problem is not None:
+        raise DataError(problem)
+    quantity = quantity_of(metric or base.evaluation.monitor or _usual_metric(base, data), base)
+    table = _table(base, method, file, str(quantity), tuple(seeds), tuple(rates))
+    target = (Path(out) / f"{base.experiment.name}-{digest(base)}").resolve()
+    maker = CellMaker(table, table.profiles["small"], overrides, (Path(out) / "cells").resolve(), file.parent)
+    choices = plan_choices(maker, seeds)
+    maker.cells_dir.mkdir(parents=True, exist_ok=True)
+    how, console = Execution(nodes, data, plugins=plugins), Console(quiet=not progress)
+    shared = ["--seeds", ",".join(map(str, seeds)), "--rates", ",".join(map(str, rates)), "--metric", str(quantity)]
+    shared += ["--nodes", str(nodes), "--data-dir", str(data), "--out", str(out)]
+    shared += [part for override in overrides for part in ("--set", override)]
+    with _helpers(jobs - 1, [str(file), *shared]):
+        run_cells([cell for choice in choices for cell in choice.missing], how, console)
+        cells = plan_cells(maker, seeds, choices)
+        run_cells(cells, how, console)
+    for cell in cells:
+        reason = failure(cell)
+        if reason is not None:
+            raise RunError(f"'{cell.row}', seed {cell.seed}: {reason}")
+    results = Results("worth", table, "small", table.profiles["small"], tuple(seeds), overrides, look(cells, data))
+    found = _found(results, choices, base, quantity, name, target)
+    target.mkdir(parents=True, exist_ok=True)
+    write_atomically(target / "worth.md", found.markdown().encode())
+    write_atomically(target / "worth.csv", found.frame.to_csv().encode())
+    return found
+
+
+def _file(experiment: str | Path | Mapping[str, Any], out: Path) -> tuple[str, Path]:
+    """Return how to call an experiment, and its file; one of tables alone is written to ``out``."""
+    if not isinstance(experiment, Mapping):
+        return str(experiment), find_experiment(experiment)
+    tables = apply_overrides(experiment, ())
+    path = out / f"{tables.get('experiment', {}).get('name', 'experiment')}.toml"
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tomli_w.dumps(tables).encode())
+    return str(path), path.resolve()
+
+
+def _usual_metric(base: Experiment, data: Path) -> str:
+    source = open_source(base.data, data)
+    task = source.load(source.client_names()[:1]).task
+    return "validation/accuracy" if task.kind == "classification" else "validation/mae"
+
+
+def _table(
+    base: Experiment, method: ChosenMethod, file: Path, metric: str, seeds: tuple[int, ...], rates: tuple[float, ...]
+) -> PublishedTable:
+    """Return the rows as a table, whose cells ``fedgraph reproduce`` knows how to run."""
+    own, name = base.experiment.strategy or base.method.name, base.method.name
+    without = ['graph.source="none"']
+    rows: list[dict[str, Any]] = [
+        {"label": ALONE, "method": "local", "set": without},
+        {"label": AVERAGE, "method": "fedavg", "set": without},
+        {"label": TUNED, "method": "fedavg-ft", "set": without},
+        {"label": name, "method": own},
+    ]
+    if method.uses_graph and base.graph.source not in ("none", "complete"):
+        if GraphTable.fits("permute-seed", base.graph.source):
+            rows.append({"label": f"{name} over a permuted graph", "method": own, "set": ["graph.permute-seed={seed}"]})
+        rows.append({"label": f"{name} over a complete graph", "method": own, "set": ['graph.source="complete"']})
+    if len(rates) > 1:
+        tried = [round(base.train.learning_rate * rate, 12) for rate in rates]
+        rows = [{**row, "choose": {"train.learning-rate": tried}} for row in rows]
+    every = ['evaluation.splits=["validation"]', "evaluation.yardsticks=false"]
+    if hasattr(base.data, "partition_seed"):
+        every.append("data.partition-seed={seed}")
+    metrics = [{"title": metric, "value": metric}]
+    return PublishedTable.model_validate({
+        "table": {"title": "worth", "seeds": seeds, "metrics": metrics, "choose-by": metric, "set": every,
+                  "figure": "none"},
+        "columns": [{"key": "here", "title": base.experiment.name, "experiment": str(file)}],
+        "rows": rows,
+        "profiles": {"small": {}},
+    })  # fmt: skip
+
+
+def _found(
+    results: Results, choices: Sequence[Choice], base: Experiment, quantity: Quantity, name: str, folder: Path
+) -> Worth:
+    (column,) = results.columns
+    (metric,) = results.table.metrics_of(column)
+    spreads: dict[str, Spread] = {}
+    for row in results.table.rows:
+        spread = results.ours(row, column, metric)
+        if spread is None:
+            raise RunError(f"'{row.label}' has no value of {metric.value}: look at its runs in {folder.parent}")
+        spreads[row.label] = spread
+    method, is_error = base.method.name, quantity.better == "lower"
+    effects = {
+        label: Effect.between(spreads[method], spread, is_error) for label, spread in spreads.items() if label != method
+    }
+    chosen = {choice.row.label: [] if choice.best is None else choice.best.overrides for choice in choices}
+    settings = {
+        row.label: [
+            *([f'experiment.method="{row.method}"'] if row.method != base.method.name and ":" not in str(row.method)
+              else []),
+            *(each for each in row.set if "{seed}" not in each and each not in results.table.table.set),
+            *chosen.get(row.label, []),
+        ]
+        for row in results.table.rows
+    }  # fmt: skip
+    return Worth(method, str(quantity), spreads, effects, settings, name, folder)
+
+
+@contextmanager
+def _helpers(count: int, arguments: Sequence[str]) -> Iterator[None]:
+    """Have further processes share the runs, which lock those that they work on."""
+    command = [sys.executable, "-m", "fedgraph", "worth", *arguments, "--quiet"]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = [subprocess.Popen(command, **quiet) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait()

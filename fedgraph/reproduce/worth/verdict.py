@@ -1,0 +1,192 @@
+"""What a comparison says: the method against each rival, with intervals, and a verdict in one sentence."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from fedgraph.reproduce.paired import Difference
+from fedgraph.reproduce.results import Spread
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALONE, AVERAGE, TUNED = "training alone", "FedAvg", "FedAvg with fine-tuning"
+"""The rivals that need no graph."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The method against a rival: the change of an error in per cent, or of a score in points.
+
+    Attributes
+    ----------
+    mean : float
+        Mean over seeds; below 0 the method's error, above 0 its score is the better one.
+    low, high : float
+        The 95 % interval of the mean.
+    is_error : bool
+        Whether lower is better.
+    """
+
+    mean: float
+    low: float
+    high: float
+    is_error: bool
+
+    @classmethod
+    def between(cls, method: Spread, rival: Spread, is_error: bool) -> Effect:
+        """Compare seed by seed."""
+        seeds = sorted(method.values.keys() & rival.values.keys())
+        change = {
+            seed: 100 * (method.values[seed] / rival.values[seed] - 1 if is_error else
+                         method.values[seed] - rival.values[seed])
+            for seed in seeds
+        }  # fmt: skip
+        found = Difference.between(Spread.over(change), Spread.over(dict.fromkeys(seeds, 0.0)), overlap=0.0)
+        assert found is not None
+        margin = float("inf") if found.margin is None else found.margin
+        return cls(found.mean, found.mean - margin, found.mean + margin, is_error)
+
+    @property
+    def relation(self) -> str:
+        """Whether the method is ``better`` or ``worse``, or ``level`` where the interval has both."""
+        if self.low <= 0 <= self.high:
+            return "level"
+        return "better" if (self.high < 0) == self.is_error else "worse"
+
+    def __str__(self) -> str:
+        """Format as ``-8.1 % [-11.0, -5.2] error``."""
+        unit, what = (" %", "error") if self.is_error else (" points", "of the score")
+        return f"{self.mean:+.1f}{unit} [{self.low:+.1f}, {self.high:+.1f}] {what}"
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What came out. Printed on a rich console, it is a table and the verdict.
+
+    Attributes
+    ----------
+    method : str
+        The method of the experiment.
+    metric : str
+        What was measured, on validation data.
+    spreads : dict of str to Spread
+        Mean, deviation and values by seed of each row; the method's own has its name.
+    effects : dict of str to Effect
+        The method against each other row.
+    settings : dict of str to list of str
+        What was chosen for each row, as overrides.
+    experiment : str
+        The experiment, as it was given.
+    folder : Path
+        Where ``worth.md`` and ``worth.csv`` are, and the runs.
+    """
+
+    method: str
+    metric: str
+    spreads: dict[str, Spread]
+    effects: dict[str, Effect]
+    settings: dict[str, list[str]]
+    experiment: str
+    folder: Path
+
+    @property
+    def pays(self) -> bool:
+        """Whether the method is better than training alone, fine-tuned FedAvg, and itself over a permuted graph."""
+        rivals = [label for label in (ALONE, TUNED, f"{self.method} over a permuted graph") if label in self.effects]
+        return all(self.effects[label].relation == "better" for label in rivals)
+
+    @property
+    def best(self) -> str:
+        """The row with the best mean."""
+        choose = min if next(iter(self.effects.values())).is_error else max
+        real = {label: spread for label, spread in self.spreads.items() if "permuted" not in label}
+        return choose(real, key=lambda label: real[label].mean)
+
+    @property
+    def verdict(self) -> str:
+        """Return what the numbers say, in one sentence."""
+        said = [
+            _said(self.effects[ALONE], f"neighbours help {{}} against {ALONE}", f"neighbours hurt {{}} against {ALONE}",
+                  f"neighbours make no clear difference {{}} against {ALONE}"),
+        ]  # fmt: skip
+        permuted = self.effects.get(f"{self.method} over a permuted graph")
+        if permuted is not None:
+            said.append(
+                _said(permuted, "the graph itself helps {} against a permuted one",
+                      "the graph is worse than a permuted one {}",
+                      "that it is this graph makes no clear difference {} against a permuted one")
+            )  # fmt: skip
+        said.append(
+            _said(self.effects[TUNED], f"{TUNED} is behind {{}}", f"{TUNED} is better {{}}", f"{TUNED} is as good {{}}")
+        )
+        return f"{'Yes' if self.pays else 'No'}: {'; '.join(said)}."
+
+    @property
+    def command(self) -> str:
+        """The command that goes on with the best row."""
+        options = " ".join(f"--set {shlex.quote(each)}" for each in self.settings[self.best])
+        return f"fedgraph run {shlex.quote(self.experiment)} {options}".rstrip()
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row for each method, with columns ``mean``, ``deviation``, ``change``, ``low``, ``high``, and the seeds."""
+        import pandas as pd
+
+        rows = {}
+        for label, spread in self.spreads.items():
+            effect = self.effects.get(label)
+            change = {key: getattr(effect, name, None) for key, name in
+                      (("change", "mean"), ("low", "low"), ("high", "high"))}  # fmt: skip
+            by_seed = {f"seed {seed}": value for seed, value in spread.values.items()}
+            rows[label] = {"mean": spread.mean, "deviation": spread.deviation, **change, **by_seed}
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table, the verdict, and how to go on."""
+        seeds = len(self.spreads[self.method].values)
+        table = Table(title=f"{self.metric}, {seeds} seeds", title_justify="left")
+        for heading in ("", "mean", f"{self.method} against it"):
+            table.add_column(heading, justify="left" if not heading else "right")
+        for label, spread in self.spreads.items():
+            deviation = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
+            effect = self.effects.get(label)
+            told = "" if effect is None else f"{effect} ({effect.relation})"
+            table.add_row(label, f"{spread.mean:.4f}{deviation}", Text(told))
+        yield table
+        yield Text(self.verdict)
+        yield Text(f"To go on with {self.best}, the best here: {self.command}")
+
+    def markdown(self) -> str:
+        """Return the table, the verdict, and how to go on."""
+        lines = [
+            f"# Is {self.method} worth it? {self.experiment}",
+            "",
+            self.verdict,
+            "",
+            f"| {self.metric} | mean | {self.method} against it |",
+            "|---|---|---|",
+        ]
+        for label, spread in self.spreads.items():
+            deviation = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
+            effect = self.effects.get(label)
+            told = "" if effect is None else f"{effect} ({effect.relation})"
+            lines.append(f"| {label} | {spread.mean:.4f}{deviation} | {told} |")
+        tuned = "; ".join(f"{label}: {', '.join(chosen)}" for label, chosen in self.settings.items())
+        return "\n".join([
+            *lines, "",
+            "Intervals are of the mean over seeds (Student's t, 95 %), paired by seed. Every row was tuned alike, on "
+            f"the same validation data: {tuned}.",
+            "", f"To go on with {self.best}, the best here:", "", f"    {self.command}", "",
+        ])  # fmt: skip
+
+
+def _said(effect: Effect, better: str, worse: str, level: str) -> str:
+    return {"better": better, "worse": worse, "level": level}[effect.relation].format(f"({effect})")

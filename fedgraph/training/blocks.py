@@ -1,0 +1,141 @@
+"""The clients of a cohort in blocks: which are computed together, and by whom."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedgraph.data import CohortData, ExampleSplit, Split, SplitName
+from fedgraph.support.errors import DataError
+from fedgraph.support.threads import available_cores, side_by_side
+from fedgraph.training.batches import num_steps, shuffling_keys
+from fedgraph.training.local_training import Block, LocalTraining
+from fedgraph.training.working_set import WorkingSet, working_set
+
+log = logging.getLogger("fedgraph")
+
+Result = TypeVar("Result")
+
+
+class Blocks:
+    """Cuts the clients of a cohort into blocks, and computes each.
+
+    Parameters
+    ----------
+    data : CohortData
+        Data of the clients.
+    training : LocalTraining
+        How they train.
+    device : torch.device
+        Where they are computed, and where their data stay.
+    """
+
+    def __init__(self, data: CohortData, training: LocalTraining, device: torch.device) -> None:
+        self.data, self.training, self.device = data, training, device
+        self.model, self.settings = training.model, training.settings
+        self._resident: dict[SplitName, Split] = {}
+
+    def block(self, chosen: slice) -> Block:
+        """Return the clients ``chosen`` of the training order, on the device."""
+        rows = chosen if self._order is None else self._order[chosen]
+        members = range(chosen.start, chosen.stop) if self._order is None else self._order[chosen].tolist()
+        return Block(
+            rows=rows,
+            names=[self.data.names[member] for member in members],
+            keys=self._keys[rows].to(self.device),
+            num_examples=self.num_examples[rows].to(self.device),
+            split=self.split("train").select(rows),
+        )
+
+    def each(
+        self,
+        job: Callable[[slice], Result],
+        batch_size: int,
+        training: bool = False,
+        native: bool = False,
+        most: int | None = None,
+    ) -> list[Result]:
+        """Return the results of ``job`` for every block of at most ``most`` clients, in order.
+
+        Blocks run side by side on a CPU.
+        """
+        size, workers = self._clients_per_block(batch_size, native), self.settings.workers or available_cores()
+        if native and self.settings.block_size is None and isinstance(self.split("train"), ExampleSplit):
+            size, workers = len(self.data.names), 1  # code that gathers minibatches itself, on several threads
+        size = min(size, most or size)
+        if self.training.alone(self.device):
+            # Two cores have a block each, however few clients there are.
+            size = min(size, -(-len(self.data.names) // 2))
+        if not training and (self.training.alone(self.device) or self.model.mixes_examples(False)):
+            size = 1  # where examples influence each other, padding by other clients' rows would too
+        if self.device.type != "cpu":
+            return shrinking(job, len(self.data.names), size)
+        if training and self.model.draws and not self.training.draws_apart(self.device):
+            workers = 1  # draws come from a generator that all threads share
+        return side_by_side(job, even_slices(len(self.data.names), size), workers, self.settings.threads)
+
+    def _clients_per_block(self, batch_size: int, native: bool) -> int:
+        if self.settings.block_size is not None:
+            return self.settings.block_size
+        if self.model.draws and not self.training.draws_apart(self.device):
+            return 1  # each client has its own draws, whichever clients share its node
+        return self._working_set.clients_per_block(batch_size, self.device, native)
+
+    @cached_property
+    def _working_set(self) -> WorkingSet:
+        return working_set(self.model, self.data.task)
+
+    @cached_property
+    def num_examples(self) -> Tensor:
+        """Training examples of each client, int64 ``[clients]``."""
+        return self.data.splits["train"].num_examples.cpu()
+
+    @cached_property
+    def _keys(self) -> Tensor:
+        return shuffling_keys(self.training.seed, self.data.names)
+
+    @cached_property
+    def _order(self) -> Tensor | None:
+        """Rows by falling number of steps, so that those still training are the first; None where all are equal."""
+        steps = num_steps(self.num_examples, self.settings, self.training.least)
+        return None if bool((steps == steps[0]).all()) else steps.argsort(descending=True, stable=True)
+
+    def split(self, name: SplitName) -> Split:
+        """Return a split on the device, where it stays."""
+        if name not in self._resident:
+            if name not in self.data.splits:
+                raise DataError(f"this data set has no split '{name}'; it has: {', '.join(self.data.splits)}")
+            self._resident[name] = self.data.splits[name].to(self.device)
+        return self._resident[name]
+
+
+def even_slices(clients: int, size: int) -> Iterator[slice]:
+    """Return blocks of at most ``size`` clients, as even as possible, in an even number as of most cores."""
+    count = -(-clients // size)
+    count += count % 2 if 1 < count < clients else 0
+    bounds = [clients * block // count for block in range(count + 1)]
+    return (slice(*pair) for pair in pairwise(bounds))
+
+
+def shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[Result]:
+    """Run ``job`` block after block, with smaller blocks once one does not fit into the GPU's memory."""
+    results: list[Result] = []
+    start = 0
+    while start < clients:
+        try:
+            results.append(job(slice(start, min(start + size, clients))))
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise
+            size = -(-min(size, clients - start) // 2)
+            torch.cuda.empty_cache()
+            log.warning("the GPU's memory is too small for this block; going on with %d clients at a time", size)
+        else:
+            start += size
+    return results
