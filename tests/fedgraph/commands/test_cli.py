@@ -493,7 +493,19 @@ def test_help_has_the_commands_under_headings():
         elif line.startswith("  ") and line[2] != " ":
             sections[heading].append(line.split()[0])
     assert sections == {
-        "First steps": ["tour", "run", "runs", "compare", "report", "predict", "export", "peers", "sweep", "reproduce"],
+        "First steps": [
+            "tour",
+            "run",
+            "runs",
+            "compare",
+            "report",
+            "predict",
+            "export",
+            "peers",
+            "worth",
+            "sweep",
+            "reproduce",
+        ],
         "Your own methods": ["new", "check"],
         "Your own Flower apps": ["simulate"],
         "Look things up": ["methods", "keys", "data"],
