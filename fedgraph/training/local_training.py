@@ -158,8 +158,10 @@ class LocalTraining:
     def _steps(self, split: Split, schedule: Schedule) -> Iterator[tuple[slice, int, Batch | ExampleSplit]]:
         """Yield minibatches as :meth:`_gathered` does, or all at once where native code gathers them."""
         if isinstance(split, ExampleSplit):
-            chosen = schedule.batches[:, :, : max(schedule.longest)].transpose(0, 1)
-            yield slice(0, len(schedule.batches)), max(schedule.active), split.minibatches(chosen)
+            clients, examples = max(schedule.active, default=0), max(schedule.longest, default=0)
+            if clients:
+                chosen = schedule.batches[:, :clients, :examples].transpose(0, 1)
+                yield slice(0, len(schedule.batches)), clients, split.select(slice(0, clients)).minibatches(chosen)
         else:
             yield from self._gathered(split, schedule)
 

@@ -494,17 +494,8 @@ def test_help_has_the_commands_under_headings():
             sections[heading].append(line.split()[0])
     assert sections == {
         "First steps": [
-            "tour",
-            "run",
-            "runs",
-            "compare",
-            "report",
-            "predict",
-            "export",
-            "peers",
-            "worth",
-            "sweep",
-            "reproduce",
+            *("tour", "run", "runs", "compare", "report", "predict", "export", "peers"),
+            *("worth", "sweep", "reproduce"),
         ],
         "Your own methods": ["new", "check"],
         "Your own Flower apps": ["simulate"],
