@@ -18,6 +18,7 @@ from typing_extensions import TypeVar
 from fedgraph.algorithms.f3_settings import EmbeddingSettings
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
+from fedgraph.data import DataSource
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, Preparation, owner_source
 from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore
@@ -63,6 +64,11 @@ class OwnersClient(Configured[SomeOwners]):
         self.settings = cast(SomeOwners, self.assignment.method_as(self.settings_type))
         self.source = owner_source(node.source(self.assignment), "f3")
         self.owners = tuple(sorted(node.hosted(self.assignment)))
+
+    @classmethod
+    def check_source(cls, source: DataSource) -> None:
+        """Raise DataError for data of another kind than owners have; called where a node is rehearsed."""
+        owner_source(source, "f3")
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:

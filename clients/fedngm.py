@@ -25,6 +25,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
 from fedgraph.clients.engine.table_statistics import TableStatistics, consent_of
+from fedgraph.data import DataSource
 from fedgraph.data.schema import Schema, WhyNone, schema_as_json
 from fedgraph.data.tables import client_table_source
 from fedgraph.experiment import Experiment
@@ -87,6 +88,11 @@ class FedNGMClient(Configured[FedNGMSettings]):
             request.run, ("tables", request.experiment, self.clients),
             lambda: TableRows(self.source, self.clients, self.settings.scaling),
         )  # fmt: skip
+
+    @classmethod
+    def check_source(cls, source: DataSource) -> None:
+        """Raise DataError for data of another kind; called where a node is rehearsed."""
+        client_table_source(source, "fedngm")
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:

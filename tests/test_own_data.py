@@ -483,3 +483,30 @@ def test_images_of_ones_own_that_do_not_fit(image_tables, image_configs, run_exp
     broken.write_bytes(b"no image")
     said = refused(run_experiment, image_tables, image_configs)
     assert "<data> cannot be read as an image (cannot identify image file '<data>')" in said
+
+
+def hourly(values, late=0):
+    times = (
+        np.datetime64("2021-03-01T00:00:00")
+        + np.arange(len(values)) * np.timedelta64(3600, "s")
+        + np.timedelta64(late, "s")
+    )
+    return times, values
+
+
+@pytest.mark.parametrize("late", [0, -60, 1800])
+def test_the_result_says_how_many_windows_the_clients_of_sites_share(series_tables, own_files, run_experiment, late):
+    values = np.random.default_rng(2).uniform(1, 9, 120).round(2)
+    texts = {
+        name: f"time,{name}\n" + "".join(f"{time},{value}\n" for time, value in zip(*hourly(own, of), strict=True))
+        for name, own, of in (("east", values, 0), ("west", values[::-1], late))
+    }
+    tables = {**series_tables, "experiment": {"method": "f3-forecast"}, "f3-forecast": {"steps": 2, "local-rounds": 1}}
+    del tables["graph"]
+    configs = own_files(texts)
+    if late == 1800:
+        said = refused(run_experiment, tables, configs)
+        assert "no window of 'east', 'west' starts when one of another client does" in said
+    else:
+        told = json.dumps(summary_of(run_experiment(tables, node_configs=configs)))
+        assert "all 80 training windows are those of all clients" in told

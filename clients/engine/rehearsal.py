@@ -83,6 +83,8 @@ def rehearse(
     assignment.check_terms(client_class)
     check_noise(node, client_class, assignment)
     source = node.source(assignment)
+    if (check := getattr(client_class, "check_source", None)) is not None:
+        check(source)
     stacked = issubclass(client_class, CohortClient)
     if not clients:
         lines: Iterator[str] = iter(())

@@ -21,7 +21,7 @@ from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
 from fedgraph.data import SPLITS, SplitName
-from fedgraph.fusion.forecasting import GraphNetwork
+from fedgraph.fusion.forecasting import GraphNetwork, shared_windows
 from fedgraph.graph import ClientGraph
 from fedgraph.models import ContextForecaster, Layout, parse_model
 from fedgraph.support.errors import ExperimentError
@@ -190,6 +190,8 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
             owners, examples = (starts >= 0).nonzero(as_tuple=True)
             found[split] = torch.full((len(clients), len(keys)), -1)
             found[split][answers.positions[owners], torch.searchsorted(keys, starts[owners, examples])] = examples
+            if split == "train":
+                shared_windows(found[split][answers.positions] >= 0, answers.names)  # an error where there is none
         return found
 
     # ---- the graph network -----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from fedgraph.fusion.forecasting import (
     OwnerWindows,
     fit_forecasts,
     forecasts,
+    shared_windows,
 )
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.models import Layout, ModelChoice, TaskSpec, build, flattened
@@ -99,6 +100,8 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
             )
         sent = yield from self._embeddings(run, clients)
         windows = {str(split): self._windows(sent, split, clients.task) for split in SPLITS}
+        alone = self.settings.graph == "none" and not self.settings.controls
+        shared = "" if alone else f"; {shared_windows(windows['train'].present, sent.names)}"
         given = graph.subgraph(sent.names).dense().float() if graph is not None and self.settings.needs_given else None
         fits = {
             suffix: fit_forecasts(
@@ -125,7 +128,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         over = {suffix: _OVER[graph] for suffix, graph in self._graphs().items()}
         told = (
             f"{len(names)} clients, each forecast by {by}, {over.pop('')}; what ends with -local is by the client's "
-            "own encoder alone" + "".join(f", with {suffix} {words}" for suffix, words in over.items())
+            "own encoder alone" + "".join(f", with {suffix} {words}" for suffix, words in over.items()) + shared
         )
         fitted = FittedForecasts(main.network, self.settings, sent.names)
         files = {"fusion.safetensors": fitted.write, **_learned(main.network, sent.names)}

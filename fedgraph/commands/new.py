@@ -113,9 +113,9 @@ def experiment_file(name: str, method: str) -> dict[str, str]:
     Raises
     ------
     ExperimentError
-        When there is no such method, it needs data that do not come along, or the name is not one of a file.
+        When there is no such method, it goes on with a finished run, or the name is not one of a file.
     """
-    from fedgraph.commands.templates import kind_of_data, template
+    from fedgraph.commands.templates import GO_ON_WITH, kind_of_data, template
     from fedgraph.experiment import built_in, built_ins
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
@@ -125,9 +125,11 @@ def experiment_file(name: str, method: str) -> dict[str, str]:
         raise ExperimentError(f"'{method}' is not a built-in method; known: {', '.join(sorted(built_ins()))}")
     kind = kind_of_data(strategy)
     if kind is None:
+        first = GO_ON_WITH[method]
+        secret = " --secret" if "secret" in method else ""
         raise ExperimentError(
-            f"'{method}' needs data, or an earlier run, of its own, and there are none to begin with; `fedgraph "
-            "methods` says which, and the folder simulations has experiments that come along"
+            f"'{method}' goes on with a finished run, and has no experiment of its own: fedgraph new experiment "
+            f"--method {first}, run it, and then fedgraph predict RUN_FOLDER{secret}"
         )
     name = name.removesuffix(".toml")
     text = template(kind).replace("NAME.toml", f"{name}.toml{_nodes(method)}").replace("NAME", name)

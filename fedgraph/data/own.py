@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from fedgraph.support.errors import DataError, IdentityError
 
@@ -22,6 +27,15 @@ LOOKED_FOR = (
     "names a file of its own by the node config key data"
 )
 """Where files are looked for, for messages about one that is not there."""
+
+
+def composed(text: str) -> str:
+    """Return a text with each letter and its accents as one (NFC), as names of files are not on every system."""
+    return unicodedata.normalize("NFC", text)
+
+
+Name = Annotated[str, AfterValidator(composed)]
+"""Name of a client, a column, a class or a category, as settings give it."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +94,8 @@ def place_of(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
 def title_of(path: str | None, own: OwnData | None) -> str:
     """Name the data for messages and reports: by the experiment's file, never by a node's own."""
     return Path(path).name if path is not None and own is None else OWN_TITLE
+
+
+def with_notes(description: str, notes: Iterable[str]) -> str:
+    """Add to the description of data what people should know of it."""
+    return "; ".join((description, *notes))

@@ -202,15 +202,33 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
     listed = dict.fromkeys([*table.sources, *table.targets])
     if table.are_distances:
         names = [name for name in options.names or () if name in listed] or None
-        graph = ClientGraph.from_distance_list(
-            table.sources, table.targets, table.values, names, options.sigma, options.cut, directed
-        )
+
+        def kernel(sigma: float | None) -> ClientGraph:
+            return ClientGraph.from_distance_list(
+                table.sources, table.targets, table.values, names, sigma, options.cut, directed
+            )
+
+        graph = kernel(options.sigma)
         if graph.without_self_loops().num_edges == 0 and any(map(str.__ne__, table.sources, table.targets)):
             raise GraphError(
                 f"no edge is left of {len(table.values):,} distances: the Gaussian kernel gives all a weight below "
                 f"cut = {options.cut:g}, as it does where they hardly differ: set [graph] sigma, a distance that is "
                 "still near, or a lower cut. If the numbers are weights, give the file the header from,to,weight"
             )
+        if 2 * (alone := len(graph.isolated)) > graph.num_clients and 0 < options.cut < 1:
+            near = _near(table, graph.names, options.cut)
+            kept = f"{graph.without_self_loops().num_edges:,} of {len(table.values):,} edges"
+            told = f"leaves {kept} of the list of distances, and {alone:,} of {graph.num_clients:,} clients none"
+            if options.sigma is not None:
+                raise GraphError(
+                    f"[graph] sigma = {options.sigma:g} {told}: set a larger one, such as {near:.4g}, with which nine "
+                    f"in ten clients have an edge; or a lower cut than {options.cut:g}"
+                )
+            options.notes.append(
+                f"the usual sigma, the deviation of distances, {told}; so sigma is {near:.4g}, with which nine in ten "
+                "clients have an edge ([graph] sigma)"
+            )
+            graph = kernel(near)
     else:
         graph = ClientGraph.from_lists(
             list(listed), *table[:3], directed=directed, allow_negative=options.allow_negative
@@ -218,6 +236,17 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
     graph = _with_direction(graph, options)
     options.notes.extend(_about_list(table, graph, options))
     return graph
+
+
+def _near(table: EdgeTable, names: Sequence[str], cut: float) -> float:
+    """Return the width of the kernel with which nine in ten clients have an edge to the nearest of their list."""
+    nearest = dict.fromkeys(names, np.inf)
+    for source, target, distance in zip(table.sources, table.targets, table.values.tolist(), strict=True):
+        for name in (source, target) if source != target else ():
+            if name in nearest:
+                nearest[name] = min(nearest[name], distance)
+    there = [distance for distance in nearest.values() if np.isfinite(distance)]
+    return float(np.quantile(there, 0.9)) / float(np.sqrt(-np.log(cut))) * (1 + 1e-6)
 
 
 def _about_list(table: EdgeTable, graph: ClientGraph, options: _Options) -> Iterator[str]:

@@ -240,6 +240,12 @@ class ClientGraph(Builders):
         """Return the same graph, marked undirected if both directions of every edge agree."""
         return replace(self, directed=False) if self.is_symmetric else self
 
+    @property
+    def isolated(self) -> tuple[str, ...]:
+        """The clients without an edge to or from another one."""
+        joined = set(self.without_self_loops().edge_index.flatten().tolist())
+        return tuple(name for place, name in enumerate(self.names) if place not in joined)
+
     def without_self_loops(self) -> ClientGraph:
         """Return the graph with ``A[i, i] = 0``."""
         kept = self.edge_index[0] != self.edge_index[1]

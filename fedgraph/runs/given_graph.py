@@ -77,7 +77,7 @@ def given_graph(
 
 def _about_isolated(graph: ClientGraph) -> list[str]:
     """Say how many clients have no neighbour, if some have."""
-    alone = set(range(graph.num_clients)) - set(graph.without_self_loops().edge_index.flatten().tolist())
+    alone = graph.isolated
     if not alone or len(alone) == graph.num_clients:  # of a graph without edges the results say so anyway
         return []
     return [f"{len(alone):,} of {graph.num_clients:,} clients are isolated in the client graph: they have no edge"]

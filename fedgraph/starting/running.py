@@ -21,6 +21,7 @@ from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs import Callback, Comparison, Run, RunFolder, named_code
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
+from fedgraph.starting.first_look import look_at
 from fedgraph.starting.given import in_words
 from fedgraph.starting.node_config import SITES, told_nodes, told_sites
 from fedgraph.strategies.app import serve
@@ -260,6 +261,8 @@ def _run_all(
     are removed then whose runs have computed nothing, as after a wrong name of a file.
     """
     finished: list[Run] = []
+    if new and len(folders) > 1 and grid == "local":
+        _look_at_all(folders, nodes, data_dir)
     for folder in folders:
         try:
             run_one(folder, grid, nodes, None if data_dir is None else Path(data_dir), Console(quiet=not progress))
@@ -279,6 +282,18 @@ def _run_all(
     if len(finished) > 1:
         leave_report(finished)
     return finished
+
+
+def _look_at_all(folders: Sequence[RunFolder], nodes: int, data_dir: str | Path | None) -> None:
+    """Raise what would end one of several runs before any of them begins; then none of their folders is left."""
+    place = str(Path(data_dir).resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", "")
+    told = {"full_errors": "1", "any_files": "1", **({"data_dir": place} if place else {})}
+    try:
+        look_at(folders, nodes, {"data-dir": place}, {**told, **folders[0].node_config})
+    except FedgraphError:
+        for folder in folders:
+            folder.remove_unless_begun()
+        raise
 
 
 def run_one(

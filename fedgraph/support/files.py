@@ -186,9 +186,10 @@ DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"
 
 
 def separator_of(line: str) -> str:
-    """Return what separates the cells of a CSV file with this first line: of comma, semicolon and tab the one that
+    """Return what separates the cells of a CSV file with this header: of comma, semicolon and tab the one that
     makes the most cells, the first of equal ones. Beside semicolons or tabs, commas between digits are decimal ones.
     """
+    line = re.sub(r"[\r\n]+", " ", line)  # a heading between quotes may have a line break
     if ";" in line or "\t" in line:
         line = re.sub(r"(?<=\d),(?=\d)", ".", line)
     return max((",", ";", "\t"), key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))

@@ -155,7 +155,7 @@ def _small(method: str, changes: Iterable[str]) -> Experiment:
     """Return the small experiment that comes along for a method, by short name or dotted path of its strategy."""
     strategy = _found(method)
     kind = kind_of_data(strategy)
-    if kind is None:
+    if kind is None or kind == "tables":
         raise ExperimentError(
             f"'{method}' needs data, or an earlier run, of its own: give an experiment that has them (--experiment)"
         )

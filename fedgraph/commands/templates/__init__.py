@@ -15,7 +15,10 @@ __all__ = ["kind_of_data", "template"]
 
 _OWNERS = ("f3", "vfl")
 _SERIES = ("cnfgnn", "f3-forecast", "simple-forecast", "joint-forecast")
-_DATA_OF_THEIR_OWN = ("fedngm", "f3-inference", "f3-secret", "f3-forecast-inference")
+_TABLES = ("fedngm",)
+
+GO_ON_WITH = {"f3-inference": "f3", "f3-secret": "f3", "f3-forecast-inference": "f3-forecast"}
+"""Methods that go on with a finished run of another method."""
 
 
 def template(kind: str) -> str:
@@ -30,11 +33,13 @@ def kind_of_data(strategy: type[Any]) -> str | None:
     Returns
     -------
     str or None
-        ``digits`` where nothing else is known; None for methods that need data, or an earlier run, of their own.
+        ``digits`` where nothing else is known; None for methods that go on with an earlier run.
     """
     for name in (vars(base).get("name") for base in strategy.__mro__):
-        if name in _DATA_OF_THEIR_OWN:
+        if name in GO_ON_WITH:
             return None
+        if name in _TABLES:
+            return "tables"
         if name in _OWNERS or name in _SERIES:
             return "owners" if name in _OWNERS else "series"
     return "digits"

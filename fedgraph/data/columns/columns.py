@@ -12,12 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedgraph.data.columns.cells import is_number
 from fedgraph.data.columns.files import Table, infinite_message
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, similar
 
 Floats = NDArray[np.float64]
 
 _MOST_WORDS, _MOST_CODES = 5, 10
+
+_TRUTH = {"true": "yes", "false": "no"}
 
 _WHOLE = r"^([+-]?\d+)\.0*$"
 
@@ -161,9 +164,9 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
     column = table.column(name)
     try:
         coded = (pc.cast(column, pa.string()) if pa.types.is_null(column.type) else column).dictionary_encode()
-        texts = pc.cast(coded.dictionary, pa.string())
     except pa.ArrowNotImplementedError:
         raise DataError(f"column '{name}' of {table.where} is of type {column.type}: use numbers or text") from None
+    texts = Table({name: coded.dictionary}, table.where).texts(name)
     # Merge 2 and 2.0, which were two values so far.
     again = pc.replace_substring_regex(texts, _WHOLE, r"\1").dictionary_encode()
     marks = pa.array([as_category(code) for code in missing_codes], pa.string())
@@ -183,13 +186,78 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
     return found
 
 
+def read_categories(
+    table: Table, name: str, known: Sequence[str] | None = None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Read a column as codes and the list of categories to which they refer; numbers match however they are written.
+
+    Parameters
+    ----------
+    table : Table
+        Its nulls are missing.
+    name : str
+        Of the column.
+    known : sequence of str, optional
+        The categories; by default the distinct values, in the order of :func:`in_order`.
+
+    Returns
+    -------
+    tuple
+        Codes int64 ``[rows]``, -1 for missing, and the categories.
+
+    Raises
+    ------
+    DataError
+        For values that ``known`` does not list, for a number that it lists twice, and for a column of lists or the
+        like.
+    """
+    column = read_column(table, name)
+    texts = column.texts.to_pylist()
+    if known is None:
+        listed = column.categories()
+        wanted = list(listed)
+    else:
+        listed, wanted = tuple(known), [as_category(text) for text in known]
+    place_of = {text: place for place, text in enumerate(wanted)}
+    if len(place_of) < len(wanted):
+        twice = [text for text, alike in zip(listed, wanted, strict=True) if wanted.count(alike) > 1]
+        raise DataError(f"[data.categories] {name} lists {some(twice[:2])}, which are the same category: leave one out")
+    unlisted = sorted(set(texts) - set(wanted))
+    if unlisted:
+        raise DataError(
+            f"column '{name}' of {table.where} holds {some(unlisted)}, which its list of categories does not: add to "
+            f"[data.categories]{closest(unlisted, wanted)}"
+        )
+    places = np.array([*(place_of[text] for text in texts), -1], dtype=np.int64)
+    return places[column.codes], listed
+
+
+def closest(texts: Sequence[str], known: Sequence[str]) -> str:
+    """Return words on a known text that one of some texts is nearly, if there is one."""
+    folded = {text.casefold(): text for text in known}
+    alike = next((text for text in texts if text.casefold() in folded), None)
+    if alike is not None:
+        return f"; '{alike}' is '{folded[alike.casefold()]}' but for upper and lower case"
+    return similar(texts, known)
+
+
+def alike_words(texts: Sequence[str]) -> tuple[str, str] | None:
+    """Return two categories that may be meant as one, as ``dead`` and ``DEAD``, or ``yes`` and ``TRUE``; else None."""
+    seen: dict[str, str] = {}
+    for text in texts:
+        word = _TRUTH.get(text.casefold(), text.casefold())
+        if word in seen:
+            return seen[word], text
+        seen[word] = text
+    return None
+
+
 def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats | None:
     """Return ``read_column(...).as_numbers()``, or None where that is an error; faster for many distinct values."""
     if not any(isinstance(code, str) for code in missing_codes):
-        # Parsing 100,000 words in vain takes long; the first hundred nearly always suffice to detect them.
-        few = table.with_columns({name: table.column(name).slice(0, 100)})
-        numbers = None if few.numbers(name) is None else table.numbers(name)
+        numbers = table.numbers(name)
         return None if numbers is None else np.where(_is_missing(numbers, missing_codes), np.nan, numbers)
+    table.check_certain(name)
     column = read_column(table, name, missing_codes)
     return None if column.numbers is None else column.as_numbers()
 
@@ -209,14 +277,6 @@ def in_order(categories: Sequence[str]) -> tuple[str, ...]:
     """
     numbers = all(is_number(text) for text in categories)
     return tuple(sorted(categories, key=lambda text: (float(text), text) if numbers else (0.0, text)))
-
-
-def is_number(text: str) -> bool:
-    """Return whether a category is a finite number as files write them; ``float`` also accepts ``1_000``."""
-    try:
-        return "_" not in text and text.isascii() and bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
 
 
 def has_fraction(text: str) -> bool:

@@ -1,13 +1,15 @@
-"""Tables from CSV and Parquet files, column by column as numbers or as categories."""
+"""Tables from CSV and Parquet files, and from data frames: columns by name, of texts or of the types of the file."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import io
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +18,17 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from fedgraph.data.own import LOOKED_FOR
+from fedgraph.data.columns.cells import MISSING, Thousands, floats_of, is_text, read_numbers_as_written, without
+from fedgraph.data.own import LOOKED_FOR, composed
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import DECIMAL_COMMA, separator_of
+from fedgraph.support.files import separator_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_OTHER = "cp1252"
+_HEAD = 1 << 16
+"""Bytes of a CSV file from which its encoding is told."""
 
 
 class Table:
@@ -35,12 +42,25 @@ class Table:
         Names the table in messages.
     numbered : ndarray of int64 or None
         The rows of a part of a file as they are counted there, from 1, ``[rows]``; None for a whole file.
+    doubts : dict of str to DataError
+        By column, why its numbers cannot be told, such as thousands that may be decimals.
+    notes : tuple of str
+        What people should know of the file, in short sentences.
     """
 
-    def __init__(self, columns: Mapping[str, pa.Array], where: str, numbered: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, pa.Array],
+        where: str,
+        numbered: NDArray[np.int64] | None = None,
+        doubts: Mapping[str, DataError] | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
         self.columns = dict(columns)
         self.where = where
         self.numbered = numbered
+        self.doubts = dict(doubts or {})
+        self.notes = tuple(notes)
 
     @property
     def names(self) -> list[str]:
@@ -63,11 +83,12 @@ class Table:
         """Return some rows, which messages go on to count as in the file."""
         indices = pa.array(rows)
         numbered = rows + 1 if self.numbered is None else self.numbered[rows]
-        return Table({name: column.take(indices) for name, column in self.columns.items()}, self.where, numbered)
+        columns = {name: column.take(indices) for name, column in self.columns.items()}
+        return Table(columns, self.where, numbered, self.doubts, self.notes)
 
     def with_columns(self, columns: Mapping[str, pa.Array]) -> Table:
         """Return the same rows with other columns."""
-        return Table(columns, self.where, self.numbered)
+        return Table(columns, self.where, self.numbered, self.doubts, self.notes)
 
     def row_number(self, row: int) -> int:
         """Return which row of the file a row is, counted from 1."""
@@ -76,56 +97,53 @@ class Table:
     def column(self, name: str) -> pa.Array:
         """Return one column; raise DataError listing the columns if none has that name."""
         if name not in self.columns:
-            raise DataError(f"{self.where} has no column '{name}'; its columns: {', '.join(self.names)}")
+            listed = ", ".join(self.names).replace("\n", "\\n")  # as a TOML file has it
+            raise DataError(f"{self.where} has no column '{name}'; its columns: {listed}")
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64] | None:
         """Return a column as float64, NaN where missing; None if it contains anything but numbers.
 
-        Raises DataError for numbers that are infinite, naming the first row with one.
+        Raises DataError where it cannot be told what its numbers are, and for infinite ones, with the first row.
         """
         column = self.column(name)
-        if pa.types.is_boolean(column.type):
-            return None
-        try:
-            values: NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return None
-        if np.isinf(values).any():
+        self.check_certain(name)
+        values = floats_of(column)
+        if values is not None and np.isinf(values).any():
             row = int(np.isinf(values).argmax())
             raise DataError(infinite_message(name, self.where, str(values[row]), self.row_number(row)))
         return values
 
-    def categories(self, name: str, known: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """Return a column as codes (-1 for missing) and the list of categories to which they refer.
+    def check_certain(self, name: str) -> None:
+        """Raise the DataError of a column whose numbers cannot be told."""
+        if name in self.doubts:
+            doubt = self.doubts[name]
+            raise DataError(str(doubt), doubt.quoted)
 
-        Parameters
-        ----------
-        name : str
-            Of the column.
-        known : sequence of str, optional
-            The categories; by default the sorted distinct values.
+    def names_in(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Return a column of names, such as those of clients, exactly as they are written.
 
-        Raises
-        ------
-        DataError
-            For values that ``known`` does not list, and for a column of lists or the like.
+        Returns
+        -------
+        tuple
+            Codes ``[rows]``, -1 where missing, and the names to which they refer; numbers by size, else by text.
         """
+        coded = self.texts(name).dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        floats = floats_of(coded.dictionary)
+        sizes = [0.0] * len(names) if floats is None else floats.tolist()
+        order = sorted(range(len(names)), key=lambda place: (sizes[place], names[place]))
+        places = np.append(np.argsort(order), -1).astype(np.int64)
+        codes = pc.fill_null(coded.indices, len(names)).to_numpy(zero_copy_only=False)
+        return places[codes], tuple(names[place] for place in order)
+
+    def texts(self, name: str) -> pa.Array:
+        """Return a column as texts. Raises DataError for a column of lists or the like."""
+        column = self.column(name)
         try:
-            text = pc.cast(self.column(name), pa.string())
+            return pc.cast(column, pa.string())
         except pa.ArrowNotImplementedError:
-            kind = self.column(name).type
-            raise DataError(f"column '{name}' of {self.where} is of type {kind}: use numbers or text") from None
-        values = [value for value in pc.unique(text).to_pylist() if value is not None]
-        unlisted = sorted(set(values) - set(known)) if known is not None else []
-        if unlisted:
-            raise DataError(
-                f"column '{name}' of {self.where} holds {', '.join(map(repr, unlisted[:5]))}, which its list of "
-                f"categories does not: add to [data.categories]"
-            )
-        listed = tuple(known) if known is not None else tuple(_sorted(values))
-        codes = pc.fill_null(pc.index_in(text, value_set=pa.array(listed, pa.string())), -1)
-        return codes.to_numpy(zero_copy_only=False).astype(np.int64), listed
+            raise DataError(f"column '{name}' of {self.where} is of type {column.type}: use numbers or text") from None
 
 
 def infinite_message(name: str, where: str, cell: str, row: int) -> str:
@@ -136,29 +154,27 @@ def infinite_message(name: str, where: str, cell: str, row: int) -> str:
     )
 
 
-def _sorted(values: Sequence[str]) -> list[str]:
-    """Sort in numerical order if all values are numbers, so that 10 comes after 9."""
-    try:
-        return sorted(values, key=lambda value: (float(value), value))
-    except ValueError:
-        return sorted(values)
-
-
 def read_table(
-    path: Path, columns: Sequence[str] = (), missing: Sequence[str] = ("",), delimiter: str | None = None
+    path: Path,
+    columns: Sequence[str] = (),
+    missing: Sequence[str] = MISSING,
+    delimiter: str | None = None,
+    thousands: Thousands | None = None,
 ) -> Table:
     """Read a table from a .csv, .csv.gz or .parquet file; the last few files are cached in the process.
 
     Parameters
     ----------
     path : Path
-        Of the file.
+        Of the file. A CSV file is UTF-8, UTF-16 with its mark, or else Windows-1252.
     columns : sequence of str
         Names of the columns of a CSV file without a header.
     missing : sequence of str
-        Text that means missing.
+        What means missing: texts, and numbers however they are written, in columns of any type.
     delimiter : str, optional
-        Between the columns of a CSV file; by default that of its first line (:func:`separator_of`).
+        Between the columns of a CSV file; by default that of its header (:func:`separator_of`).
+    thousands : str, optional
+        What separates thousands in numbers.
 
     Returns
     -------
@@ -176,31 +192,45 @@ def read_table(
         raise DataError(
             f"there is no table {path.absolute()}: put the file there, or name another by [data] path; {LOOKED_FOR}"
         )
-    return _read(path.absolute(), path.stat().st_mtime_ns, tuple(columns), tuple(missing), delimiter)
+    return _read(path.absolute(), path.stat().st_mtime_ns, tuple(columns), tuple(missing), delimiter, thousands)
 
 
 @lru_cache(maxsize=4)
 def _read(
-    path: Path, _changed: int, columns: tuple[str, ...], missing: tuple[str, ...], delimiter: str | None
+    path: Path,
+    _changed: int,
+    columns: tuple[str, ...],
+    missing: tuple[str, ...],
+    delimiter: str | None,
+    thousands: Thousands | None,
 ) -> Table:
-    is_parquet = path.suffix == ".parquet"
+    notes: list[str] = []
+    separator = ","
     try:
-        separator = None if is_parquet else delimiter or _separator(path)
-        arrow = _parquet(path, columns) if separator is None else _csv(path, columns, separator)
+        if path.name.lower().endswith(".parquet"):
+            arrow = _parquet(path, columns)
+        else:
+            text = _CsvText.of(path)
+            separator = delimiter or separator_of(text.header)
+            try:
+                arrow = _csv(path, columns, separator, text)
+            except pa.ArrowInvalid as error:
+                if "invalid UTF8" not in str(error):
+                    raise
+                text = text._replace(encoding=_OTHER)
+                arrow = _csv(path, columns, separator, text)
+            if text.encoding == _OTHER:
+                notes.append("its text is no UTF-8 and was read as Windows-1252")
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read as a table: {error}") from None
     if arrow.num_rows == 0:
         raise DataError(f"{path} has no rows")
-    advice = "rename one, or list all names in [data] columns"
-    table = _cleaned(arrow, str(path), missing, advice)
-    if separator in (None, ","):
-        return table
-    return table.with_columns(
-        {
-            name: _with_decimal_points(column, f"column '{name}' of {path}") if _is_text(column) else column
-            for name, column in table.columns.items()
-        }
-    )
+    table = _cleaned(arrow, str(path), missing, "rename one, or list all names in [data] columns")
+    found, doubts = read_numbers_as_written(table.columns, str(path), separator, thousands)
+    anew = {
+        name: column if column is table.columns[name] else without(column, missing) for name, column in found.items()
+    }
+    return Table(anew, str(path), doubts=doubts, notes=notes)
 
 
 def table_of(frame: Any, where: str = "the data frame") -> Table:
@@ -245,72 +275,68 @@ def _spelled(column: pa.Array) -> pa.Array:
 
 
 def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -> Table:
-    """Return the columns with text trimmed, and what means missing as null."""
-    names = [name.strip() for name in arrow.column_names]
+    """Return the columns with text trimmed, categories as their values, and what means missing as null."""
+    names = [composed(name.strip().replace("\r\n", "\n")) for name in arrow.column_names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{where} has two columns named {', '.join(twice)}: {advice}")
-    markers = pa.array(missing, pa.string())
     cleaned = {}
     for name, column in zip(names, arrow.columns, strict=True):
         array = column.combine_chunks()
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        if _is_text(array):
-            text = pc.utf8_trim_whitespace(array.cast(pa.string()))
-            array = pc.if_else(pc.is_in(text, value_set=markers), pa.scalar(None, pa.string()), text)
-        cleaned[name] = array
+        if pa.types.is_decimal(array.type):
+            array = array.cast(pa.float64())
+        if is_text(array.type):
+            array = pc.utf8_trim_whitespace(array.cast(pa.string()))
+            plain = pc.all(pc.string_is_ascii(array)).as_py()
+            array = array if plain or plain is None else pc.utf8_normalize(array, form="NFC")
+        cleaned[name] = without(array, missing)
     return Table(cleaned, where)
-
-
-def _is_text(array: pa.Array) -> bool:
-    kinds = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
-    return any(is_kind(array.type) for is_kind in kinds)
 
 
 def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
     if columns:
         raise DataError(f"{path} names its columns itself: leave out [data] columns")
-    return pyarrow.parquet.read_table(path)
+    return pyarrow.parquet.ParquetFile(path).read()
 
 
-def _open(path: Path) -> TextIO:
-    opened = gzip.open if path.suffix == ".gz" else open
-    return cast(TextIO, opened(path, "rt", newline="", encoding="utf-8-sig"))
+class _CsvText(NamedTuple):
+    """The header of a CSV file, which may have line breaks between quotes, and how the file seems to be encoded."""
+
+    header: str
+    encoding: str
+
+    @classmethod
+    def of(cls, path: Path, encoding: str = "") -> _CsvText:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+            head = stream.read(_HEAD)
+        if not encoding and head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            encoding = "utf-16"
+        try:
+            text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head)
+        except UnicodeDecodeError:
+            if encoding:
+                raise
+            return cls.of(path, _OTHER)
+        lines = io.StringIO(text, newline="")
+        header = lines.readline()
+        while header.count('"') % 2 and (more := lines.readline()):
+            header += more
+        return cls(header.rstrip("\r\n"), encoding or "utf-8")
 
 
-def _separator(path: Path) -> str:
-    with _open(path) as lines:
-        return separator_of(lines.readline().rstrip("\r\n"))
-
-
-def _with_decimal_points(text: pa.Array, what: str) -> pa.Array:
-    """Numbers with decimal commas with points; a column that is not mostly numbers as it is."""
-    commas = pc.match_substring_regex(text, f"^{DECIMAL_COMMA}$")
-    points = pc.match_substring_regex(text, r"^[+-]?\d*\.\d+$")
-    numbers = pc.or_(pc.or_(commas, points), pc.match_substring_regex(text, r"^[+-]?\d+$"))
-    if not pc.any(commas).as_py() or 2 * pc.sum(numbers).as_py() <= pc.count(text).as_py():
-        return text
-    if pc.any(points).as_py():
-        row = points.to_pylist().index(True)
-        raise DataError(
-            f"{what} holds '{text[row]}' in row {row + 1}, and other cells have decimal commas: write all numbers in "
-            "one way",
-            quoted=f"'{text[row]}'",
-        )
-    return pc.if_else(commas, pc.replace_substring(text, ",", "."), text)
-
-
-def _csv(path: Path, columns: tuple[str, ...], delimiter: str) -> pa.Table:
+def _csv(path: Path, columns: tuple[str, ...], delimiter: str, text: _CsvText) -> pa.Table:
     """Read all columns as text: types guessed from the first rows would fail at the first row that differs."""
-    with _open(path) as lines:
-        first = next(csv.reader(lines, delimiter=delimiter), [])
+    first = next(csv.reader(io.StringIO(text.header, newline=""), delimiter=delimiter), [])
     if columns and len(columns) != len(first):
         raise DataError(f"{path} has {len(first)} columns, and [data] columns names {len(columns)}")
     numbered = [str(position) for position in range(len(first))]
     return pyarrow.csv.read_csv(
         path,
-        read_options=pyarrow.csv.ReadOptions(column_names=numbered, skip_rows=0 if columns else 1),
+        read_options=pyarrow.csv.ReadOptions(
+            column_names=numbered, skip_rows_after_names=0 if columns else 1, encoding=text.encoding
+        ),
         parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types=dict.fromkeys(numbered, pa.string()), strings_can_be_null=False

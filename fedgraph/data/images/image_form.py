@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgraph.data.base import CohortData
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.images.files import Images
-from fedgraph.data.images.labelled import read_new
+from fedgraph.data.images.labelled import Ground, read_new
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing, label_answers
 from fedgraph.data.preprocessing.preprocessing import Scales
@@ -38,6 +38,8 @@ class ImageForm(Form):
         Largest value of a pixel.
     mean, deviation : tuple of float
         Of each channel, of pixels in [0, 1]; empty where they are not used.
+    ground : {"white", "black"}
+        What lies behind the transparent parts of an image.
     """
 
     shape: tuple[int, int, int]
@@ -45,6 +47,7 @@ class ImageForm(Form):
     largest: int
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
+    ground: Ground = "white"
 
     def factors(self) -> tuple[Tensor, Tensor | None]:
         """Return factor and offset from pixels to inputs, shaped to broadcast over one input."""
@@ -74,7 +77,7 @@ class ImageForm(Form):
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`: a folder of images, or of a sub-folder for each class; or arrays in an .npz file."""
-        images, keys, labelled = read_new(place, self.task.classes, self.shape)
+        images, keys, labelled = read_new(place, self.task.classes, self.shape, self.ground)
         if int(images.pixels.max()) > self.largest:
             raise DataError(
                 f"{place} has pixels up to {images.pixels.max()}, and those of training are from 0 to {self.largest}: "

@@ -1,48 +1,91 @@
-"""The user's own images with classes: a folder with a sub-folder for each class, or arrays in an .npz file."""
+"""The user's own images with classes: a folder with sub-folders for classes, or arrays in an .npz file."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fedgraph.data.images.files import Bytes, FileKey, Images, file_key
+from fedgraph.data.own import composed
 from fedgraph.support.errors import DataError
 
-_SUFFIXES = (".png", ".jpg", ".jpeg")
 _MODES = {1: "L", 3: "RGB"}
+_NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
+"""What systems put beside files, in lower case; and everything whose name begins with a point."""
+
+_NO_READERS = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
+"""Kinds of files that Pillow knows, but needs other programs to read."""
+
+_DEEP = 257
+"""65,535, the largest value of 16 bits, divided by 255."""
+
+Ground = Literal["white", "black"]
+"""What lies behind the transparent parts of an image."""
 
 
-def read_labelled(path: Path, classes: Sequence[str], shape: tuple[int, int, int]) -> Images:
+@dataclass(frozen=True)
+class OwnImages(Images):
+    """Images of one's own.
+
+    Attributes
+    ----------
+    sites : tuple of str
+        Names of the clients, where a folder for each has folders for each class; else empty.
+    site : ndarray or None
+        Of each image, its place in ``sites``; None without sites.
+    notes : tuple of str
+        What was left out or changed.
+    """
+
+    sites: tuple[str, ...] = ()
+    site: NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_labelled(
+    path: Path, classes: Sequence[str], shape: tuple[int, int, int], ground: Ground = "white", every_class: bool = False
+) -> OwnImages:
     """Read all images, class by class and sorted by file name; labels are positions in ``classes``.
 
-    Images in files are scaled to the ``shape`` (channels, height, width); those of arrays must have it. The last few
-    sets are cached in the process as long as no file changes.
+    A folder has a sub-folder for each class, in which images may lie in further folders; or a sub-folder for each site,
+    with sub-folders for classes. Every kind of file is read that Pillow reads: with 16 bits for a colour, with a
+    palette, with transparent parts on ``ground``; of several frames the first. Images in files are scaled to the
+    ``shape`` (channels, height, width); those of arrays must have it. The last few sets are cached in the process as
+    long as no file changes.
 
     Raises
     ------
     DataError
-        For classes that ``classes`` does not list, for a file that is not an image, and when there is no image. The
-        message names the file or folder.
+        For classes that ``classes`` does not list, for a class with files none of which is an image, or, with
+        ``every_class``, without any image, for an image that cannot be read, and when there is none. The message names
+        the file or folder.
     """
     if not path.is_dir():
         return _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape)
-    listed = _listed(path, classes)
-    return _read_files(file_key([file for file, _ in listed]), tuple(label for _, label in listed), shape)
+    found = _Folder.of(path, [composed(name) for name in classes], every_class)
+    pixels, changed = _read_files(file_key([file for file, _, _ in found.files]), shape, ground)
+    labels, site = (np.array([row[place] for row in found.files], dtype=np.int64) for place in (1, 2))
+    notes = (*found.notes, *changed)
+    return OwnImages(pixels, labels, len(labels), found.sites, site if found.sites else None, notes)
 
 
-def read_new(path: Path, classes: Sequence[str], shape: tuple[int, int, int]) -> tuple[Images, tuple[str, ...], bool]:
+def read_new(
+    path: Path, classes: Sequence[str], shape: tuple[int, int, int], ground: Ground = "white"
+) -> tuple[OwnImages, tuple[str, ...], bool]:
     """Read images whose labels need not be known: without them, files lie in the folder itself.
 
     Returns
     -------
-    images : Images
+    images : OwnImages
         Their labels are -1 where unknown.
     names : tuple of str
         Of the files within the folder, or numbers from 0.
@@ -57,65 +100,150 @@ def read_new(path: Path, classes: Sequence[str], shape: tuple[int, int, int]) ->
     if not path.is_dir():
         images = _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape, labelled=False)
         return images, tuple(map(str, range(len(images.labels)))), bool((images.labels >= 0).all())
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES and file.name[0] != ".")
-    listed = [(file, -1) for file in files] or _listed(path, classes)
-    images = _read_files(file_key([file for file, _ in listed]), tuple(label for _, label in listed), shape)
-    return images, tuple(str(file.relative_to(path)) for file, _ in listed), not files
+    loose = [file for file in _entries(path) if file.is_file() and file.suffix.lower() in _known_suffixes()]
+    if loose:
+        pixels, changed = _read_files(file_key(loose), shape, ground)
+        images = OwnImages(pixels, np.full(len(loose), -1), len(loose), notes=changed)
+        return images, tuple(file.name for file in loose), False
+    images = read_labelled(path, classes, shape, ground)
+    files = _Folder.of(path, [composed(name) for name in classes], every_class=False).files
+    return images, tuple(str(file.relative_to(path)) for file, _, _ in files), True
 
 
-def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """List every image file below ``folder`` with its class."""
-    found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    unknown = [name for name in found if name not in classes]
-    if unknown:
-        raise DataError(
-            f"{folder} has the sub-folders {', '.join(map(repr, unknown[:5]))}, which [data] classes does not list; it "
-            f"lists {', '.join(classes)}"
-        )
-    listed = [
-        (file, label)
-        for label, name in enumerate(classes)
-        if name in found
-        for file in sorted((folder / name).iterdir())
-        if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")
-    ]
-    if not listed:
-        raise DataError(
-            f"{folder} holds no images: .png, .jpg or .jpeg files in sub-folders that are called as the classes are, "
-            f"{', '.join(classes)}"
-        )
-    return listed
+@dataclass(frozen=True)
+class _Folder:
+    """The images of a folder: path, class and site of each; the sites, and what was left out."""
+
+    files: list[tuple[Path, int, int]]
+    sites: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, folder: Path, classes: Sequence[str], every_class: bool) -> _Folder:
+        found = {composed(entry.name): entry for entry in _entries(folder) if entry.is_dir()}
+        sites = () if set(found) & set(classes) else tuple(found)
+        if not sites or not all(
+            set(classes) & {composed(inner.name) for inner in _entries(found[site])} for site in sites
+        ):
+            sites = ()
+        roots = {name: found[name] for name in sites} or {"": folder}
+        files, others = [], Counter[tuple[str, str]]()
+        for place, root in enumerate(roots.values()):
+            inside = {composed(entry.name): entry for entry in _entries(root) if entry.is_dir()}
+            unknown = [name for name in inside if name not in classes]
+            if unknown:
+                raise DataError(
+                    f"{root} has the sub-folders {', '.join(map(repr, unknown[:5]))}, which [data] classes does not "
+                    f"list; it lists {', '.join(classes)}. (Or there is a folder for each site, and in it one for each "
+                    "of these classes)"
+                )
+            for label, name in enumerate(classes):
+                for file in _files(inside[name]) if name in inside else ():
+                    if file.suffix.lower() in _known_suffixes():
+                        files.append((file, label, place))
+                    else:
+                        others[name, file.suffix.lower() or "without a suffix"] += 1
+        cls._check(folder, classes, files, others, every_class)
+        left = [f"{count:,} {suffix} in '{name}'" for (name, suffix), count in others.items()]
+        notes = (f"{others.total():,} files are no images and were left out ({', '.join(left)})",) if left else ()
+        # Class by class, as without sites.
+        return cls(sorted(files, key=lambda row: row[1]), sites, notes)
+
+    @staticmethod
+    def _check(
+        folder: Path, classes: Sequence[str], files: Sequence[tuple[Path, int, int]], others: Counter[tuple[str, str]],
+        every_class: bool,
+    ) -> None:  # fmt: skip
+        if not files and not others:
+            raise DataError(
+                f"{folder} holds no images: image files in sub-folders that are called as the classes are, "
+                f"{', '.join(classes)}"
+            )
+        there = {label for _, label, _ in files}
+        for label, name in enumerate(classes):
+            unread = [f"{count:,} {suffix}" for (of, suffix), count in others.items() if of == name]
+            if label not in there and unread:
+                raise DataError(
+                    f"{folder}: class '{name}' has files, and none of them is an image that can be read "
+                    f"({', '.join(unread)}): write them as .png, .jpg or .tif"
+                )
+            if label not in there and every_class:
+                raise DataError(
+                    f"{folder}: there is no image of class '{name}': leave it out of [data] classes, or add some"
+                )
+
+
+def _entries(folder: Path) -> list[Path]:
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _NO_FILES]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, first those in it."""
+    entries = _entries(folder)
+    yield from (entry for entry in entries if entry.is_file())
+    for entry in entries:
+        if entry.is_dir():
+            yield from _files(entry)
+
+
+@cache
+def _known_suffixes() -> frozenset[str]:
+    Image.init()
+    readers = set(Image.OPEN) - _NO_READERS
+    return frozenset(suffix for suffix, reader in Image.registered_extensions().items() if reader in readers)
 
 
 @lru_cache(maxsize=4)
-def _read_files(files: FileKey, labels: tuple[int, ...], shape: tuple[int, int, int]) -> Images:
-    pixels = np.stack([_pixels(path, shape) for path, _ in files])
-    return Images(pixels, np.array(labels, dtype=np.int64), len(files))
+def _read_files(files: FileKey, shape: tuple[int, int, int], ground: Ground) -> tuple[Bytes, tuple[str, ...]]:
+    read = [_pixels(path, shape, ground) for path, _ in files]
+    counts = Counter(change for _, changes in read for change in changes)
+    return np.stack([pixels for pixels, _ in read]), tuple(
+        f"{count:,} images {words}" for words, count in counts.items()
+    )
 
 
-def _pixels(path: Path, shape: tuple[int, int, int]) -> Bytes:
-    """Read one image, upright, ``[channels, height, width]``."""
+def _pixels(path: Path, shape: tuple[int, int, int], ground: Ground) -> tuple[Bytes, list[str]]:
+    """Read one image, upright, ``[channels, height, width]``, and what was changed."""
     channels, height, width = shape
+    changes = []
     try:
         with Image.open(path) as picture:
-            if picture.mode.startswith(("I", "F")):
-                raise DataError(
-                    f"{path} has more than 8 bits for a colour, which would be cut off: write it anew with 8, or give "
-                    "all images as bytes in an .npz file"
-                )
-            upright = ImageOps.exif_transpose(picture).convert(_MODES[channels])
+            if getattr(picture, "n_frames", 1) > 1:
+                changes.append("have several frames, of which the first is used")
+            upright = ImageOps.exif_transpose(picture)
+            if upright.mode.startswith(("I", "F")):
+                upright = _of_bytes(np.asarray(upright), path)
+                changes.append("have 16 bits for a colour, of which the upper 8 are used")
+            if upright.has_transparency_data:
+                behind = Image.new("RGBA", upright.size, ground)
+                front = upright.convert("RGBA")
+                if front.getextrema()[-1][0] < 255:  # type: ignore[index]
+                    changes.append(f"have transparent parts, and are on {ground} ground")
+                upright = Image.alpha_composite(behind, front)
+            upright = upright.convert(_MODES[channels])
             if upright.size != (width, height):
                 upright = upright.resize((width, height), Image.Resampling.BILINEAR)
             values = np.asarray(upright)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path} cannot be read as an image ({error})") from None
-    return values.reshape(height, width, channels).transpose(2, 0, 1)
+    return values.reshape(height, width, channels).transpose(2, 0, 1), changes
+
+
+def _of_bytes(values: NDArray[Any], path: Path) -> Image.Image:
+    """Return an image of 16 bits for a colour as one of 8. Raises DataError for numbers that are none of these."""
+    if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 255 * _DEEP:
+        raise DataError(
+            f"{path} has colours that are no whole numbers from 0 to 65,535: write it anew with 8 or 16 bits for a "
+            "colour, or give all images as bytes in an .npz file"
+        )
+    return Image.fromarray(np.rint(values / _DEEP).astype(np.uint8))
 
 
 @lru_cache(maxsize=4)
 def _read_npz(
     key: FileKey, path: Path, classes: tuple[str, ...], shape: tuple[int, int, int], labelled: bool = True
-) -> Images:
+) -> OwnImages:
     if not key or path.suffix != ".npz":
         raise DataError(f"{path} is neither a folder with a sub-folder for each class nor an .npz file: check path")
     try:
@@ -151,4 +279,4 @@ def _read_npz(
             f"{path} has the labels {', '.join(map(repr, unknown[:5]))}, which [data] classes does not list; it lists "
             f"{', '.join(classes)}"
         )
-    return Images(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), numbers, len(images))
+    return OwnImages(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), numbers, len(images))

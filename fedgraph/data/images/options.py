@@ -15,6 +15,7 @@ from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.images.augmentation import Change, ImageAugmentation
 from fedgraph.data.images.files import Images
 from fedgraph.data.images.image_form import ImageForm
+from fedgraph.data.images.labelled import Ground
 from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.partition import Indices, PartitionSettings
 from fedgraph.models import TaskSpec
@@ -63,6 +64,7 @@ def image_cohort(
     images: Images,
     names: Sequence[str],
     rows: Sequence[Mapping[SplitName, Indices]],
+    ground: Ground = "white",
 ) -> CohortData:
     """Build the cohort of the clients ``names`` with the images ``rows``; all share one tensor of pixels."""
     standard = options.normalise == "standard"
@@ -74,7 +76,7 @@ def image_cohort(
     )
     form = ImageForm(
         task=task, shape=spec.shape, layout=options.layout, largest=spec.largest_pixel,
-        mean=spec.mean if standard else (), deviation=spec.deviation if standard else (),
+        mean=spec.mean if standard else (), deviation=spec.deviation if standard else (), ground=ground,
     )  # fmt: skip
     storage, targets = form.stored(images), torch.from_numpy(images.labels)
     scale, shift = form.factors()

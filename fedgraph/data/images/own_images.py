@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,11 +12,10 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from fedgraph.data.base import SPLITS, CohortData
-from fedgraph.data.images.files import Images
-from fedgraph.data.images.labelled import read_labelled
+from fedgraph.data.images.labelled import Ground, OwnImages, read_labelled
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import ImageSet
-from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.own import Name, OwnData, place_of, title_of, with_notes
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
 from fedgraph.data.shared_tests import SplitSettings, set_aside, shared_test_file
 from fedgraph.support.errors import DataError
@@ -32,7 +32,8 @@ class OwnImageSettings(ImageOptions, SplitSettings):
 
     Attributes
     ----------
-    path      : a folder with a sub-folder of .png and .jpg files for each class, or an .npz file with the arrays
+    path      : a folder with a sub-folder of image files for each class, or with a folder of these for each site, whose
+                names are the clients' (the partition keys then have no effect), or an .npz file with the arrays
                 ``images`` (bytes ``[images, height, width]`` or ``[images, height, width, channels]``) and ``labels``
                 (names of classes, or their numbers); looked for beside the experiment, in the current folder, and in
                 the data folder. Not needed where every node has images of its own (node config ``data``), which all
@@ -42,6 +43,7 @@ class OwnImageSettings(ImageOptions, SplitSettings):
     classes   : the names of all classes, the same for all nodes; a node need not have images of each.
     size      : height and width in pixels, or one number for both. Images in files are scaled to it.
     channels  : 1 = grey, 3 = colours.
+    ground    : what lies behind transparent parts of images: ``white`` or ``black``.
     mean, deviation : for ``normalise = "standard"``, of each channel of all training pixels in [0, 1]. They must be
                 known in advance, as no node has all pixels.
     """
@@ -49,9 +51,10 @@ class OwnImageSettings(ImageOptions, SplitSettings):
     set: Literal["images"] = "images"
     path: str | None = None
     test_path: str | None = None
-    classes: tuple[str, ...] = Field(min_length=2)
+    classes: tuple[Name, ...] = Field(min_length=2)
     size: PositiveInt | tuple[PositiveInt, PositiveInt]
     channels: Literal[1, 3] = 3
+    ground: Ground = "white"
     mean: tuple[float, ...] | None = None
     deviation: tuple[PositiveFloat, ...] | None = None
     partition: Method = "iid"
@@ -91,7 +94,9 @@ class OwnImageSource:
         self.title = title_of(settings.path, own)
 
     def client_names(self) -> list[str]:
-        """Return ``client-00`` and so on, or the one client to whom a node's own images belong."""
+        """Return the sites, or ``client-00`` and so on, or the one client to whom a node's own images belong."""
+        if self._images.sites:
+            return list(self._images.sites)
         return client_names(self.settings.clients) if self.own is None else [self.own.only_client()]
 
     def load(self, names: Sequence[str]) -> CohortData:
@@ -112,7 +117,7 @@ class OwnImageSource:
             self.title, len(self._images.labels), 0, settings.shape, settings.classes,
             settings.mean or (), settings.deviation or (),
         )  # fmt: skip
-        return image_cohort(settings, spec, self._images, names, rows)
+        return image_cohort(settings, spec, self._images, names, rows, settings.ground)
 
     def given_graph(self) -> ClientGraph | None:
         """Return None: no client graph is published with the images."""
@@ -123,20 +128,23 @@ class OwnImageSource:
         _, height, width = self.settings.shape
         count = f"{self._images.num_train:,} images {height}x{width} of {len(self.settings.classes)} classes"
         dealt = "1 client" if self.own is not None else describe(self.settings)
+        if self._images.sites:
+            dealt = f"{len(self._images.sites)} clients, the folders of sites"
         tested = f", tested on the same {len(self._shared):,} images" if self.settings.test == "shared" else ""
-        return f"{self.title}, {count}, {dealt}{tested}"
+        return with_notes(f"{self.title}, {count}, {dealt}{tested}", self._images.notes)
 
     @cached_property
-    def _images(self) -> Images:
+    def _images(self) -> OwnImages:
         """All images, those of a file that all clients are tested on last."""
         settings = self.settings
-        images = read_labelled(place_of(settings.path, self.data_dir, self.own), settings.classes, settings.shape)
+        place, every = place_of(settings.path, self.data_dir, self.own), self.own is None
+        images = read_labelled(place, settings.classes, settings.shape, settings.ground, every_class=every)
         tested = shared_test_file(settings.test, settings.test_path, self.data_dir, self.own)
         if tested is None:
             return images
-        more = read_labelled(tested, settings.classes, settings.shape)
+        more = read_labelled(tested, settings.classes, settings.shape, settings.ground)
         pixels, labels = np.concatenate([images.pixels, more.pixels]), np.concatenate([images.labels, more.labels])
-        return Images(pixels, labels, len(images.labels))
+        return replace(images, pixels=pixels, labels=labels, notes=(*images.notes, *more.notes))
 
     @cached_property
     def _shared(self) -> Indices:
@@ -153,6 +161,9 @@ class OwnImageSource:
         used = np.arange(len(labels))
         if self.settings.test == "shared":
             used = np.setdiff1d(used, self._shared)
+        images = self._images
+        if images.site is not None:
+            return [used[images.site[used] == place] for place in range(len(images.sites))]
         if self.own is not None:
             return [used]
         return [used[part] for part in partition(self.settings, labels[used], self.settings.partition_seed)]

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.files import Table, read_table
-from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.options import FileSettings
+from fedgraph.data.own import Name, OwnData, place_of, title_of
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
 from fedgraph.data.tables.options import TableSettings
@@ -25,7 +24,7 @@ from fedgraph.support.errors import DataError
 _BUNDLED_LABEL = "label"
 
 
-class TableColumnSettings(SharedSampleSettings):
+class TableColumnSettings(SharedSampleSettings, FileSettings):
     """The table ``[data]`` with ``set = "table-columns"``: classification only, of a file or of a bundled table.
 
     Rows without a label are new samples. A client lacks a row if all its cells in it are missing.
@@ -36,9 +35,6 @@ class TableColumnSettings(SharedSampleSettings):
                      data folder. Not needed where every node has a file of its own (node config ``data``) with the
                      key, the label and the columns of its clients.
     bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
-    columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
-                     Where it is not the comma, numbers may have decimal commas.
     label          : the column to predict.
     key_column     : the column that identifies the samples, the same for all clients; by default they are numbered by
                      row.
@@ -46,7 +42,6 @@ class TableColumnSettings(SharedSampleSettings):
                      columns of a node's own file belong to the one client that the node names.
     num_owners     : instead of owners, divide the columns in order among this many clients, ``owner-0`` and so on.
     first_rows     : use at most this many rows from the beginning.
-    missing        : texts that mark a missing value. A missing category is all zeros.
     categories     : the values of categorical columns, including the label; by default those found in the file. Nodes
                      with files of their own must agree on a list. A numeric column listed here becomes categorical.
     max_categories : most values a one-hot column may have.
@@ -55,15 +50,12 @@ class TableColumnSettings(SharedSampleSettings):
     set: Literal["table-columns"] = "table-columns"
     path: str | None = None
     bundled: Literal["iris", "wine", "breast-cancer"] | None = None
-    columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    label: str = _BUNDLED_LABEL
-    key_column: str | None = None
-    owners: dict[str, tuple[str, ...]] | None = None
+    label: Name = _BUNDLED_LABEL
+    key_column: Name | None = None
+    owners: dict[Name, tuple[Name, ...]] | None = None
     num_owners: PositiveInt | None = None
     first_rows: PositiveInt | None = None
-    missing: tuple[str, ...] = ("", "?", "NA", "nan")
-    categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    categories: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     max_categories: PositiveInt = 200
 
     @model_validator(mode="after")
@@ -160,11 +152,10 @@ class TableColumnSource(SharedSampleSource):
         if settings.bundled is not None:
             table = bundled_table(settings.bundled)
         else:
-            path = place_of(settings.path, self.data_dir, self.own)
-            table = read_table(path, settings.columns, settings.missing, settings.delimiter)
-        if settings.first_rows is None:
+            table = settings.read(place_of(settings.path, self.data_dir, self.own))
+        if settings.first_rows is None or settings.first_rows >= table.num_rows:
             return table
-        return Table({name: column[: settings.first_rows] for name, column in table.columns.items()}, table.where)
+        return table.part(np.arange(settings.first_rows))
 
     def _check_no_patterns(self, names: Sequence[str]) -> None:
         """Raise DataError for what looks like a pattern of names and is no column."""
@@ -197,10 +188,7 @@ def _row_keys(table: Table, key_column: str | None) -> tuple[str, ...]:
     if key_column is None:
         digits = max(6, len(str(table.num_rows)))
         return tuple(f"row-{number:0{digits}d}" for number in range(table.num_rows))
-    try:
-        keys = pc.cast(table.column(key_column), pa.string()).to_pylist()
-    except pa.ArrowNotImplementedError:
-        raise DataError(f"column '{key_column}' of {table.where} cannot be keys: use numbers or text") from None
+    keys = table.texts(key_column).to_pylist()
     if None in keys:
         raise DataError(f"row {keys.index(None) + 1} of {table.where} has no key in column '{key_column}'")
     return tuple(keys)

@@ -15,6 +15,7 @@ from fedgraph.data.preprocessing import Preprocessing
 from fedgraph.data.series.cold_start import check_cold_steps, cold_clients
 from fedgraph.data.series.covariates import WeeklyProfile, seconds_of
 from fedgraph.data.series.files import SeriesTable
+from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.scaling import measured, pooled, replace_known, reported, usable
 from fedgraph.data.series.window_form import (
     WindowForm,
@@ -69,8 +70,7 @@ def build_cohort(
     rows = select_names(table, names)
     everybody = clients_of(table, settings)
     cold = cold_clients(settings, everybody)
-    features = settings.features if settings.features is not None else tuple(range(len(table.features)))
-    _check_features(table, features, settings.target_feature)
+    features, forecast = features_of(table, settings)
     stops = _ends_of_parts(settings, steps)
     first_read = max(0, stops[0] - (settings.train_steps or steps))
     starts = [first_read, *stops[:-1]]
@@ -90,12 +90,12 @@ def build_cohort(
     step_minutes = resolve_step_minutes(table, settings)
     values = table.values[rows][:, :every, list(features)]
     valid = ~np.isnan(values)
-    if settings.missing is not None:
-        valid &= values != settings.missing
+    for number in settings.missing_numbers:
+        valid &= values != np.float32(number)
     valid[:, :first_read] = False
     if is_cold.any():
         valid[is_cold, :first_cold] = False
-    target = features.index(settings.target_feature)
+    target = features.index(forecast)
     silent = [names[int(row)] for row in np.flatnonzero(~valid[:, : stops[0], target].any(axis=1))]
     if silent:
         raise DataError(
@@ -159,6 +159,7 @@ def build_cohort(
     form = WindowForm(
         task=task, settings=WindowSettings(**of_windows), array=getattr(settings, "array", None),
         readings=labels[: len(features)], target=target, timed=seconds is not None,
+        choice=getattr(settings, "choice", Choice()), thousands=getattr(settings, "thousands", None),
     )  # fmt: skip
     return CohortData(
         tuple(names),
@@ -185,6 +186,12 @@ def check_later_parts(table: SeriesTable, settings: WindowSettings) -> None:
                 f"takes {math.ceil(length / share - 1e-6):,} time steps; or use shorter windows, a larger share, or a "
                 "share of 0 to do without"
             )
+
+
+def first_test_step(table: SeriesTable, settings: WindowSettings) -> int:
+    """Return the first step that test windows forecast."""
+    _, validated, end = _ends_of_parts(settings, num_steps(table, settings))
+    return min(validated + settings.input_steps, end)
 
 
 def _ends_of_parts(settings: WindowSettings, steps: int) -> list[int]:
@@ -222,10 +229,26 @@ def num_steps(table: SeriesTable, settings: WindowSettings) -> int:
     return steps if settings.first_steps is None else min(steps, settings.first_steps)
 
 
-def _check_features(table: SeriesTable, features: Sequence[int], target: int) -> None:
+def features_of(table: SeriesTable, settings: WindowSettings) -> tuple[tuple[int, ...], int]:
+    """Return the features that are used, and the one that is forecast, as they are counted in the table.
+
+    Raises
+    ------
+    DataError
+        For features that the table does not have, and where the one that is forecast is not among those used.
+    """
     known = len(table.features)
-    unknown = [feature for feature in (*features, target) if not 0 <= feature < known]
-    if unknown:
-        raise DataError(f"no feature {unknown[0]}; the file has {known}, counted from 0: {', '.join(table.features)}")
-    if target not in features:
-        raise DataError(f"`target-feature` {target} must be one of `features` {list(features)}")
+    every = tuple(range(known)) if settings.features is None else settings.features
+    target = settings.target if settings.target is not None else settings.target_feature or 0
+
+    def place(feature: int | str) -> int:
+        found = table.features.index(feature) if feature in table.features else feature
+        if not isinstance(found, int) or not 0 <= found < known:
+            raise DataError(f"no feature {feature}; the file has {known}, counted from 0: {', '.join(table.features)}")
+        return found
+
+    features, forecast = tuple(map(place, every)), place(target)
+    if forecast not in features:
+        key = "target" if settings.target is not None else "target-feature"
+        raise DataError(f"`{key}` {target} must be one of `features` {list(every)}")
+    return features, forecast

@@ -15,8 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedgraph.data.own import LOOKED_FOR
-from fedgraph.data.series.column_files import read_column_file, times_of
-from fedgraph.data.series.times import MissingSteps, missing_steps
+from fedgraph.data.series.column_files import AS_IT_IS, Reading, read_column_file
+from fedgraph.data.series.stamps import times_of
+from fedgraph.data.series.times import MissingSteps, missing_steps, usual_step
 from fedgraph.support.errors import DataError
 
 KNOWN_ARRAYS = ("speed", "flow", "data", "values", "series", "df")
@@ -36,6 +37,9 @@ class SeriesTable:
     features : one name per feature.
     groups   : a word per client, or None when the file does not say.
     missing  : steps that the file has no row for; None where there are none.
+    by       : the column that tells clients, in a file with a row for each time and client; else empty.
+    rows     : int64 ``[time, 2]``, the first row of such a file of each step, from 1, and its client's position.
+    notes    : what people should know of the file.
     """
 
     names: tuple[str, ...]
@@ -44,6 +48,9 @@ class SeriesTable:
     features: tuple[str, ...] = ("value",)
     groups: tuple[str, ...] | None = None
     missing: MissingSteps | None = None
+    by: str = ""
+    rows: NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
@@ -64,7 +71,7 @@ class SeriesTable:
         """The usual time between two steps in minutes; 0 when unknown."""
         if self.times is None or len(self.times) < 2:
             return 0.0
-        return float(np.median(np.diff(self.times).astype("timedelta64[s]").astype(np.int64))) / 60.0
+        return usual_step(np.diff(self.times).astype("timedelta64[s]").astype(np.int64)) / 60.0
 
     def with_every_step(self) -> SeriesTable:
         """The table with a row for each step from its first time to its last one, without readings where it had none.
@@ -72,13 +79,19 @@ class SeriesTable:
         So windows that span a gap have the length that they say, and their covariates the right time. A table without
         times is returned as it is. Raises DataError as :func:`fedgraph.data.series.times.missing_steps`.
         """
-        found = None if self.times is None or len(self.times) < 2 else missing_steps(self.times)
+        found = None if self.times is None or len(self.times) < 2 else missing_steps(self.times, self._row)
         if found is None:
             return self
         place, times, missing = found
         values = np.full((len(self.names), len(times), len(self.features)), np.nan, dtype=np.float32)
         values[:, place] = self.values
-        return replace(self, values=values, times=times, missing=missing)
+        return replace(self, values=values, times=times, missing=missing, rows=None)
+
+    def _row(self, step: int) -> str:
+        if self.rows is None:
+            return f"row {step + 1}"
+        row, client = self.rows[step].tolist()
+        return f"row {row} (client '{self.names[client]}')"
 
     def extended(self, steps: int, step_minutes: float) -> SeriesTable:
         """The table with so many steps behind its last, in which nothing was read."""
@@ -91,18 +104,23 @@ class SeriesTable:
         return replace(self, values=np.concatenate([self.values, nothing], axis=1), times=times)
 
 
-_tables: dict[tuple[str, int, int, str | None, tuple[str, ...] | None, bool], SeriesTable] = {}
+_tables: dict[tuple[object, ...], SeriesTable] = {}
 _lock = threading.Lock()
 
 
 def read_series(
-    path: Path, array: str | None = None, names: Sequence[str] | None = None, every_step: bool = False
+    path: Path,
+    array: str | None = None,
+    names: Sequence[str] | None = None,
+    every_step: bool = False,
+    how: Reading = AS_IT_IS,
 ) -> SeriesTable:
     """The table in ``path``; read and converted once per process while the file does not change.
 
     Arrays are ``[time, clients]`` or ``[time, clients, features]``. ``array`` is the key inside an .npz or .h5 file,
-    ``names`` replaces the client names of the file. With ``every_step``, readings and times are checked, and steps that
-    the file has no row for are missing readings (:meth:`SeriesTable.with_every_step`).
+    ``names`` replaces the client names of the file, and ``how`` is how one of columns is read. With ``every_step``,
+    readings and times are checked, and steps that the file has no row for are missing readings
+    (:meth:`SeriesTable.with_every_step`).
 
     Raises
     ------
@@ -114,17 +132,18 @@ def read_series(
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); {LOOKED_FOR}") from None
     names = None if names is None else tuple(names)
-    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, names, every_step)
+    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, names, every_step, how)
     with _lock:
         if key not in _tables:
             try:
-                table = _read(path, array)
+                table = _read(path, array, how)
                 table = table if names is None else replace(table, names=names)
                 if every_step:
                     _check_finite(table)
                     table = table.with_every_step()
             except DataError as error:
-                raise DataError(f"{path}: {error}", error.quoted) from None
+                told = str(error)
+                raise DataError(told if str(path) in told else f"{path}: {told}", error.quoted) from None
             except (OSError, ValueError, KeyError, EOFError, pa.ArrowException) as error:
                 raise DataError(f"{path}: cannot be read as {path.suffix or 'a series'} ({error})") from None
             while len(_tables) >= _CACHE_SIZE:
@@ -142,14 +161,17 @@ def _check_finite(table: SeriesTable) -> None:
         )
 
 
-def _read(path: Path, array: str | None) -> SeriesTable:
+def _read(path: Path, array: str | None, how: Reading) -> SeriesTable:
     kind = path.name.lower()
     if kind.endswith(".npz"):
         return _read_npz(path, array)
     if kind.endswith((".csv", ".csv.gz", ".parquet")):
-        found = read_column_file(path)
+        found = read_column_file(path, how)
         values = np.ascontiguousarray(found.values.transpose(1, 0, 2))
-        return SeriesTable(tuple(found.names), values, found.times, found.features)
+        names = found.names or [path.name.partition(".")[0]]
+        return SeriesTable(
+            tuple(names), values, found.times, found.features, by=found.by, rows=found.rows, notes=found.notes
+        )
     if kind.endswith((".h5", ".hdf5")):
         with h5py.File(path, "r") as file:
             return _read_h5(file, array)

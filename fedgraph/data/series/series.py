@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedgraph.data.base import CohortData
-from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.columns.cells import Thousands
+from fedgraph.data.own import Name, OwnData, place_of, title_of, with_notes
 from fedgraph.data.series.cohort import (
     build_cohort,
     check_later_parts,
     clients_of,
+    features_of,
+    first_test_step,
     num_steps,
     select_names,
 )
 from fedgraph.data.series.cold_start import describe_cold
+from fedgraph.data.series.column_files import Reading
 from fedgraph.data.series.files import SeriesTable, read_series
+from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.window_form import resolve_step_minutes
 from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, quoted, some
 
 _STEP_WORDS = {5.0: "five-minute", 60.0: "hourly", 1440.0: "daily", 10080.0: "weekly"}
 
@@ -30,10 +38,16 @@ _STEP_WORDS = {5.0: "five-minute", 60.0: "hourly", 1440.0: "daily", 10080.0: "we
 class SeriesSettings(WindowSettings):
     """The table ``[data]`` with ``set = "series"``: a file of series of your own.
 
-    path   : the file: a column for each client, or a row for each time and client; looked for beside the experiment, in
+    path   : the file: a column for each client, or a row for each time and client, or, with ``target`` and no column of
+             clients, columns of one client; looked for beside the experiment, in
              the current folder, and in the data folder. Not needed where every node has a file of its own (node config
              ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``, ``scales`` and
              ``cold_clients`` may name those of other nodes too.
+    client_column : the column that names the client of each row, in a file with a row for each time and client; by
+             default one that repeats its values, once for each time, and says so in its name.
+    time_column : the column of times, or those of date and time of day, or of year, month, day and so on.
+    thousands : what separates thousands in numbers of a file of columns: ``.``, ``,``, a blank or an apostrophe; empty:
+             nothing does.
     array  : key of the series inside an .npz or .h5 file; the only one, or one with a usual name, when not given.
     names  : client names that replace those of the file.
     groups : clients by group, e.g. ``{ north = ["a", "b"], south = ["c"] }``, so that results are given per group too;
@@ -44,10 +58,21 @@ class SeriesSettings(WindowSettings):
 
     set: Literal["series"] = "series"
     path: str | None = None
+    client_column: Name | None = None
+    time_column: Name | tuple[Name, ...] | None = None
+    thousands: Thousands | None = None
     array: str | None = None
-    names: tuple[str, ...] | None = None
-    groups: dict[str, tuple[str, ...]] | None = None
+    names: tuple[Name, ...] | None = None
+    groups: dict[Name, tuple[Name, ...]] | None = None
     graph: str | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """What is said of the columns of a file."""
+        features = tuple(name for name in self.features or () if isinstance(name, str))
+        named = self.time_column
+        times = () if named is None else named if isinstance(named, tuple) else (named,)
+        return Choice(self.client_column, times, self.target, features)
 
 
 class WindowedSource(ABC):
@@ -159,10 +184,37 @@ class SeriesSource(WindowedSource):
         self.title = title_of(settings.path, own)
         self.tells_times = own is None
         self.settings: SeriesSettings = settings
+        self.given = settings
         self.others_cold = False
         if own is not None:
             self.settings = _of_these(settings, self._file().names)
             self.others_cold = bool(settings.cold_clients) and not self.settings.cold_clients
+
+    def describe(self) -> str:
+        """What data this is, what is forecast and for whom, and what people should know of it."""
+        table, told = self.table(), super().describe()
+        if len(table.features) > 1 or table.by:
+            told += f", forecast: {table.features[features_of(table, self.settings)[1]]}"
+        told += f"; by client: {table.by}" if table.by else ""
+        return with_notes(told, (*table.notes, *self._about(table)))
+
+    def _about(self, table: SeriesTable) -> Iterator[str]:
+        """Yield whose target never changes, and who has none in the test part."""
+        names, target = self.client_names(), features_of(table, self.settings)[1]
+        values = table.values[select_names(table, names), : num_steps(table, self.settings), target]
+        for number in self.settings.missing_numbers:
+            values = np.where(values == np.float32(number), np.float32(np.nan), values)
+        there = ~np.isnan(values)
+        lowest, highest = np.where(there, values, np.inf).min(1), np.where(there, values, -np.inf).max(1)
+        zero, tested = (lowest == 0) & (highest == 0), there[:, first_test_step(table, self.settings) :]
+        cases: tuple[tuple[str, NDArray[np.bool_]], ...] = (
+            ("0 throughout, so that small errors pull means down", zero),
+            ("never changing, so that small errors pull means down", (lowest == highest) & ~zero),
+            ("without a reading in the test part, so that means are over the others", np.asarray(~tested.any(1))),
+        )
+        for words, which in cases:
+            if which.any() and tested.shape[1]:
+                yield f"{words}: {some([name for name, found in zip(names, which, strict=True) if found])}"
 
     def table(self) -> SeriesTable:
         """The table of the file."""
@@ -196,8 +248,20 @@ class SeriesSource(WindowedSource):
         return graph.reindex(self.client_names(), missing="error", extra="drop")
 
     def _file(self) -> SeriesTable:
-        place = place_of(self.settings.path, self.data_dir, self.own)
-        return read_series(place, self.settings.array, self.settings.names, every_step=True)
+        settings = self.given
+        only = settings.clients if settings.names is None else None
+        how = Reading(settings.choice, settings.missing_marks, settings.thousands, only, settings.without or ())
+        place = place_of(settings.path, self.data_dir, self.own)
+        table = read_series(place, settings.array, settings.names, every_step=True, how=how)
+        if table.by and len(table.features) > 1 and settings.target is None and settings.target_feature is None:
+            raise DataError(
+                f"{self.title}: it is not said which of the columns {quoted(table.features, 8)} is forecast: [data] "
+                f"target = \"{table.features[-1]}\", or another of them (clients are told by '{table.by}')"
+            )
+        if self.own is not None and settings.target is not None and not table.by and len(table.names) == 1:
+            # Its columns are features, and nothing in the file names the client.
+            table = replace(table, names=(self.own.only_client(),))
+        return table
 
 
 def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:

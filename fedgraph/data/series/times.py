@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,13 @@ _TOLERANCE = 0.25
 
 _MOST_STEPS = 10
 """Most steps between the first time and the last one, as a multiple of the rows."""
+
+
+_INEXACT = 0.05
+"""Share of a step by which the usual time between readings may be off where clocks are not exact."""
+
+_ROUND_STEPS = [*(1.0, 5.0, 10.0, 15.0, 20.0, 30.0), *(60.0 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30)),
+                *(3600.0 * hours for hours in (1, 2, 3, 4, 6, 8, 12)), 86_400.0, 604_800.0]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,20 @@ class MissingSteps:
     since: np.datetime64
 
 
+def usual_step(apart: NDArray[np.int64]) -> float:
+    """Return the usual one of some times between steps, in seconds: of clocks that are not exact, the round one."""
+    usual = float(np.median(apart))
+    if 2 * int((apart == usual).sum()) >= len(apart):
+        return usual
+    return next((step for step in _ROUND_STEPS if abs(usual - step) <= _INEXACT * step), usual)
+
+
+def _row(place: int) -> str:
+    return f"row {place + 1}"
+
+
 def missing_steps(
-    times: NDArray[np.datetime64],
+    times: NDArray[np.datetime64], row: Callable[[int], str] = _row
 ) -> tuple[NDArray[np.int64], NDArray[np.datetime64], MissingSteps] | None:
     """Find the steps from the first time to the last one that have no row.
 
@@ -39,6 +59,8 @@ def missing_steps(
     ----------
     times : array
         datetime64[s] ``[rows]``, two or more.
+    row : callable
+        Names the row of a time for messages.
 
     Returns
     -------
@@ -50,18 +72,20 @@ def missing_steps(
     DataError
         For times that are missing, unsorted or repeated, and for those that are no regular steps.
     """
-    _check_order(times)
+    _check_order(times, row)
     seconds = times.astype("datetime64[s]").astype(np.int64)
     apart = np.diff(seconds)
-    usual = float(np.median(apart))
+    usual = usual_step(apart)
     steps = np.rint(apart / usual).astype(np.int64)
     odd = np.flatnonzero(np.abs(apart - steps * usual) > _TOLERANCE * usual)
     if len(odd):
-        row = int(odd[0]) + 1
+        first = int(odd[0]) + 1
+        shown = f", the first at {times[first]}"
         raise DataError(
-            f"row {row + 1} comes {_length(apart[row - 1])} after row {row}, but most rows are {_length(usual)} apart "
-            f"({len(odd):,} such rows): bring the readings to equal steps, for example by means over "
-            f"{_length(usual)}",
+            f"{row(first)} comes {_length(apart[first - 1])} after {row(first - 1)}, but most rows are "
+            f"{_length(usual)} apart ({len(odd):,} such rows{shown}): correct or leave out readings between steps, or "
+            f"bring all to equal steps, for example by means over {_length(usual)}",
+            quoted=shown,
         )
     place = np.concatenate([[0], np.cumsum(steps)])
     every, longest = int(place[-1]) + 1, int(steps.argmax())
@@ -79,9 +103,9 @@ def missing_steps(
     return place, filled, MissingSteps(every - len(times), int(steps[longest]) - 1, times[longest])
 
 
-def _check_order(times: NDArray[np.datetime64]) -> None:
+def _check_order(times: NDArray[np.datetime64], row_of: Callable[[int], str]) -> None:
     if np.isnat(times).any():
-        raise DataError(f"row {int(np.isnat(times).argmax()) + 1} has no time: fill it in, or leave the row out")
+        raise DataError(f"{row_of(int(np.isnat(times).argmax()))} has no time: fill it in, or leave the row out")
     wrong = np.flatnonzero(times[1:] <= times[:-1])
     if not len(wrong):
         return
@@ -93,8 +117,8 @@ def _check_order(times: NDArray[np.datetime64]) -> None:
         )
     raise DataError(
         f"rows {row} and {row + 1} have the same time, {times[row]} ({len(np.unique(times)):,} different times in "
-        f"{len(times):,} rows): keep one row for each time. If there is a row for each time and client, name the "
-        "columns time, client and value; if a local clock went back by an hour, write times in UTC",
+        f"{len(times):,} rows): keep one row for each time. If there is a row for each time and client, say which "
+        "column names the client, [data] client-column; if a local clock went back by an hour, write times in UTC",
         quoted=str(times[row]),
     )
 
@@ -105,3 +129,87 @@ def _length(seconds: float) -> str:
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:g} {name}"
     return f"{seconds:g} seconds"
+
+
+def joined_steps(
+    times: NDArray[np.datetime64], client: NDArray[np.int64], names: Sequence[str]
+) -> NDArray[np.datetime64]:
+    """Round times of several clients that are within a quarter of a step of each other to one time.
+
+    Parameters
+    ----------
+    times : array
+        datetime64[s] of each row, ``[rows]``.
+    client : array
+        The client of each row, ``[rows]``.
+    names : sequence of str
+        Of the clients.
+
+    Returns
+    -------
+    array
+        ``[rows]``; as they are where clients are never read shortly after each other.
+
+    Raises
+    ------
+    DataError
+        Where clients are read in the same steps, but between each other's.
+    """
+    seconds = times.astype("datetime64[s]").astype(np.int64)
+    order = np.lexsort((seconds, client))
+    sorted_client = client[order]
+    apart, same = np.diff(seconds[order]), np.diff(sorted_client) == 0
+    own = {int(code): apart[same & (sorted_client[1:] == code)] for code in np.unique(client)}
+    steps = {code: usual_step(gaps) for code, gaps in own.items() if len(gaps)}
+    usual = min(steps.values(), default=0.0)
+    if len(steps) < 2 or usual <= 1:
+        return times
+    when = np.unique(seconds)
+    near = np.diff(when) < _TOLERANCE * usual
+    if near.any():
+        group = np.concatenate([[0], np.cumsum(~near)])
+        starts = np.flatnonzero(np.concatenate([[True], ~near]))
+        ends = np.append(starts[1:], len(when)) - 1
+        middle = (when[starts] + when[ends]) // 2
+        step = np.rint(middle / usual) * usual
+        rounded = np.where(np.abs(middle - step) <= _TOLERANCE * usual, step, middle).astype(np.int64)
+        seconds = rounded[group[np.searchsorted(when, seconds)]]
+    _check_phases(seconds, client, names, steps, usual)
+    return seconds.astype("datetime64[s]")
+
+
+def _check_phases(
+    seconds: NDArray[np.int64], client: NDArray[np.int64], names: Sequence[str], steps: dict[int, float], usual: float
+) -> None:
+    """Raise DataError where two clients with the same step are read at times between each other's."""
+    firsts = {code: int(seconds[client == code].min()) for code, step in steps.items() if step == usual}
+    places = list(firsts)
+    for other in places[1:]:
+        off = (firsts[other] - firsts[places[0]]) % usual
+        if min(off, usual - off) > _TOLERANCE * usual:
+            one, two = (np.datetime64(firsts[code], "s") for code in (places[0], other))
+            shown = f" ({one} and {two})"
+            raise DataError(
+                f"clients '{names[places[0]]}' and '{names[other]}' are both read every {_length(usual)}, but "
+                f"{_length(min(off, usual - off))} apart{shown}: write for all of them when a step begins, or shift "
+                "the times of one",
+                quoted=shown,
+            )
+
+
+def regular(seconds: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+    """Return the times of steps, in seconds, without the small errors of clocks, so that those of others can be met.
+
+    They are equal steps from their usual beginning, to the nearest quarter of a step. Times that are no equal steps,
+    such as the first days of months, stay as they are.
+    """
+    if step < 4 or not len(seconds):
+        return seconds
+    place = np.rint((seconds - seconds[0]) / step)
+    late = seconds - seconds[0] - place * step
+    usual = np.median(late)
+    if (np.abs(late - usual) > _TOLERANCE * step).any():
+        return seconds
+    quarter = step / 4
+    begin = np.rint((seconds[0] + usual) / quarter) * quarter
+    return np.rint(begin + place * step).astype(np.int64)

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.base import CohortData
+from fedgraph.data.columns.cells import Thousands
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing
 from fedgraph.data.preprocessing.preprocessing import Scales
+from fedgraph.data.series.column_files import Reading
 from fedgraph.data.series.covariates import WeeklyProfile, covariates, seconds_of
 from fedgraph.data.series.files import SeriesTable, read_series
+from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.naive import readings_in_windows, times_ahead
 from fedgraph.data.series.scaling import Mask, Singles, measured, usable
 from fedgraph.data.series.windows import WindowSettings, WindowSplit, step_seconds
@@ -43,6 +46,10 @@ class WindowForm(Form):
         Which of them is forecast.
     timed : bool
         Whether the time of steps was known.
+    choice : Choice
+        What the settings say of the columns of a file.
+    thousands : str or None
+        What separates thousands in numbers of a file of columns.
     """
 
     settings: WindowSettings
@@ -50,6 +57,8 @@ class WindowForm(Form):
     readings: tuple[str, ...]
     target: int
     timed: bool
+    choice: Choice = Choice()
+    thousands: Thousands | None = None
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`; readings of steps to come may be there or not."""
@@ -61,7 +70,8 @@ class WindowForm(Form):
 
     def _read(self, place: Path, client: str | None) -> NewData:
         settings = self.settings
-        table = read_series(place, self.array, None, every_step=True)
+        how = Reading(self.choice, settings.missing_marks, self.thousands)
+        table = read_series(place, self.array, None, every_step=True, how=how)
         self._check_steps(table)
         names, rows = table.names, list(range(len(table.names)))
         if client is not None and client in names:
@@ -76,8 +86,8 @@ class WindowForm(Form):
         later = SeriesTable(names, values, table.times, self.readings, None, table.missing)
         later = later.extended(settings.output_steps, minutes)
         valid = ~np.isnan(later.values)
-        if settings.missing is not None:
-            valid &= later.values != settings.missing
+        for number in settings.missing_numbers:
+            valid &= later.values != number
         seconds = seconds_of(later, None, minutes, later.values.shape[1])
         if self.timed and settings.covariates and seconds is None:
             raise DataError("needs the times of its steps, from which the models forecast")

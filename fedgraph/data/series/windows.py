@@ -11,9 +11,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedgraph.data.base import Shares
+from fedgraph.data.columns.cells import Mark, is_number
+from fedgraph.data.own import Name
 from fedgraph.data.series.cold_start import ColdStartSettings
 from fedgraph.data.series.covariates import Covariate
 from fedgraph.data.series.scaling import Scale
+from fedgraph.data.series.times import regular
 from fedgraph.models import Batch
 from fedgraph.support.settings import Settings
 
@@ -21,7 +24,8 @@ from fedgraph.support.settings import Settings
 class WindowSettings(ColdStartSettings):
     """How series are cut into examples; shared by every data set of series.
 
-    missing        : a value that marks a missing reading, e.g. 0.0; NaN always does.
+    missing        : what marks a missing reading, e.g. 0.0, or a list of numbers and, for files of columns, texts; NaN,
+                     empty cells, and such as NA always do.
     input_steps    : steps a forecast is made from.
     output_steps   : steps that are forecast.
     stride         : steps between the starts of two examples.
@@ -39,15 +43,17 @@ class WindowSettings(ColdStartSettings):
                      steps ahead as are forecast. Each client's profile is fitted to its own training readings, and
                      never sent. With less than two days of them it is their mean.
     start          : time of the first step, where the file does not say.
-    features       : features to use, counted from 0 in the file; all when not given.
-    target_feature : the feature to forecast, counted from 0 in the file.
+    features       : features to use, by name or counted from 0 in the file; all when not given.
+    target         : name of the feature to forecast. A file of columns with several features must say it; elsewhere it
+                     is the first one.
+    target_feature : instead, its number, counted from 0 in the file.
     clients        : the clients to use; all when not given.
     without        : clients among them to leave out.
     first_steps    : use only so many time steps from the beginning.
     train_steps    : use only so many of the last steps of the training part; validation and test stay as they are.
     """
 
-    missing: float | None = None
+    missing: float | tuple[Mark, ...] | None = None
     input_steps: int = Field(12, ge=1)
     output_steps: int = Field(12, ge=1)
     stride: int = Field(1, ge=1)
@@ -58,12 +64,30 @@ class WindowSettings(ColdStartSettings):
     shares: Shares = (0.7, 0.2, 0.1)
     covariates: tuple[Covariate, ...] = ()
     start: datetime | None = None
-    features: tuple[int, ...] | None = None
-    target_feature: int = Field(0, ge=0)
-    clients: tuple[str, ...] | None = None
-    without: tuple[str, ...] | None = None
+    features: tuple[int | Name, ...] | None = None
+    target: Name | None = None
+    target_feature: int | None = Field(None, ge=0)
+    clients: tuple[Name, ...] | None = None
+    without: tuple[Name, ...] | None = None
     first_steps: int | None = Field(None, ge=1)
     train_steps: int | None = Field(None, ge=1)
+
+    @property
+    def missing_marks(self) -> tuple[str, ...]:
+        """What marks a missing reading, as text."""
+        given = self.missing
+        return () if given is None else given if isinstance(given, tuple) else (repr(given),)
+
+    @property
+    def missing_numbers(self) -> list[float]:
+        """The numbers that mark a missing reading."""
+        return [float(mark) for mark in self.missing_marks if is_number(mark)]
+
+    @model_validator(mode="after")
+    def _one_target(self) -> WindowSettings:
+        if self.target is not None and self.target_feature is not None:
+            raise ValueError("target and target-feature both say what is forecast: give one of them")
+        return self
 
     @model_validator(mode="after")
     def _scales_are_used(self) -> WindowSettings:
@@ -149,10 +173,14 @@ class WindowSplit:
     def starts(self) -> Tensor:
         """When each client's examples start, int64 ``[clients, examples]``, -1 behind a client's last one.
 
-        In seconds from some Monday's midnight, or from the first step where the time of steps is unknown.
+        In seconds from some Monday's midnight, without the small errors of clocks, or from the first step where the
+        time of steps is unknown.
         """
         steps, present = self.first_steps()
-        seconds = steps * self.step_seconds if self.times is None else self.times[steps]
+        if self.times is None:
+            seconds = steps * self.step_seconds
+        else:
+            seconds = torch.from_numpy(regular(self.times.cpu().numpy(), self.step_seconds))[steps]
         return seconds.masked_fill(~present, -1)
 
     def select(self, clients: slice | Tensor) -> WindowSplit:

@@ -1,16 +1,16 @@
 """Bayesian networks of categories from BIF files: a known truth from which to draw samples, for graph recovery.
 
-The part of the Bayesian Interchange Format that the bnlearn repository uses: variables with categories, and one table
-of probabilities per variable. https://www.bnlearn.com/bnrepository
+Variables with categories, and one table of probabilities per variable, as the bnlearn repository, pgmpy and JavaBayes
+write them (:mod:`fedgraph.data.tables.bif_text`). https://www.bnlearn.com/bnrepository
 """
 
 from __future__ import annotations
 
 import gzip
-import math
 import os
 import re
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.schema.schema import Feature, Schema
+from fedgraph.data.tables.bif_text import BifText, Block, Statement, entries, readings, unquoted
 from fedgraph.graph import FeatureGraph
 from fedgraph.support.errors import DataError, quoted
 
-_TOKEN = re.compile(r"[{}()\[\];,|]|[^\s{}()\[\];,|]+")
 _ROUNDING = 1e-3
 """Largest deviation from 1 of the sum of a row's probabilities, which are rounded in published networks."""
 
@@ -128,11 +128,19 @@ def read_bif(path: str | os.PathLike[str]) -> BayesianNetwork:
     path = Path(path)
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return parse_bif(content.decode("utf-8-sig"))
+        return parse_bif(_decoded(content))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _decoded(content: bytes) -> str:
+    """Return a text in UTF-8, or else in Latin-1, in which older programs write."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
 
 
 def parse_bif(text: str) -> BayesianNetwork:
@@ -141,130 +149,138 @@ def parse_bif(text: str) -> BayesianNetwork:
 
 
 class _Parser:
-    """Recursive descent parser."""
+    """Makes variables of the blocks of a file."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = [(found.group(), found.start()) for found in _TOKEN.finditer(text)]
-        self._at = 0
+        self._source = BifText(text)
         self._categories: dict[str, tuple[str, ...]] = {}
         self._variables: dict[str, Variable] = {}
 
     def network(self) -> BayesianNetwork:
-        self._expect("network")
-        self._word("the name of the network")
-        self._expect("{", "}")
-        while self._at < len(self._tokens):
-            if self._next_is("variable"):
-                self._variable()
-            else:
-                self._expect("probability")
-                self._probability()
+        blocks = list(self._source.blocks())
+        # Probabilities may stand before the variables that they are about.
+        for block in blocks:
+            if block.kind == "variable":
+                self._variable(block)
+        for block in blocks:
+            if block.kind == "probability":
+                self._probability(block)
         lacking = [name for name in self._categories if name not in self._variables]
         if lacking or not self._categories:
             raise DataError(f"no probabilities for {quoted(lacking)}" if lacking else "no variables")
         return BayesianNetwork({name: self._variables[name] for name in self._categories})
 
-    def _variable(self) -> None:
-        name = self._word("the name of a variable")
-        self._expect("{", "type", "discrete", "[")
-        count = self._word("the number of categories")
-        self._expect("]", "{")
-        categories = self._words("}", "a category")
-        self._expect(";", "}")
-        if str(len(categories)) != count or len(set(categories)) < len(categories):
-            raise self._error(f"'{name}' has {count} categories, listed are {', '.join(categories)}")
+    def _variable(self, block: Block) -> None:
+        name = unquoted(block.head)
+        found = [statement for statement in block.statements if re.match(r"type\b", statement.text)]
+        told = re.fullmatch(r"type\s+(\w+)\s*\[\s*(\d+)\s*\]\s*\{(.*)\}", found[0].text, re.DOTALL) if found else None
+        if told is None or told[1] != "discrete" or len(block.statements) > 1:
+            raise self._source.error(
+                block.at, f"'{name}' is to have categories: type discrete [2] {{ no, yes }}; nothing else is read"
+            )
+        count, ways = int(told[2]), readings(told[3])
+        fitting = [way for way in ways if len(way) == count and len(set(way)) == count]
+        if not fitting:
+            raise self._source.error(block.at, f"'{name}' has {count} categories, listed are {', '.join(ways[0])}")
         if name in self._categories:
-            raise self._error(f"'{name}' is there twice")
-        self._categories[name] = categories
+            raise self._source.error(block.at, f"'{name}' is there twice")
+        self._categories[name] = fitting[0]
 
-    def _probability(self) -> None:
-        self._expect("(")
-        name = self._known_variable()
-        parents: list[str] = []
-        if self._next_is("|"):
-            parents.append(self._known_variable())
-            while self._next_is(","):
-                parents.append(self._known_variable())
-            self._expect(")")
-        else:
-            self._expect(")")
+    def _probability(self, block: Block) -> None:
+        inside = re.fullmatch(r"\((.*)\)", block.head, re.DOTALL)
+        if inside is None:
+            raise self._source.error(block.at, f"'{block.head}' where '( name | parents )' belongs")
+        name, *parents = self._names(block, inside[1])
         if name in self._variables or len(set(parents)) < len(parents):
-            raise self._error(f"probabilities of '{name}', or a parent of it, are there twice")
-        self._expect("{")
-        rows: dict[tuple[str, ...], list[float]] = {}
-        while not self._next_is("}"):
-            if parents:
-                self._expect("(")
-                given = self._words(")", "a category of a parent")
-            else:
-                self._expect("table")
-                given = ()
-            if given in rows:
-                raise self._error(f"probabilities of '{name}' given {', '.join(given)} are there twice")
-            rows[given] = self._row(name)
-        known = [self._categories[parent] for parent in parents]
-        odd = [given for given in rows if len(given) != len(known) or not all(map(tuple.__contains__, known, given))]
-        if odd:
-            raise self._error(f"'{name}' has probabilities given ({', '.join(odd[0])}), which its parents cannot be")
-        if len(rows) != math.prod(map(len, known)):
-            lacking = next(given for given in product(*known) if given not in rows)
-            raise self._error(f"'{name}' has no probabilities given ({', '.join(lacking)})")
+            raise self._source.error(block.at, f"probabilities of '{name}', or a parent of it, are there twice")
+        known: list[Collection[str]] = [self._categories[parent] for parent in parents]
         shape = [len(self._categories[each]) for each in (*parents, name)]
+        rows: dict[tuple[str, ...], list[float]] = {}
+        default: list[float] | None = None
+        for statement in block.statements:
+            if re.match(r"table\b", statement.text):
+                rows |= self._table(name, known, statement)
+            elif re.match(r"default\b", statement.text) and parents:
+                default = self._row(name, statement.text.removeprefix("default"), statement)
+            else:
+                given, numbers = self._given(name, known, statement)
+                if given in rows:
+                    raise self._error(statement, f"probabilities of '{name}' given {', '.join(given)} are there twice")
+                rows[given] = self._row(name, numbers, statement)
+        lacking = [given for given in product(*known) if given not in rows]
+        if lacking and default is None:
+            end = Statement("", block.at)
+            raise self._error(end, f"'{name}' has no probabilities given ({', '.join(lacking[0])})")
+        rows |= {given: default for given in lacking if default is not None}
         table = torch.tensor([rows[given] for given in product(*known)], dtype=torch.float64).reshape(shape)
         self._variables[name] = Variable(self._categories[name], tuple(parents), table / table.sum(-1, keepdim=True))
 
-    def _row(self, name: str) -> list[float]:
-        words = self._words(";", "a probability")
-        try:
-            row = [float(word) for word in words]
-        except ValueError:
-            raise self._error(f"'{name}' has probabilities that are no numbers: {', '.join(words)}") from None
-        if len(row) != len(self._categories[name]) or not all(0 <= each <= 1 for each in row):
-            raise self._error(f"'{name}' has {len(self._categories[name])} probabilities in each row; got {row}")
-        if abs(sum(row) - 1) > _ROUNDING:
-            raise self._error(f"probabilities of '{name}' add up to {sum(row):g} in a row")
+    def _names(self, block: Block, text: str) -> list[str]:
+        """Return a variable and its parents; between them is a ``|``, or nothing but blanks."""
+        child, bar, rest = text.partition("|")
+        ways = [way for way in readings(rest if bar else text) if all(name in self._categories for name in way)]
+        parts = (ways or (readings(rest) if bar else [(unquoted(text),)]))[0]
+        names = [unquoted(child), *parts] if bar else list(parts)
+        unknown = [name for name in names if name not in self._categories]
+        if unknown:
+            raise self._source.error(block.at, f"there is no variable '{unknown[0]}'")
+        return names
+
+    def _given(self, name: str, known: list[Collection[str]], statement: Statement) -> tuple[tuple[str, ...], str]:
+        """Return the categories of the parents of a row, and the text of its probabilities."""
+        found = re.fullmatch(r"\((.*)\)([^)]*)", statement.text, re.DOTALL)
+        if found is None or not known:
+            wanted = "'(' or 'table'" if known else "'table'"
+            word = (statement.text.split() or [""])[0]
+            raise self._error(statement, f"'{word}' where {wanted} belongs")
+        given = entries(found[1], known)
+        if len(given) != len(known) or not all(part in of for part, of in zip(given, known, strict=True)):
+            raise self._error(
+                statement, f"'{name}' has probabilities given ({', '.join(given)}), which its parents cannot be"
+            )
+        return given, found[2]
+
+    def _table(
+        self, name: str, known: list[Collection[str]], statement: Statement
+    ) -> dict[tuple[str, ...], list[float]]:
+        """Return the rows of a flat table, in which the category of the variable itself changes last."""
+        text = statement.text.removeprefix("table")
+        if not known:
+            return {(): self._row(name, text, statement)}
+        own, combinations = len(self._categories[name]), list(product(*known))
+        numbers = self._numbers(name, text, statement)
+        if len(numbers) != own * len(combinations):
+            raise self._error(
+                statement, f"'{name}' has {own * len(combinations)} probabilities in its table; got {len(numbers)}"
+            )
+        rows = {given: numbers[place :: len(combinations)] for place, given in enumerate(combinations)}
+        for row in rows.values():
+            self._check(name, row, statement)
+        return rows
+
+    def _row(self, name: str, text: str, statement: Statement) -> list[float]:
+        row = self._numbers(name, text, statement)
+        if len(row) != len(self._categories[name]):
+            raise self._error(
+                statement, f"'{name}' has {len(self._categories[name])} probabilities in each row; got {row}"
+            )
+        self._check(name, row, statement)
         return row
 
-    def _known_variable(self) -> str:
-        name = self._word("the name of a variable")
-        if name not in self._categories:
-            raise self._error(f"there is no variable '{name}' before this line")
-        return name
+    def _numbers(self, name: str, text: str, statement: Statement) -> list[float]:
+        words = re.split(r"[\s,]+", text.strip())
+        try:
+            return [float(word) for word in words]
+        except ValueError:
+            raise self._error(
+                statement, f"'{name}' has probabilities that are no numbers: {', '.join(words)}"
+            ) from None
 
-    def _words(self, end: str, what: str) -> tuple[str, ...]:
-        """Read one or more words with commas between them, and the ``end``."""
-        words = [self._word(what)]
-        while self._next_is(","):
-            words.append(self._word(what))
-        self._expect(end)
-        return tuple(words)
+    def _check(self, name: str, row: list[float], statement: Statement) -> None:
+        if not all(0 <= each <= 1 for each in row):
+            raise self._error(statement, f"'{name}' has {len(row)} probabilities in each row, from 0 to 1; got {row}")
+        if abs(sum(row) - 1) > _ROUNDING:
+            raise self._error(statement, f"probabilities of '{name}' add up to {sum(row):g} in a row")
 
-    def _word(self, what: str) -> str:
-        token = self._take()
-        if token in "{}()[];,|":
-            raise self._error(f"'{token}' where {what} belongs")
-        return token
-
-    def _expect(self, *tokens: str) -> None:
-        for token in tokens:
-            found = self._take()
-            if found != token:
-                raise self._error(f"'{found}' where '{token}' belongs")
-
-    def _next_is(self, token: str) -> bool:
-        if self._at < len(self._tokens) and self._tokens[self._at][0] == token:
-            self._at += 1
-            return True
-        return False
-
-    def _take(self) -> str:
-        if self._at == len(self._tokens):
-            raise DataError("the text ends too early")
-        self._at += 1
-        return self._tokens[self._at - 1][0]
-
-    def _error(self, problem: str) -> DataError:
-        """Return an error at the line of the token that was read last."""
-        line = self._text.count("\n", 0, self._tokens[self._at - 1][1]) + 1
-        return DataError(f"line {line}: {problem}")
+    def _error(self, statement: Statement, problem: str) -> DataError:
+        return self._source.error(statement.at, problem)

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.columns import as_category, read_column
 from fedgraph.data.columns.files import Table
-from fedgraph.data.own import title_of
+from fedgraph.data.own import Name, composed, title_of
 from fedgraph.data.partition import client_names
 from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.client_tables import rows_of
@@ -32,7 +32,7 @@ from fedgraph.support.randomness import generator
 _EMPHASIS = 4.0
 """How much more often a row of a client's segment goes to it than another row."""
 
-Value = Annotated[str, BeforeValidator(lambda value: as_category(value))]
+Value = Annotated[str, BeforeValidator(lambda value: as_category(composed(str(value))))]
 
 
 class DealtTableSettings(ClientTableSettings):
@@ -56,12 +56,12 @@ class DealtTableSettings(ClientTableSettings):
     """
 
     path: str | None = None
-    clients: Annotated[int, Field(ge=1, le=100_000)] | tuple[str, ...] | None = None
-    client_column: str | None = None
-    segments: dict[str, dict[str, tuple[Value, ...]]] = Field(default_factory=dict)
+    clients: Annotated[int, Field(ge=1, le=100_000)] | tuple[Name, ...] | None = None
+    client_column: Name | None = None
+    segments: dict[Name, dict[Name, tuple[Value, ...]]] = Field(default_factory=dict)
     public_share: float = Field(default=0.0, ge=0, lt=1)
-    stratify: tuple[str, ...] = ()
-    label: str | None = None
+    stratify: tuple[Name, ...] = ()
+    label: Name | None = None
     test: Literal["own", "shared"] = "own"
 
     @model_validator(mode="after")
@@ -138,7 +138,7 @@ class DealtTableSource(TablesOfClients):
     @property
     def _file(self) -> TableFile:
         """How files of such rows are read."""
-        return TableFile(client_column=self.settings.client_column)
+        return TableFile.of(self.settings)
 
     def describe(self) -> str:
         """Describe the data, e.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""
@@ -189,7 +189,7 @@ class DealtTableSource(TablesOfClients):
         if settings.public_share:
             rows = np.setdiff1d(rows, self._public.numpy(), assume_unique=True)
         if settings.client_column is not None:
-            codes, owners = table.categories(settings.client_column)
+            codes, owners = table.names_in(settings.client_column)
             dealt = {owner: rows[codes[rows] == place] for place, owner in enumerate(owners)}
             return {owner: torch.from_numpy(own) for owner, own in dealt.items() if len(own)}
         names = self.client_names()

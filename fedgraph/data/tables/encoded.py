@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.data.columns.columns import has_fraction, is_number, read_column, some
+from fedgraph.data.columns.cells import is_number
+from fedgraph.data.columns.columns import alike_words, has_fraction, read_categories, read_column, some
 from fedgraph.data.columns.files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
 from fedgraph.data.shared_tests import set_aside
 from fedgraph.data.tables.options import TableSettings
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, similar
 
 Floats = NDArray[np.float64]
+
+_FEW_NUMBERS = 10
+"""Up to so many distinct numbers may be codes of categories."""
 
 
 class Encoded(NamedTuple):
     """Rows to divide: inputs ``[rows, features]`` with NaN for missing numbers, ``numeric`` ``[features]``.
 
     ``shared`` are the rows that all clients are tested on, which belong to none of them. ``alike`` are the settings
-    with which another table is encoded in the same way.
+    with which another table is encoded in the same way. ``notes`` say what people should know of the columns.
     """
 
     inputs: Floats
@@ -35,6 +39,7 @@ class Encoded(NamedTuple):
     clients: dict[str, Indices]
     shared: Indices
     alike: TableSettings
+    notes: tuple[str, ...]
 
 
 @lru_cache(maxsize=4)
@@ -52,7 +57,7 @@ def encode(table: Table, tested: Table | None, settings_json: str, own: OwnData 
     kept = np.isfinite(targets)
     owners: tuple[str, ...] = ()
     if settings.client_column is not None:
-        codes, owners = table.categories(settings.client_column)
+        codes, owners = table.names_in(settings.client_column)
         kept &= codes >= 0
     if not kept.any():
         raise DataError(f"{table.where} has no row with a label in column '{settings.label}' (and a client)")
@@ -80,7 +85,8 @@ def encode(table: Table, tested: Table | None, settings_json: str, own: OwnData 
             )
         parts = [whole[part] for part in partition(settings, labels[whole], settings.partition_seed)]
         clients = dict(zip(client_names(len(parts)), parts, strict=True))
-    return Encoded(inputs, features, numeric, targets, classes, clients, shared, alike)
+    notes = tuple(_notes(table, settings, clients))
+    return Encoded(inputs, features, numeric, targets, classes, clients, shared, alike, notes)
 
 
 def settings_alike(table: Table, settings: TableSettings) -> TableSettings:
@@ -89,7 +95,7 @@ def settings_alike(table: Table, settings: TableSettings) -> TableSettings:
     texts = [name for name in columns if name in settings.categories or _numbers(table, name) is None]
     if settings.task == "classification":
         texts.append(settings.label)
-    listed = {name: table.categories(name, settings.categories.get(name))[1] for name in texts}
+    listed = {name: read_categories(table, name, settings.categories.get(name))[1] for name in texts}
     return settings.model_copy(update={"features": columns, "categories": listed})
 
 
@@ -134,7 +140,7 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
             )
         return values, ()
     listed = settings.categories.get(settings.label)
-    codes, classes = table.categories(settings.label, listed)
+    codes, classes = read_categories(table, settings.label, listed)
     if listed is None and (len(classes) > settings.max_categories or any(map(has_fraction, classes))):
         raise DataError(
             f"column '{settings.label}' of {table.where} has {len(classes):,} different values, each of which would be "
@@ -167,7 +173,11 @@ def check_declared(table: Table, settings: TableSettings) -> None:
 def _features(table: Table, settings: TableSettings) -> Sequence[str]:
     """Return the columns to predict from."""
     reserved = (settings.label, settings.client_column)
-    chosen = settings.features or [name for name in table.names if name not in reserved]
+    for name in settings.drop:
+        if name not in table.names:
+            known = f"{similar([name], table.names)}; its columns: {', '.join(table.names)}"
+            raise DataError(f"[data] drop: {table.where} has no column '{name}'{known}")
+    chosen = settings.features or [name for name in table.names if name not in (*reserved, *settings.drop)]
     if not chosen or any(name in reserved for name in chosen):
         raise DataError(f"[data] features of {table.where} must be other columns than the label and client-column")
     return chosen
@@ -198,13 +208,38 @@ def encoded_inputs(
             names.append(name)
             numeric.append(True)
             continue
-        codes, listed = table.categories(name, settings.categories.get(name))
+        codes, listed = read_categories(table, name, settings.categories.get(name))
         if len(listed) > settings.max_categories:
             raise DataError(
                 f"column '{name}' of {table.where} has {len(listed):,} different values, too many for one-hot "
-                f"(max-categories = {settings.max_categories}): leave it out with features, or raise max-categories"
+                f"(max-categories = {settings.max_categories}): leave it out (drop), or raise max-categories"
             )
         blocks.append((codes[rows, None] == np.arange(len(listed))).astype(np.float64))
         names += [f"{name}={value}" for value in listed]
         numeric += [False] * len(listed)
     return np.concatenate(blocks, axis=1), tuple(names), np.array(numeric)
+
+
+def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Iterator[str]:
+    """Yield what people should know of columns that were read as something that they may not be meant for."""
+    if settings.client_column is not None and (pair := alike_words(list(clients))):
+        yield f"'{pair[0]}' and '{pair[1]}' are two clients"
+    columns = [*_features(table, settings), *([settings.label] if settings.task == "classification" else [])]
+    for name in columns:
+        declared = name in settings.categories
+        values = None if declared or name == settings.label else table.numbers(name)
+        if values is not None:
+            if _counts_rows(values):
+                yield f"'{name}' numbers the rows, and is a feature unless [data] drop leaves it out"
+            continue
+        texts = read_column(table, name).texts.to_pylist()
+        if pair := alike_words(texts):
+            yield f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories"
+        numbers = sum(map(is_number, texts))
+        if not declared and numbers < len(texts) < 2 * numbers and numbers > _FEW_NUMBERS:
+            yield f"'{name}' is categories, as {len(texts) - numbers} of its {len(texts)} values are no numbers"
+
+
+def _counts_rows(values: Floats) -> bool:
+    """Return whether numbers go up by one from row to row."""
+    return len(values) > _FEW_NUMBERS and bool((np.diff(values) == 1).all())

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fedgraph.data.columns.columns import Floats
 from fedgraph.data.columns.embeddings import feature_of
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.encoding import read_values
-from fedgraph.data.own import UNNAMED
+from fedgraph.data.own import UNNAMED, Name
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing
 from fedgraph.data.schema import Feature, Schema, SchemaSettings
 from fedgraph.data.schema.json import schema_as_json, schema_from_json
@@ -27,21 +28,20 @@ _VARIES = 1e-12
 """Deviation from which a number is scaled."""
 
 
-class TableFile(Settings):
+class TableFile(FileSettings):
     """How files with rows of clients are read.
 
     Attributes
     ----------
     client_column : column whose values name the clients.
-    columns       : names of the columns of a CSV file without a header.
-    delimiter     : separates the columns of a CSV file.
-    missing       : texts that mark a missing value.
     """
 
-    client_column: str | None = None
-    columns: tuple[str, ...] = ()
-    delimiter: str | None = None
-    missing: tuple[str, ...] = ("", "?", "NA", "nan")
+    client_column: Name | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> TableFile:
+        """Return what the settings of a data set say of its files."""
+        return cls(**{key: getattr(settings, key) for key in cls.model_fields if hasattr(settings, key)})
 
 
 class LabelledForm(Form):
@@ -113,7 +113,7 @@ class LabelledForm(Form):
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`; the label may be missing, and so may the column of clients."""
         file = self.file
-        table = read_table(place, file.columns, file.missing, file.delimiter)
+        table = file.read(place)
         schema, (label,) = self._schema, schema_from_json(self.label).features
         there = {feature_of(name, self.kinds.embeddings) for name in table.names}
         lacking(table, [name for name in schema.names if name not in there])

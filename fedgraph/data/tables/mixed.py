@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
-from fedgraph.data.tables.labelled_form import TableFile
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
 
-class MixedTableSettings(DealtTableSettings):
+class MixedTableSettings(DealtTableSettings, FileSettings):
     """The ``[data]`` table with ``set = "mixed-table"``.
 
     With ``{client}`` in the path there is a file for each client. A single file is divided among clients.
@@ -31,10 +31,6 @@ class MixedTableSettings(DealtTableSettings):
                      data folder. Not needed where every node has a file of its own (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; with
                      ``{client}`` in it, there is one for each of the clients that the node names.
-    columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
-                     Where it is not the comma, numbers may have decimal commas.
-    missing        : texts that mark a missing value.
     public         : a file of the same columns for everybody to see, instead of a part of the rows.
     limit          : number of rows of a single file that are used, drawn at random.
     gaps           : fraction of its cells that are made missing at random, to study missing values.
@@ -42,9 +38,6 @@ class MixedTableSettings(DealtTableSettings):
     """
 
     set: Literal["mixed-table"] = "mixed-table"
-    columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    missing: tuple[str, ...] = ("", "?", "NA", "nan")
     public: str | None = None
     limit: PositiveInt | None = None
     gaps: float = Field(default=0.0, ge=0, lt=1)
@@ -116,16 +109,6 @@ class MixedTableSource(DealtTableSource):
         public = self.settings.public
         return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
 
-    @property
-    def _file(self) -> TableFile:
-        settings = self.settings
-        return TableFile(
-            client_column=settings.client_column,
-            columns=settings.columns,
-            delimiter=settings.delimiter,
-            missing=settings.missing,
-        )
-
     def describe(self) -> str:
         """Describe the data, with a file for each client e.g. ``{client}.csv, 3 clients with a file each``."""
         title = title_of(self.settings.path, self.own)
@@ -163,5 +146,4 @@ class MixedTableSource(DealtTableSource):
         return table.with_columns(columns)
 
     def _read(self, path: Path) -> Table:
-        settings = self.settings
-        return read_table(path, settings.columns, settings.missing, settings.delimiter)
+        return self.settings.read(path)

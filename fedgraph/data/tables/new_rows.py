@@ -114,7 +114,7 @@ def rows_by_client(table: Table, column: str | None, client: str | None, unnamed
     """
     if column is None or column not in table.names:
         return {unnamed if client is None else client: np.arange(table.num_rows)}
-    codes, owners = table.categories(column)
+    codes, owners = table.names_in(column)
     found = {owner: np.flatnonzero(codes == place) for place, owner in enumerate(owners)}
     if client is None:
         return found

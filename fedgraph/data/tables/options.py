@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
+from fedgraph.data.columns.options import FileSettings
+from fedgraph.data.own import Name
 from fedgraph.data.partition import Method
 from fedgraph.data.shared_tests import SplitSettings
 
@@ -31,7 +33,7 @@ class BundledTableSettings(TableOptions):
     set: BundledName = "iris"
 
 
-class TableSettings(TableOptions):
+class TableSettings(TableOptions, FileSettings):
     """The ``[data]`` table of the user's own table.
 
     Attributes
@@ -40,17 +42,15 @@ class TableSettings(TableOptions):
                      data folder. Not needed where every node has a file of its own (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; and
                      ``categories`` must list all values.
-    columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
-                     Where it is not the comma, numbers may have decimal commas.
     test_path      : with ``test = "shared"``, a file with the same columns whose rows all clients are tested on; looked
                      for as ``path`` is. It needs no client column.
     label          : the column to predict; rows without it are left out.
     task           : ``classification``, or ``regression`` on a numeric label.
     client_column  : column whose values name the clients (the partition keys then have no effect); rows without it are
                      left out.
-    features       : columns to predict from; default all others. Numbers stay numbers, anything else is one-hot.
-    missing        : texts that mark a missing value. A missing number is 0 after scaling, a missing category all zeros.
+    features       : columns to predict from; default all others. Numbers stay numbers, anything else is one-hot. A
+                     missing number is 0 after scaling, a missing category all zeros.
+    drop           : columns that are left out of them, such as row numbers and names of persons.
     categories     : the values of categorical columns, including the label. By default those found in the file, which
                      all clients share; nodes with a file of their own must agree on a list. A numeric column that is
                      listed here is treated as categorical.
@@ -60,12 +60,17 @@ class TableSettings(TableOptions):
     set: Literal["table"] = "table"
     path: str | None = None
     test_path: str | None = None
-    columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    label: str
+    label: Name
     task: Literal["classification", "regression"] = "classification"
-    client_column: str | None = None
-    features: tuple[str, ...] | None = None
-    missing: tuple[str, ...] = ("", "?", "NA", "nan")
-    categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    client_column: Name | None = None
+    features: tuple[Name, ...] | None = None
+    drop: tuple[Name, ...] = ()
+    categories: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     max_categories: PositiveInt = 200
+
+    @model_validator(mode="after")
+    def _drops_what_is_no_feature(self) -> TableSettings:
+        kept = [name for name in self.drop if name in (self.features or ()) or name in (self.label, self.client_column)]
+        if kept:
+            raise ValueError(f"drop leaves out '{kept[0]}', which label, client-column or features name")
+        return self

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.data.columns.columns import Floats
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.columns import Floats, read_categories
+from fedgraph.data.columns.files import Table
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData
 from fedgraph.data.tables.encoded import encoded_targets, inputs_alike
@@ -36,7 +36,7 @@ class TableForm(Form):
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`; the label may be missing, and so may the column of clients."""
         settings = self.settings
-        table = read_table(place, settings.columns, settings.missing, settings.delimiter)
+        table = settings.read(place)
         columns = settings.features or ()
         lacking(table, columns)
         labelled = settings.label in table.names
@@ -67,7 +67,8 @@ class TableForm(Form):
         listed = self.settings.categories.get(name)
         if listed is None:
             return
-        unknown = [value for value in table.categories(name)[1] if value not in listed]
+        known_here = set(listed)
+        unknown = [value for value in read_categories(table, name)[1] if value not in known_here]
         if unknown:
             known = ", ".join(map(repr, listed[:8])) + (" ..." if len(listed) > 8 else "")
             raise DataError(

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.files import Table
 from fedgraph.data.examples import ExampleSplit, row_table
-from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.own import OwnData, place_of, title_of, with_notes
 from fedgraph.data.partition import Indices, describe, split
 from fedgraph.data.preprocessing import Preprocessing, stacked
 from fedgraph.data.shared_tests import shared_test_file
@@ -110,7 +110,8 @@ class TableSource:
         by_column = f"{len(data.clients)} clients by column '{settings.client_column}'"
         dealt = describe(settings) if self.own is None else "1 client"
         tested = [f"tested on the same {len(data.shared):,} rows"] if settings.test == "shared" else []
-        return ", ".join([*facts, by_column if settings.client_column else dealt, *tested])
+        told = ", ".join([*facts, by_column if settings.client_column else dealt, *tested])
+        return with_notes(told, (*self._table.notes, *data.notes))
 
     def _rows(self, name: str) -> Indices:
         clients = self._encoded.clients
@@ -132,8 +133,7 @@ class TableSource:
         return None if path is None else self._read(path)
 
     def _read(self, path: Path) -> Table:
-        settings = self.settings
-        return read_table(path, settings.columns, settings.missing, settings.delimiter)
+        return self.settings.read(path)
 
     @property
     def _encoded(self) -> Encoded:

@@ -16,7 +16,7 @@ from fedgraph.fusion.forecasting.fusion import (
 from fedgraph.fusion.forecasting.graph_network import GraphNetwork
 from fedgraph.fusion.forecasting.joint import JointForecastSettings, fit_joint
 from fedgraph.fusion.forecasting.model_file import FittedForecasts
-from fedgraph.fusion.forecasting.windows import OwnerWindows
+from fedgraph.fusion.forecasting.windows import OwnerWindows, shared_windows
 
 __all__ = [
     "FittedForecasts",
@@ -31,4 +31,5 @@ __all__ = [
     "fit_joint",
     "forecasts",
     "graph_weights",
+    "shared_windows",
 ]

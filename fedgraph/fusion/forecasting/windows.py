@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from fedgraph.support.errors import DataError, quoted
 
 
 @dataclass(frozen=True)
@@ -92,3 +95,38 @@ class OwnerWindows:
         found = values.new_zeros(*starts.shape, *values.shape[2:])
         found[owners, examples] = values[owners, torch.searchsorted(self.keys, starts[there])]
         return found
+
+
+def shared_windows(present: Tensor, names: Sequence[str]) -> str:
+    """Say how many windows clients share: only in these does anybody learn from others.
+
+    Parameters
+    ----------
+    present : Tensor
+        Bool ``[clients, windows]``: who has a window that starts at that time.
+    names : sequence of str
+        Of the clients.
+
+    Returns
+    -------
+    str
+        In words.
+
+    Raises
+    ------
+    DataError
+        Where there are several clients, and no window is that of two of them.
+    """
+    having = present.sum(0)
+    shared, of_all = int((having > 1).sum()), int((having == len(names)).sum())
+    if len(names) > 1 and not shared:
+        raise DataError(
+            f"no window of {quoted(names)} starts when one of another client does, so that nothing can be learned from "
+            "each other: let the times of all cover the same months, and stamp readings at the beginning of a step "
+            "everywhere (or at its end)"
+        )
+    if of_all == present.shape[1]:
+        return f"all {of_all:,} training windows are those of all clients"
+    alone = [name for name, row in zip(names, present, strict=True) if not bool((row & (having > 1)).any())]
+    lonely = f"; {quoted(alone)} {'shares' if len(alone) == 1 else 'share'} none" if alone else ""
+    return f"of {present.shape[1]:,} training windows clients share {shared:,}, and {of_all:,} are those of all{lonely}"

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -202,6 +203,50 @@ def test_distances_of_which_the_kernel_leaves_nothing(tmp_path):
         (tmp_path / name).write_text(f"{head}north,east,100\neast,south,50\nsouth,west,100\nwest,north,100\n")
         with pytest.raises(GraphError, match="no edge is left of 4 distances.*header from,to,weight"):
             read_graph(tmp_path / name)
+
+
+def villages(tmp_path, apart):
+    """Pairs of places, each pair close together, and these pairs far apart at all distances."""
+    names = [f"p{number}" for number in range(12)]
+    places = np.array([[40.0 * (number // 2) ** 2 + apart[number % 2 and number // 2], 0] for number in range(12)])
+    lines = ["from,to,distance"]
+    for one, first in zip(names, places, strict=True):
+        lines += [
+            f"{one},{other},{np.abs(first - second).sum():g}"
+            for other, second in zip(names, places, strict=True)
+            if one != other
+        ]
+    (tmp_path / "d.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path / "d.csv"
+
+
+def test_a_kernel_that_isolates_most_clients_is_an_error_with_two_ways_out(tmp_path):
+    path = villages(tmp_path, [1, 10, 12, 14, 16, 18])
+    with pytest.raises(
+        GraphError, match=r"sigma = 2 leaves .* edges .*, and 10 of 12 clients none: set a larger one"
+    ) as caught:
+        read_graph(path, sigma=2)
+    message = str(caught.value)
+    assert "or a lower cut than 0.1" in message
+    wider = float(re.search(r"such as ([\d.]+),", message)[1])
+    assert len(read_graph(path, sigma=wider).isolated) <= 2
+    assert len(read_graph(path, sigma=2, cut=1e-40).isolated) == 0
+
+
+def test_the_usual_kernel_never_isolates_most_clients(tmp_path):
+    rows = [
+        ("a", "b", 100.0),
+        ("c", "d", 99.0),
+        *((f"p{n}", f"q{n}", 100.0 + n / 50) for n in range(12)),
+        ("a", "c", 1.0),
+    ]
+    lines = [f"{one},{other},{distance}" for one, other, distance in rows]
+    (tmp_path / "d.csv").write_text("from,to,distance\n" + "\n".join(lines) + "\n")
+    notes: list[str] = []
+    graph = read_graph(tmp_path / "d.csv", directed=False, notes=notes)
+    assert len(graph.isolated) <= 2
+    assert notes[0].startswith("the usual sigma, the deviation of distances, leaves")
+    assert "sigma is" in notes[0]
 
 
 def test_square_tables(tmp_path):

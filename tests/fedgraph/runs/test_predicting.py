@@ -235,6 +235,56 @@ def test_a_sensor_that_the_run_does_not_know_is_on_the_scale_of_all_where_all_ha
         run.predict(apart)
 
 
+@pytest.mark.parametrize("kind", ["table", "mixed-table"])
+def test_new_rows_are_read_as_those_of_training(kind, tmp_path, run_experiment):
+    """Thousands, marks of missing values and names of clients are those that the settings say."""
+    frame = rows(count=200).assign(hospital=lambda each: each["hospital"].map({"mercy": "007", "county": "7"}))
+    frame["bill"] = (1000 + 20 * frame["age"]).round()
+    written = frame.assign(bill=frame["bill"].map("{:,.0f}".format), age=frame["age"].where(frame["age"] < 60, -9.0))
+    written.to_csv(tmp_path / "stays.csv", index=False)
+    tables = tables_of(tmp_path / "stays.csv", thousands=",", missing=["", "-9"])
+    tables["data"] |= {"set": kind}
+    if kind == "mixed-table":
+        tables["data"] |= {"public-share": 0.3}
+        del tables["data"]["task"]
+    run = fedgraph.load_run(run_experiment(tables).path)
+    found = run.predict(tmp_path / "stays.csv")
+    assert set(found["client"]) == {"007", "7"}
+    # What was -9 is missing, and predicted as such, not as an age below zero.
+    plain = written.assign(age=frame["age"].where(frame["age"] < 60), bill=written["bill"])
+    plain.to_csv(tmp_path / "empty.csv", index=False)
+    again = run.predict(tmp_path / "empty.csv")
+    assert np.allclose(found["predicted"], again["predicted"])
+    assert found["predicted"].max() < 30
+
+
+def test_new_series_are_read_as_those_of_training(tmp_path, run_experiment):
+    """The column of readings, that of clients and that of times are those that the settings say."""
+    random = np.random.default_rng(0)
+    times = pd.date_range("2024-01-01", periods=200, freq="h")
+    frame = pd.concat(
+        [
+            pd.DataFrame({
+                "row": np.arange(200), "depot": depot, "seen": times.strftime("%Y%m%d%H"),
+                "humidity": random.normal(900, 5, 200), "load": level + random.normal(0, 1, 200),
+            })
+            for depot, level in (("01", 20.0), ("1", 60.0))
+        ]
+    )  # fmt: skip
+    frame.loc[::17, "load"] = -99
+    frame.to_csv(tmp_path / "loads.csv", index=False)
+    tables = tables_of(tmp_path / "loads.csv")
+    tables["data"] = {
+        "set": "series", "path": str(tmp_path / "loads.csv"), "input-steps": 4, "output-steps": 2, "target": "load",
+        "client-column": "depot", "time-column": "seen", "missing": -99, "features": ["load"],
+    }  # fmt: skip
+    run = fedgraph.load_run(run_experiment(tables).path)
+    frame[frame["seen"] >= "2024010500"].to_csv(tmp_path / "later.csv", index=False)
+    mean = run.predict(tmp_path / "later.csv").groupby("client")["forecast"].mean()
+    assert mean.index.tolist() == ["01", "1"]
+    assert np.allclose(mean, [20, 60], atol=3)
+
+
 def test_images_in_a_folder_with_classes_and_without(tmp_path, run_experiment):
     from PIL import Image
 

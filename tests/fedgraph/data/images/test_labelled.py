@@ -66,14 +66,14 @@ def test_arrays_with_names_or_numbers_of_classes(tmp_path):
 def test_folders_that_cannot_be(folder):
     with pytest.raises(DataError, match="has the sub-folders 'owl', which .* does not list; it lists cat, dog"):
         read_labelled(folder, CLASSES[:2], (1, 4, 3))
-    with pytest.raises(DataError, match="holds no images: .png, .jpg or .jpeg files in sub-folders .* cat, dog, owl"):
+    with pytest.raises(DataError, match="holds no images: image files in sub-folders .* cat, dog, owl"):
         read_labelled(folder / "owl", CLASSES, (1, 4, 3))
     with pytest.raises(DataError, match="neither a folder .* nor an .npz file"):
         read_labelled(folder / "nowhere", CLASSES, (1, 4, 3))
-    deep = pixels(0).astype(np.uint16) * 200
-    Image.fromarray(deep).save(folder / "cat/deep.png")
-    with pytest.raises(DataError, match=r"deep.png has more than 8 bits for a colour"):
+    Image.fromarray(pixels(0).astype(np.float32) / 255).save(folder / "cat/deep.tif")
+    with pytest.raises(DataError, match=r"deep.tif has colours that are no whole numbers from 0 to 65,535"):
         read_labelled(folder, CLASSES, (1, 4, 3))
+    (folder / "cat/deep.tif").unlink()
     (folder / "cat/deep.png").write_bytes((folder / "owl/b.png").read_bytes()[:40])
     with pytest.raises(DataError, match=r"deep.png cannot be read as an image"):
         read_labelled(folder, CLASSES, (1, 4, 3))
@@ -95,3 +95,90 @@ def test_arrays_that_cannot_be(tmp_path, arrays, message):
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(DataError, match=message):
         read_labelled(tmp_path / "x.npz", CLASSES, (1, 4, 3))
+
+
+def save(folder, name, image):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+def test_images_of_all_kinds_and_in_deeper_folders(tmp_path):
+    grey = pixels(3)
+    for name in ("cat/a.bmp", "cat/b.tif", "cat/c.TIFF", "cat/d.png", "cat/2021/march/e.gif", "cat/f.webp"):
+        options = {"lossless": True} if name.endswith("webp") else {}
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(grey).save(tmp_path / name, **options)
+    deep = grey.astype(np.uint16) * 257
+    save(tmp_path, "dog/deep.png", Image.fromarray(deep))
+    save(tmp_path, "dog/deep.tif", Image.fromarray(deep))
+    Image.fromarray(grey).save(tmp_path / "dog/frames.tif", save_all=True, append_images=[Image.fromarray(255 - grey)])
+    found = read_labelled(tmp_path, CLASSES, (1, 4, 3))
+    assert found.labels.tolist() == [0] * 6 + [1] * 3
+    np.testing.assert_array_equal(found.pixels[:, 0], [grey] * 9)
+    assert found.notes == (
+        "2 images have 16 bits for a colour, of which the upper 8 are used",
+        "1 images have several frames, of which the first is used",
+    )
+
+
+def test_palettes_and_transparent_parts_on_a_stated_ground(tmp_path):
+    colours = pixels(4, (4, 3, 3))
+    palette = Image.fromarray(colours).quantize(12)
+    save(tmp_path, "cat/a.png", palette)
+    exact = np.asarray(palette.convert("RGB"))
+    half = np.dstack([colours, np.full((4, 3), 255, np.uint8)])
+    half[:2, :, 3] = 0  # what is behind it would be shown
+    save(tmp_path, "cat/b.png", Image.fromarray(half))
+    save(tmp_path, "cat/c.png", Image.fromarray(np.dstack([colours, np.full((4, 3), 255, np.uint8)])))
+    for ground, value in (("white", 255), ("black", 0)):
+        found = read_labelled(tmp_path, CLASSES, (3, 4, 3), ground)
+        np.testing.assert_array_equal(found.pixels[0].transpose(1, 2, 0), exact)
+        assert (found.pixels[1][:, :2] == value).all()
+        np.testing.assert_array_equal(found.pixels[1][:, 2:].transpose(1, 2, 0), colours[2:])
+        np.testing.assert_array_equal(found.pixels[2].transpose(1, 2, 0), colours)
+        assert found.notes == (f"1 images have transparent parts, and are on {ground} ground",)
+
+
+def test_what_is_left_out_is_counted_and_a_class_without_an_image_is_an_error(folder):
+    (folder / "cat/deep").mkdir()
+    (folder / "cat/deep/x.dcm").write_bytes(b"x")
+    (folder / "cat/Thumbs.db").write_bytes(b"x")
+    (folder / "cat/.ipynb_checkpoints").mkdir()
+    (folder / "cat/.ipynb_checkpoints/z.png").write_bytes(b"x")
+    notes = read_labelled(folder, CLASSES, (1, 4, 3)).notes
+    assert notes == ("2 files are no images and were left out (1 .txt in 'cat', 1 .dcm in 'cat')",)
+    with pytest.raises(DataError, match="there is no image of class 'dog'"):
+        read_labelled(folder, CLASSES, (1, 4, 3), every_class=True)
+    (folder / "dog").mkdir()
+    assert read_labelled(folder, CLASSES, (1, 4, 3)).notes == notes
+    for name in ("a.dcm", "b.dcm", "c.nii"):
+        (folder / "dog" / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"class 'dog' has files, and none of them is an image .* \(2 \.dcm, 1 \.nii\)"):
+        read_labelled(folder, CLASSES, (1, 4, 3))
+
+
+def test_a_folder_for_each_site(tmp_path):
+    for place, site in enumerate(("mercy", "county")):
+        for label, name in enumerate(("cat", "owl")):
+            for number in range(2 + place):
+                save(
+                    tmp_path, f"{site}/{name}/{number}.png", Image.fromarray(pixels(10 * place + label + 100 * number))
+                )
+    found = read_labelled(tmp_path, CLASSES, (1, 4, 3))
+    assert found.sites == ("county", "mercy")
+    assert found.labels.tolist() == [0] * 5 + [2] * 5
+    assert found.site is not None
+    assert found.site.tolist() == [0, 0, 0, 1, 1] * 2
+    np.testing.assert_array_equal(found.pixels[3, 0], pixels(0))
+    np.testing.assert_array_equal(found.pixels[5, 0], pixels(11))
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(DataError, match="has the sub-folders .*'county', 'mercy'.* a folder for each site"):
+        read_labelled(tmp_path, CLASSES, (1, 4, 3))
+
+
+def test_names_with_accents_apart_are_the_same_names(tmp_path):
+    save(tmp_path, "Gro\u0308sse/a.png", Image.fromarray(pixels(0)))
+    save(tmp_path, "klein/a.png", Image.fromarray(pixels(1)))
+    for classes in (("Gr\u00f6sse", "klein"), ("Gro\u0308sse", "klein")):
+        assert read_labelled(tmp_path, classes, (1, 4, 3)).labels.tolist() == [0, 1]

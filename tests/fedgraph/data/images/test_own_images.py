@@ -116,3 +116,29 @@ def test_all_clients_are_tested_on_images_of_another_file(folder):
 def test_settings_that_cannot_be(changes, message):
     with pytest.raises(ExperimentError, match=message):
         parse_data({**TABLE, **changes})
+
+
+def test_folders_of_sites_are_the_clients(tmp_path):
+    """Whose images have an even value are those of one site; no partition deals them out."""
+    from PIL import Image
+
+    for place, site in enumerate(("north", "south")):
+        for label, name in enumerate(("a", "b")):
+            (tmp_path / "scans" / site / name).mkdir(parents=True)
+            for number in range(10):
+                value = 2 * (10 * label + number) + place
+                path = tmp_path / "scans" / site / name / f"{number}.tif"
+                Image.fromarray(np.full((4, 4), value, np.uint8)).save(path)
+    (tmp_path / "scans/north/a/notes.txt").write_text("x")
+    table = {"set": "images", "path": "scans", "classes": ["a", "b"], "size": 4, "channels": 1, "clients": 5}
+    source = open_source(parse_data(table), tmp_path)
+    assert source.client_names() == ["north", "south"]
+    told = source.describe()
+    assert "40 images 4x4 of 2 classes, 2 clients, the folders of sites" in told
+    assert told.endswith("; 1 files are no images and were left out (1 .txt in 'a')")
+    data = source.load(["south", "north"])
+    for row, odd in ((0, 1), (1, 0)):
+        for split in data.splits.values():
+            held = split.inputs[split.rows[row][split.rows[row] >= 0]]
+            assert (held[:, 0, 0, 0] % 2 == odd).all()
+    assert sum(int(split.num_examples.sum()) for split in data.splits.values()) == 40

@@ -102,3 +102,30 @@ def test_the_description_of_a_nodes_own_file_does_not_tell_when_it_was_off(tmp_p
     path = write(tmp_path, [*range(10), *range(13, 40)])
     own = SeriesSource(parse(SeriesSettings, WINDOWS, "[data]"), tmp_path, OwnData(path, ("a",)))
     assert own.describe().endswith("3 of 40 steps missing in the file and masked (longest gap 3 steps)")
+
+
+@pytest.mark.parametrize("late", [0, 60, -60, 400])
+def test_windows_start_alike_at_sites_whose_clocks_differ_a_little(tmp_path, late):
+    """Stamps at :59 or in part late are those of the hour; those half a step off are others."""
+
+    def starts(name, times):
+        lines = [f"{time},{step % 7}" for step, time in enumerate(times)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["time,a", *lines]) + "\n")
+        data = source(tmp_path, path=f"{name}.csv").load(["a"])
+        return data.splits["train"].starts()
+
+    hours = START + np.arange(60) * np.timedelta64(3600, "s")
+    exact = starts("exact", hours)
+    some = hours.copy()
+    some[20:40] += np.timedelta64(late, "s")
+    assert torch.equal(starts("some", some), exact)
+    assert torch.equal(starts("all", hours + np.timedelta64(late, "s")), exact)
+    assert not torch.isin(starts("half", hours + np.timedelta64(1800, "s")), exact).any()
+
+
+def test_first_days_of_months_start_where_they_are(tmp_path):
+    months = np.arange("2015-01", "2020-01", dtype="datetime64[M]").astype("datetime64[s]")
+    (tmp_path / "m.csv").write_text("\n".join(["time,a", *(f"{time},{place}" for place, time in enumerate(months))]))
+    windows = source(tmp_path, path="m.csv").load(["a"]).splits["train"]
+    seconds = months.astype(np.int64) - 4 * 86_400
+    assert windows.starts()[0].tolist() == seconds[: len(windows.starts()[0])].tolist()

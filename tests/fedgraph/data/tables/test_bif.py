@@ -1,4 +1,5 @@
 import gzip
+import re
 from itertools import product
 
 import numpy as np
@@ -81,14 +82,14 @@ def test_samples_have_the_joint_distribution():
         (HEAD, "no variables"),
         ("graph tiny { }", "line 1: 'graph' where 'network' belongs"),
         (HEAD + RAIN, "no probabilities for 'rain'"),
-        (HEAD + RAIN + RAIN, "line 8: 'rain' is there twice"),
+        (HEAD + RAIN + RAIN, "line 6: 'rain' is there twice"),
         (HEAD + RAIN + P_RAIN + P_RAIN, "line 9: probabilities of 'rain', or a parent of it, are there twice"),
-        (HEAD + RAIN + COLD + P_COLD + "probability ( rain | cold, cold ) {", "there twice"),
+        (HEAD + RAIN + COLD + P_COLD + "probability ( rain | cold, cold ) {}", "there twice"),
         (HEAD + P_RAIN, "line 3: there is no variable 'rain'"),
         (HEAD + RAIN.replace("[ 2 ]", "[ 3 ]"), "'rain' has 3 categories, listed are yes, no"),
         (HEAD + RAIN.replace("no", "yes"), "'rain' has 2 categories"),
-        (HEAD + RAIN.replace(",", ""), "line 4: 'no' where '}' belongs"),
-        (HEAD + RAIN.replace("discrete", "continuous"), "'continuous' where 'discrete' belongs"),
+        (HEAD + RAIN.replace("yes, no", "yes, no, so"), "'rain' has 2 categories, listed are yes, no, so"),
+        (HEAD + RAIN.replace("discrete", "continuous"), "line 3: 'rain' is to have categories: type discrete"),
         (HEAD + RAIN.replace("rain", "{"), "'{' where the name of a variable belongs"),
         (HEAD + RAIN + P_RAIN[:-4], "ends too early"),
         (HEAD + RAIN + P_RAIN.replace("0.75", "0.74"), "line 7: probabilities of 'rain' add up to 0.99"),
@@ -101,7 +102,7 @@ def test_samples_have_the_joint_distribution():
         (TINY.replace("(no, <0)", "(yes, <0)"), r"given yes, <0 are there twice"),
         (TINY.replace("(no, <0)", "(maybe, <0)"), r"given \(maybe, <0\), which its parents cannot be"),
         (TINY.replace("(no, <0)", "(no)"), r"given \(no\), which its parents cannot be"),
-        (TINY.replace("  (yes, <0)", "  table"), r"'table' where '\(' belongs"),
+        (TINY.replace("  (yes, <0)", "  table"), "'road' has 12 probabilities in its table; got 3"),
         (
             HEAD
             + RAIN
@@ -157,3 +158,88 @@ def test_published_networks(data_dir, name, variables, edges, moral_edges):
     sizes = [len(variable.categories) for variable in network.variables.values()]
     assert bool((rows >= 0).all())
     assert bool((rows < torch.tensor(sizes)).all())
+
+
+PLAIN = HEAD + RAIN + ROAD + P_RAIN + "probability ( road | rain ) {\n (yes) 0.1, 0.6, 0.3;\n (no) 0.7, 0.2, 0.1;\n}\n"
+
+
+def same(text, rename=lambda name: name):
+    """That a text is the same network as ``PLAIN``, with other names."""
+    found, plain = parse_bif(text), parse_bif(PLAIN)
+    assert list(found.variables) == [rename(name) for name in plain.variables]
+    for name, variable in plain.variables.items():
+        other = found.variables[rename(name)]
+        assert other.categories == tuple(map(rename, variable.categories))
+        assert other.parents == tuple(map(rename, variable.parents))
+        torch.testing.assert_close(other.probabilities, variable.probabilities)
+
+
+def test_properties_and_comments_are_skipped():
+    same(PLAIN.replace(";\n}", ';\n  property weight = None ;\n  property "position = (2; 3) }" ;\n}'))
+    commented = PLAIN.replace("variable rain {", "// variable snow {\nvariable rain { /* of\ntwo; } values */")
+    same(commented)
+    with pytest.raises(DataError, match="line 11: probabilities of 'rain' add up to 0.99"):
+        parse_bif(commented.replace("0.75", "0.74").replace("icy };\n}", "icy }; }"))
+
+
+@pytest.mark.parametrize("separator", [" ", ", ", "  \n"])
+def test_networks_as_javabayes_writes_them(separator):
+    text = HEAD.replace("tiny {", '"a net" { //3 variables\n\tproperty "credal-set" ;')
+    for name, values in (("rain", ("yes", "no")), ("road", ("dry", "wet", "icy"))):
+        listed = separator.join(f'"{value}"' for value in values)
+        text += f"variable  {name} {{ //values\n\ttype discrete[{len(values)}] {{ {listed} }};\n}}\n"
+    table = separator.join(["0.1", "0.7", "0.6", "0.2", "0.3", "0.1"])  # dry if yes, dry if no, wet if yes, ...
+    text += f"probability (  rain ) {{\n\ttable 0.25{separator}0.75 ;\n}}\n"
+    same(text + f"probability (  road  rain ) {{ table {table} ;\n}}")
+
+
+def test_flat_tables_of_two_parents_and_their_errors():
+    rows = parse_bif(TINY).variables["road"].probabilities
+    flat = ", ".join(f"{float(number):g}" for number in rows.reshape(4, 3).T.reshape(-1))
+    network = parse_bif(
+        HEAD + ROAD + RAIN + COLD + P_RAIN + P_COLD + f"probability (road | rain, cold) {{ table {flat}; }}"
+    )
+    torch.testing.assert_close(network.variables["road"].probabilities, rows)
+    wrong = PLAIN.replace(" (yes) 0.1, 0.6, 0.3;\n (no) 0.7, 0.2, 0.1;", " table 0.1, 0.6, 0.3, 0.7, 0.2, 0.1;")
+    with pytest.raises(DataError, match="line 13: probabilities of 'road' add up to 0.6 in a row"):
+        parse_bif(wrong)
+
+
+def test_default_rows():
+    same(PLAIN.replace(" (no) 0.7", " default 0.7"))
+    with pytest.raises(DataError, match="'road' has 3 probabilities in each row; got"):
+        parse_bif(PLAIN.replace(" (no) 0.7, 0.2", " default 0.9"))
+
+
+@pytest.mark.parametrize("rename", [
+    lambda name: f"{name} today",
+    lambda name: f"{name}, or so",
+    lambda name: f"({name},18]",
+    lambda name: f"Stra\u00dfe {name}",
+])  # fmt: skip
+@pytest.mark.parametrize("quotes", [True, False])
+def test_blanks_commas_and_brackets_in_categories(rename, quotes):
+    if not quotes and "or so" in rename(""):
+        pytest.skip("without quotes nobody can tell")
+    text = PLAIN
+    for value in ("yes", "no", "dry", "wet", "icy"):
+        new = f'"{rename(value)}"' if quotes else rename(value)
+        text = re.sub(rf"(?<=[ (]){value}(?=[ ,)])", lambda found, new=new: new, text)
+    found = parse_bif(text)
+    assert found.variables["rain"].categories == (rename("yes"), rename("no"))
+    assert found.variables["road"].categories == tuple(map(rename, ("dry", "wet", "icy")))
+    torch.testing.assert_close(found.variables["road"].probabilities, parse_bif(PLAIN).variables["road"].probabilities)
+
+
+def test_blanks_in_names_of_variables():
+    same(
+        PLAIN.replace("rain", "chest pain").replace("road", '"the road"'),
+        lambda name: {"rain": "chest pain", "road": "the road"}.get(name, name),
+    )
+
+
+def test_latin_1(tmp_path):
+    text = PLAIN.replace("icy", "gl\u00e4tte")
+    for encoding in ("utf-8", "latin-1", "utf-8-sig"):
+        (tmp_path / f"{encoding}.bif").write_bytes(text.encode(encoding))
+        assert read_bif(tmp_path / f"{encoding}.bif").variables["road"].categories[2] == "gl\u00e4tte"

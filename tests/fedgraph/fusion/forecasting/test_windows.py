@@ -1,6 +1,8 @@
+import pytest
 import torch
 
-from fedgraph.fusion.forecasting import OwnerWindows
+from fedgraph.fusion.forecasting import OwnerWindows, shared_windows
+from fedgraph.support.errors import DataError
 
 
 def test_windows_of_all_owners_lie_side_by_side():
@@ -39,3 +41,16 @@ def test_embeddings_of_later_windows_are_targets():
     assert windows.known[..., 0].tolist() == [[True, False, True, False], [True, False, False, False]]
     assert windows.targets[0, [0, 2], 0].tolist() == [3, 4]
     assert windows.targets[1, 0, 0] == 6
+
+
+def test_shared_windows_are_counted_and_none_is_an_error():
+    names = ("a", "b", "c")
+    everybody = torch.ones(3, 5, dtype=torch.bool)
+    assert shared_windows(everybody, names) == "all 5 training windows are those of all clients"
+    everybody[2, :2], everybody[0, 0] = False, False
+    assert shared_windows(everybody, names) == "of 5 training windows clients share 4, and 3 are those of all"
+    apart = torch.tensor([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]]).bool()
+    assert shared_windows(apart, names).endswith("share 1, and 0 are those of all; 'c' shares none")
+    with pytest.raises(DataError, match="no window of 'a', 'b', 'c' starts when one of another client does"):
+        shared_windows(torch.eye(3).bool(), names)
+    assert shared_windows(torch.ones(1, 4).bool(), ("a",)).startswith("all 4")

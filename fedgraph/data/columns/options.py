@@ -1,0 +1,37 @@
+"""The keys of ``[data]`` that say how a file of columns is read, the same for all sets that read one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from fedgraph.data.columns.cells import MISSING, Mark, Thousands
+from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.own import Name
+from fedgraph.support.settings import Settings
+
+
+class FileSettings(Settings):
+    """How a file of columns is read.
+
+    Attributes
+    ----------
+    columns   : names of the columns of a CSV file without a header.
+    delimiter : separates the columns of a CSV file; by default the comma, semicolon or tab of its header. Where it is
+                not the comma, numbers may have decimal commas.
+    missing   : what marks a missing value: texts, and numbers, which match however they are written, in columns of any
+                type.
+    thousands : what separates thousands in numbers: ``.``, ``,``, a blank or an apostrophe; empty: nothing does. By
+                default numbers that may have such separators are an error.
+    """
+
+    columns: tuple[Name, ...] = ()
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    missing: tuple[Mark, ...] = MISSING
+    thousands: Thousands | None = None
+
+    def read(self, path: Path) -> Table:
+        """Read a file as :func:`fedgraph.data.columns.files.read_table` does."""
+        return read_table(path, self.columns, self.missing, self.delimiter, self.thousands)

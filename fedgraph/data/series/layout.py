@@ -1,0 +1,218 @@
+"""What the columns of a file of series are: times, names of clients, readings, or none of these.
+
+Nothing is guessed where several columns could serve: then the error names them, and the key that says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedgraph.data.columns.cells import floats_of, is_number
+from fedgraph.data.columns.files import Table
+from fedgraph.data.series.stamps import Times, find_times, is_time_column, times_of, words_of
+from fedgraph.support.errors import DataError, quoted
+
+_TELLING = (
+    frozenset({"client", "sensor", "sensors", "station", "stations", "detector", "meter", "device", "household",
+               "turbine", "lclid"}),
+    frozenset({"site", "location", "place", "building", "plant", "farm", "region", "zone", "area", "city", "hospital",
+               "name"}),
+    frozenset({"id", "key", "code"}),
+)  # fmt: skip
+"""Words in the name of a column that tells clients apart, the more telling ones first."""
+
+_IDS = {"id", "no", "nr", "row", "rownumber", "record", "unnamed", "level"}
+_ROW_NUMBERS = _IDS | {"index", "step", "t", "time", "timestamp", "date", "datetime", "ds", "unix", "epoch"}
+"""Words in the name of a column that numbers the rows; those of ``_IDS`` wherever it is, others of the first one."""
+
+_MOST_DOUBLE = 0.2
+"""Share of rows that may repeat time and client by mistake, so that a column is still taken for that of clients."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the settings say of the columns of a file.
+
+    Attributes
+    ----------
+    client_column : str or None
+        The column that names clients.
+    time_columns : tuple of str
+        The column of times, or those of its parts.
+    target : str or None
+        The column of readings that are forecast.
+    features : tuple of str
+        The columns of readings that are used, where the settings name them.
+    """
+
+    client_column: str | None = None
+    time_columns: tuple[str, ...] = ()
+    target: str | None = None
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the columns of a file are.
+
+    Attributes
+    ----------
+    times : ndarray or None
+        Of each row.
+    client : str or None
+        The column that names the client of each row; None where each of ``values`` is a client, or all are of one.
+    values : tuple of str
+        The columns with readings.
+    of_one : bool
+        Whether ``values`` are all of one client.
+    notes : tuple of str
+        What was left out, and why.
+    """
+
+    times: Times | None
+    client: str | None
+    values: tuple[str, ...]
+    of_one: bool
+    notes: tuple[str, ...]
+
+
+def layout_of(table: Table, choice: Choice) -> Layout:
+    """Decide what the columns of a table are.
+
+    Raises
+    ------
+    DataError
+        For columns that the settings name and the table lacks, for cells that are no times, and where it cannot be
+        told which column names clients.
+    """
+    for name in (choice.client_column, choice.target, *choice.time_columns, *choice.features):
+        if name is not None:
+            table.column(name)
+    found = find_times(table, choice.time_columns)
+    first = table.names[0]
+    if found is None and choice.client_column is None and _is_words(table, first):
+        found = (first,), times_of(f"column '{first}'", table.columns[first])  # says which cell is none
+    used, times = found if found is not None else ((), None)
+    numbering, notes = _row_numbers(table, [name for name in table.names if name not in used])
+    left = [name for name in table.names if name not in used and name not in numbering]
+    client = choice.client_column
+    if client is None and times is not None:
+        client = _client_of(table, left, times)
+    left = [name for name in left if name != client]
+    others = [name for name in left if is_time_column(name, table.columns[name])]
+    if client is None and choice.target is None:
+        values = [name for name in left if name not in others]
+        notes += [f"'{name}' left out, as it holds times" for name in others]
+        return Layout(times, None, tuple(values), False, tuple(notes))
+    asked = {choice.target, *choice.features}
+    values = [name for name in left if name in asked or (name not in others and not _is_words(table, name))]
+    if choice.features:
+        values = [name for name in left if name in asked]
+    elif words := [name for name in left if name not in values]:
+        notes.append(f"{quoted(words)} left out, as {'it holds' if len(words) == 1 else 'they hold'} no numbers")
+    return Layout(times, client, tuple(values), client is None, tuple(notes))
+
+
+def _is_words(table: Table, name: str) -> bool:
+    """Return whether a column is not of numbers: more than half of its cells are none."""
+    if name in table.doubts:
+        return False
+    column = table.columns[name]
+    if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
+        return True
+    if floats_of(column) is not None:
+        return False
+    coded = table.texts(name).drop_null().dictionary_encode()
+    numbers = np.array([is_number(text) for text in coded.dictionary.to_pylist()])
+    return 2 * int(numbers[coded.indices.to_numpy(zero_copy_only=False)].sum()) <= len(coded)
+
+
+def _row_numbers(table: Table, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the columns that number the rows, and what to say of them."""
+    found, notes = [], []
+    for name in names:
+        words = set(words_of(name)) - {"0"}
+        is_first, is_id = name == table.names[0], bool(words & _IDS)
+        numbers = floats_of(table.columns[name]) if words <= _ROW_NUMBERS and (is_first or is_id) else None
+        if numbers is None:
+            continue
+        apart = np.diff(numbers)
+        even = len(apart) == 0 or (apart[0] > 0 and np.allclose(apart, apart[0], rtol=1e-6))
+        if even or (is_id and bool((apart > 0).all())):
+            found.append(name)
+            if is_id:
+                notes.append(f"'{name}' left out, as it numbers the rows")
+        elif not is_id and bool((numbers == np.rint(numbers)).all()):
+            row = int(np.argmax(~np.isclose(apart, np.median(apart)))) + 2
+            raise DataError(
+                f"the first column, '{name}', seems to number the rows, but not in equal steps (row {row}): put a "
+                "row for each step, in order, or times in this column, as 2012-03-01 00:05; if it is a client, give it "
+                "another name"
+            )
+    return found, notes
+
+
+def _rank(name: str) -> int:
+    words = {*words_of(name), name.lower()}
+    return next((rank for rank, telling in enumerate(_TELLING) if words & telling), len(_TELLING))
+
+
+def _client_of(table: Table, names: Collection[str], times: Times) -> str | None:
+    """Return the column that names the client of each row; None where each column is a client.
+
+    It repeats its values, has one row for each of them and time, and has a telling name or words in it.
+    """
+    rows, weak = table.num_rows, len(_TELLING)
+    when, step = np.unique(times, return_inverse=True)
+    repeats = len(when) < rows
+    codes: dict[str, NDArray[np.int64]] = {}
+    doubles: dict[str, int] = {}
+    for name in names:
+        words, rank, numbers = _is_words(table, name), _rank(name), floats_of(table.columns[name])
+        # Where no time is repeated, a column of words may be of readings gone wrong: only its name tells.
+        serves = (words or rank < weak) if repeats else _is_called(name)
+        if not serves or len(names) < 2 or is_time_column(name, table.columns[name]):
+            continue
+        if numbers is not None and (np.rint(numbers) != numbers)[~np.isnan(numbers)].any():
+            continue
+        own, known = table.names_in(name)
+        if len(known) <= max(1, rows // (2 if repeats else 4)):
+            codes[name] = own
+            doubles[name] = rows - len(np.unique(step * (len(known) + 1) + own))
+    if not codes:
+        return None
+    single = [name for name in codes if not doubles[name]]
+    single = single or [name for name in codes if doubles[name] <= _MOST_DOUBLE * rows]
+    if not single:
+        raise DataError(
+            f"several rows are of one time, and no column tells clients apart ({quoted(list(codes))}: several rows of "
+            "one value and time): name the column that does, [data] client-column, and keep one row for each time and "
+            "client"
+        )
+    telling = [name for name in single if _rank(name) < weak] or single
+    other = next((name for name in telling[1:] if not _same_parts(codes[name], codes[telling[0]])), None)
+    if other is not None:
+        raise DataError(
+            f"the columns {quoted(telling)} could each tell clients apart: say which does, [data] client-column = "
+            f'"{telling[0]}"'
+        )
+    # Columns that divide the rows alike name the same clients: in words rather than in numbers.
+    alike = [name for name in single if _same_parts(codes[name], codes[telling[0]])]
+    return min(alike, key=lambda name: (not _is_words(table, name), _rank(name)))
+
+
+def _is_called(name: str) -> bool:
+    """Return whether a name says that of a client and nothing else, unlike ``sensor 1``."""
+    known = {"no", "nr", "number"}.union(*_TELLING)
+    return _rank(name) < len(_TELLING) - 1 and (name.lower() in known or set(words_of(name)) <= known)
+
+
+def _same_parts(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
+    """Return whether two columns divide the rows in the same way."""
+    pairs = len(np.unique(one * (int(other.max(initial=0)) + 2) + other))
+    return pairs == len(np.unique(one)) == len(np.unique(other))
