@@ -217,3 +217,27 @@ def test_series_whose_windows_a_network_at_the_server_sees_together(tmp_path, ru
     with pytest.raises(DataError, match="lacks 's1': all clients of the run are predicted together, s0, s1, s2, s3"):
         fedgraph.predict(run, new.drop(columns="s1"))
     assert len(fedgraph.predict(run, new, windows=1)) == 4 * OUTPUT
+
+
+def test_series_in_rows_of_time_and_client_with_the_target_named(tmp_path, run_experiment):
+    """A sensor export: clients in a column, several columns of readings, one of them forecast, -9 where nothing was."""
+    wide = sensors(tmp_path / "wide.csv")
+    random = np.random.default_rng(1)
+    long = wide.melt("time", var_name="sensor", value_name="flow").assign(battery=lambda rows: rows.flow * 0 + 3.7)
+    long["rain"] = random.gamma(1.0, 2.0, len(long))
+    long = long.fillna({"flow": -9.0, "battery": 3.7})[["sensor", "battery", "time", "rain", "flow"]]
+    long.to_csv(tmp_path / "long.csv", index=False)
+    data = {
+        "set": "series", "path": str(tmp_path / "long.csv"), "client-column": "sensor", "target": "flow",
+        "features": ["rain", "flow"], "missing": -9, "input-steps": INPUT, "output-steps": OUTPUT,
+    }  # fmt: skip
+    tables = experiment(data, name="gru")
+    tables["model"]["hidden"] = 6
+    run = fedgraph.load_run(run_experiment(tables).path)
+    first = wide["time"].iloc[int(0.9 * len(wide) + 1e-6)]
+    new = long[long["time"] >= first].sample(frac=1, random_state=0)[["time", "flow", "rain", "battery", "sensor"]]
+    assert_alike(run, run.score(new.sort_values("time")), ["mae", "rmse"])
+    one = new[new["sensor"] == "s2"].sort_values("time")
+    assert_alike(run, run.score(one), ["mae", "rmse"], "s2")
+    with pytest.raises(DataError, match="rain"):
+        run.predict(one.drop(columns="rain"))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from flwr.serverapp.strategy import Strategy
 from pydantic_core import PydanticUndefined
 
-from fedgraph.data import settings_by_set
+from fedgraph.data import DataSet, settings_by_set
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment import (
     EvaluationTable,
@@ -78,16 +78,19 @@ def explanations() -> list[tuple[str, str, list[str]]]:
 
 
 def explanation_of(path: str) -> tuple[str, list[str]]:
-    """Return heading and explanation of the table of a method of the user's own, by dotted path.
+    """Return heading and explanation of the table of a method or a data set of the user's own, by dotted path.
 
-    Raises ExperimentError where there is none, or something else than a method.
+    Raises ExperimentError where there is none, or something else.
     """
     found = run_by_experiments(load_object(path, "fedgraph keys"))
     kind = getattr(found, "settings_type", None)
     if not isinstance(found, type) or not (kind is not None or issubclass(found, Strategy)):
         raise ExperimentError(
-            f"{path} is no method: neither an algorithm or client class of fedgraph, nor a strategy of Flower"
+            f"{path} is no method: neither an algorithm or client class of fedgraph, nor a strategy of Flower; and no "
+            "data set"
         )
+    if issubclass(found, DataSet) and kind is not None:
+        return f'[data] set = "{path}"', describe(kind, path)
     told = describe(kind, found.__name__) if kind is not None and kind.model_fields else _of_constructor(found)
     return f"[{found.__name__}]", told
 

@@ -61,6 +61,9 @@ def test_a_new_data_set_runs_and_keeps_the_contract(tmp_path):
     checked = call(*commands[1])
     assert checked.exit_code == 0, checked.output
     assert "8 passed, 1 skipped" in checked.output
+    keys = call("keys", "ward_stays:WardStays").output
+    assert '[data] set = "ward_stays:WardStays"' in keys
+    assert "patients : number of patients of each ward" in keys
     wrong = call(*commands[1], "--set", "data.patients=3")
     assert wrong.exit_code == 1
     assert "patients: Input should be greater than or equal to 10" in wrong.stderr
