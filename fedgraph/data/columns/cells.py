@@ -195,6 +195,8 @@ def read_numbers_as_written(
         if pair is None and alike and (has_commas or (proof is not None and "." in proof[0])):
             other = next(each.commas for each in styles.values() if each.commas) if has_commas else proof[0]  # type: ignore[index]
             pair = how.either["."], other
+        if pair is None and separator == "," and "," in how.either and not how.commas and thousands is None:
+            pair = how.either[","], ""
         if thousands:
             read[name] = _without_thousands(columns[name], thousands)
         elif pair is not None:
