@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import DECIMAL_COMMA
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null")
 """Texts that mark a missing value unless the settings name others: the empty cell, ``?``, and most of pandas' list."""
@@ -29,7 +30,7 @@ Thousands = Literal["", ".", ",", " ", "'"]
 
 _WHOLE = r"[+-]?\d+"
 _POINT = r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?:\.\d*)?[eE][+-]?\d+|\.\d+[eE][+-]?\d+)"
-_COMMA = r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?"
+_COMMA = DECIMAL_COMMA
 _SPACES, _QUOTES = "[ \u00a0\u202f\u2009]", "['\u2019]"
 _GROUPS = {
     ".": r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?",

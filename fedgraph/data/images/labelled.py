@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fedgraph.data.images.files import Bytes, FileKey, Images, file_key
-from fedgraph.data.own import composed
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import composed
 
 _MODES = {1: "L", 3: "RGB"}
 _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}

@@ -252,3 +252,14 @@ def test_times_that_are_counted_in_another_way_are_refused(tmp_path, first):
     ):
         source(tmp_path, frame).client_names()
     assert source(tmp_path, frame.assign(time=5 * np.arange(80))).table().times is None
+
+
+def test_names_with_accents_apart_are_the_same_in_file_settings_and_graph(tmp_path):
+    apart, whole = "Mu\u0308nchen", "M\u00fcnchen"
+    frame = rows(**BASE, station=lambda step, client: (apart, "Ulm", "Bern")[client])
+    (tmp_path / "near.csv").write_text(f"from,to,weight\n{apart},Ulm,1\nUlm,Bern,1\n")
+    found = source(tmp_path, frame, clients=[apart, "Ulm"], graph=str(tmp_path / "near.csv"))
+    assert found.client_names() == [whole, "Ulm"]
+    graph = found.given_graph()
+    assert graph is not None
+    assert graph.names == (whole, "Ulm")
