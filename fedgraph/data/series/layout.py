@@ -228,7 +228,7 @@ def _client_of(table: Table, names: Collection[str], times: Times) -> str | None
         own, known = table.names_in(name)
         if len(known) <= max(1, rows // (2 if repeats else 4)):
             codes[name] = own
-            doubles[name] = rows - len(np.unique(step * (len(known) + 1) + own))
+            doubles[name] = rows - _distinct(step * (len(known) + 1) + own + 1)
     if not codes:
         return None
     single = [name for name in codes if not doubles[name]]
@@ -259,5 +259,12 @@ def _is_called(name: str) -> bool:
 
 def _same_parts(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
     """Return whether two columns divide the rows in the same way."""
-    pairs = len(np.unique(one * (int(other.max(initial=0)) + 2) + other))
-    return pairs == len(np.unique(one)) == len(np.unique(other))
+    pairs = _distinct((one + 1) * (int(other.max(initial=0)) + 2) + other + 1)
+    return pairs == _distinct(one + 1) == _distinct(other + 1)
+
+
+def _distinct(codes: NDArray[np.int64]) -> int:
+    """Return how many different codes there are, whole numbers from 0 on."""
+    if int(codes.max(initial=0)) < 8 * len(codes):
+        return int(np.count_nonzero(np.bincount(codes)))
+    return len(np.unique(codes))
