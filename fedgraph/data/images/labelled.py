@@ -25,6 +25,9 @@ _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 _NO_READERS = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 """Kinds of files that Pillow knows, but needs other programs to read."""
 
+_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+"""Names of folders with parts of a set of images, which are no sites."""
+
 _DEEP = 257
 """65,535, the largest value of 16 bits, divided by 255."""
 
@@ -94,6 +97,11 @@ class _Folder:
             set(classes) & {composed(inner.name) for inner in _entries(found[site])} for site in sites
         ):
             sites = ()
+        if parts := [name for name in sites if name.lower() in _PARTS]:
+            raise DataError(
+                f"{folder} has the folders {', '.join(parts)}, which seem to be parts of the data and no sites: name the "
+                f'one to train on, [data] path = ".../{parts[0]}", and for the others test = "shared" and test-path'
+            )
         roots = {name: found[name] for name in sites} or {"": folder}
         files, others = [], Counter[tuple[str, str]]()
         for place, root in enumerate(roots.values()):
