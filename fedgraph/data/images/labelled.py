@@ -99,8 +99,8 @@ class _Folder:
             sites = ()
         if parts := [name for name in sites if name.lower() in _PARTS]:
             raise DataError(
-                f"{folder} has the folders {', '.join(parts)}, which seem to be parts of the data and no sites: name the "
-                f'one to train on, [data] path = ".../{parts[0]}", and for the others test = "shared" and test-path'
+                f"{folder} has the folders {', '.join(parts)}, which seem to be parts of the data and no sites: name "
+                f'the one to train on, [data] path = ".../{parts[0]}", and for the others test = "shared" and test-path'
             )
         roots = {name: found[name] for name in sites} or {"": folder}
         files, others = [], Counter[tuple[str, str]]()
