@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from fedgraph.support.errors import DataError, IdentityError
+from fedgraph.support.files import composed
 
 OWN_TITLE = "own data"
 """Name of a node's own file in everything that leaves the node."""
@@ -27,11 +27,6 @@ LOOKED_FOR = (
     "names a file of its own by the node config key data"
 )
 """Where files are looked for, for messages about one that is not there."""
-
-
-def composed(text: str) -> str:
-    """Return a text with each letter and its accents as one (NFC), as names of files are not on every system."""
-    return unicodedata.normalize("NFC", text)
 
 
 Name = Annotated[str, AfterValidator(composed)]

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedgraph.support.errors import ExperimentError, IdentityError, closest_first
+from fedgraph.support.files import composed
 
 
 def listed(text: str) -> list[str]:
@@ -43,7 +44,7 @@ def named_clients(node_config: Mapping[str, Any]) -> tuple[str, ...]:
     tuple of str
         Names without surrounding blanks; empty if the node config has no ``clients``.
     """
-    return tuple(name.strip() for name in listed(str(node_config.get("clients", ""))) if name.strip())
+    return tuple(composed(name.strip()) for name in listed(str(node_config.get("clients", ""))) if name.strip())
 
 
 def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ...]:

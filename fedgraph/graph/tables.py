@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgraph.support.errors import GraphError
-from fedgraph.support.files import separator_of, with_decimal_point
+from fedgraph.support.files import composed, separator_of, with_decimal_point
 
 _SOURCE, _TARGET = ("from", "source"), ("to", "target")
 _DISTANCE, _WEIGHT = ("cost", "distance"), ("weight",)
@@ -96,7 +96,7 @@ def _lines(path: Path) -> tuple[list[tuple[int, list[str]]], int]:
         text = stream.read()
         separator = separator_of(text.lstrip().partition("\n")[0])
         found = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-        rows = ((number, [cell.strip() for cell in row]) for number, row in enumerate(found, 1))
+        rows = ((number, [composed(cell.strip()) for cell in row]) for number, row in enumerate(found, 1))
         if separator != ",":
             rows = ((number, [with_decimal_point(cell) for cell in row]) for number, row in rows)
         lines = [(number, row) for number, row in rows if any(row)]

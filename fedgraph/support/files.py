@@ -17,6 +17,7 @@ import re
 import shutil
 import tempfile
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -193,6 +194,11 @@ def separator_of(line: str) -> str:
     if ";" in line or "\t" in line:
         line = re.sub(r"(?<=\d),(?=\d)", ".", line)
     return max((",", ";", "\t"), key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
+
+
+def composed(text: str) -> str:
+    """Return a text with each letter and its accents as one (NFC), as names of files are not on every system."""
+    return unicodedata.normalize("NFC", text)
 
 
 def with_decimal_point(cell: str) -> str:

@@ -10,7 +10,7 @@ from fedgraph.support.errors import ReplyError
 LONGEST_NAME = 200
 """Most letters of the name of a client, of an array, of a metric."""
 
-LONGEST_DESCRIPTION = 500
+LONGEST_DESCRIPTION = 1_000
 """Most letters of a description of data that are kept."""
 
 LARGEST = 1e15

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import DECIMAL_COMMA
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null")
 """Texts that mark a missing value unless the settings name others: the empty cell, ``?``, and most of pandas' list."""
@@ -29,7 +30,7 @@ Thousands = Literal["", ".", ",", " ", "'"]
 
 _WHOLE = r"[+-]?\d+"
 _POINT = r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?:\.\d*)?[eE][+-]?\d+|\.\d+[eE][+-]?\d+)"
-_COMMA = r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?"
+_COMMA = DECIMAL_COMMA
 _SPACES, _QUOTES = "[ \u00a0\u202f\u2009]", "['\u2019]"
 _GROUPS = {
     ".": r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?",
@@ -195,6 +196,8 @@ def read_numbers_as_written(
         if pair is None and alike and (has_commas or (proof is not None and "." in proof[0])):
             other = next(each.commas for each in styles.values() if each.commas) if has_commas else proof[0]  # type: ignore[index]
             pair = how.either["."], other
+        if pair is None and separator == "," and "," in how.either and not how.commas and thousands is None:
+            pair = how.either[","], ""
         if thousands:
             read[name] = _without_thousands(columns[name], thousands)
         elif pair is not None:

@@ -19,9 +19,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import MISSING, Thousands, floats_of, is_text, read_numbers_as_written, without
-from fedgraph.data.own import LOOKED_FOR, composed
+from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import separator_of
+from fedgraph.support.files import composed, separator_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,9 @@ from fedgraph.data.columns.cells import MISSING, Mark, Thousands
 from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.own import Name
 from fedgraph.support.settings import Settings
+
+_INDEX = r"__index_level_\d+__"
+"""Names that pandas gives to numbers of rows in Parquet files."""
 
 
 class FileSettings(Settings):
@@ -33,5 +37,7 @@ class FileSettings(Settings):
     thousands: Thousands | None = None
 
     def read(self, path: Path) -> Table:
-        """Read a file as :func:`fedgraph.data.columns.files.read_table` does."""
-        return read_table(path, self.columns, self.missing, self.delimiter, self.thousands)
+        """Read a file as :func:`fedgraph.data.columns.files.read_table` does, without the unnamed index of pandas."""
+        table = read_table(path, self.columns, self.missing, self.delimiter, self.thousands)
+        kept = {name: column for name, column in table.columns.items() if not re.fullmatch(_INDEX, name)}
+        return table if len(kept) == len(table.columns) else table.with_columns(kept)

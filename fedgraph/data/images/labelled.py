@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fedgraph.data.images.files import Bytes, FileKey, Images, file_key
-from fedgraph.data.own import composed
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import composed
 
 _MODES = {1: "L", 3: "RGB"}
 _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
@@ -24,6 +24,9 @@ _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 
 _NO_READERS = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 """Kinds of files that Pillow knows, but needs other programs to read."""
+
+_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+"""Names of folders with parts of a set of images, which are no sites."""
 
 _DEEP = 257
 """65,535, the largest value of 16 bits, divided by 255."""
@@ -126,6 +129,11 @@ class _Folder:
             set(classes) & {composed(inner.name) for inner in _entries(found[site])} for site in sites
         ):
             sites = ()
+        if parts := [name for name in sites if name.lower() in _PARTS]:
+            raise DataError(
+                f"{folder} has the folders {', '.join(parts)}, which seem to be parts of the data and no sites: name "
+                f'the one to train on, [data] path = ".../{parts[0]}", and for the others test = "shared" and test-path'
+            )
         roots = {name: found[name] for name in sites} or {"": folder}
         files, others = [], Counter[tuple[str, str]]()
         for place, root in enumerate(roots.values()):

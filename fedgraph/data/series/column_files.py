@@ -90,7 +90,7 @@ def read_column_file(path: Path, how: Reading = AS_IT_IS) -> Readings:
         For cells that are no readings, and for columns that cannot be told apart.
     """
     table = read_table(path, missing=(*MISSING, *how.missing), thousands=how.thousands)
-    layout = layout_of(table, how.choice)
+    layout, table = layout_of(table, how.choice)
     if not layout.values:
         raise DataError("holds no readings")
     notes = (*table.notes, *layout.notes)

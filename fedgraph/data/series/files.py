@@ -19,6 +19,7 @@ from fedgraph.data.series.column_files import AS_IT_IS, Reading, read_column_fil
 from fedgraph.data.series.stamps import times_of
 from fedgraph.data.series.times import MissingSteps, missing_steps, usual_step
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import composed
 
 KNOWN_ARRAYS = ("speed", "flow", "data", "values", "series", "df")
 KNOWN_NAMES = ("names", "sensor_ids", "client_names", "ids")
@@ -213,7 +214,7 @@ def _is_series(array: Any) -> bool:
 
 
 def _text(entry: Any) -> str:
-    return entry.decode() if isinstance(entry, bytes) else str(entry)
+    return composed(entry.decode() if isinstance(entry, bytes) else str(entry))
 
 
 def _read_npz(path: Path, array: str | None) -> SeriesTable:

@@ -10,18 +10,28 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import floats_of, is_number
 from fedgraph.data.columns.files import Table
-from fedgraph.data.series.stamps import Times, find_times, is_time_column, times_of, words_of
+from fedgraph.data.series.stamps import (
+    PARTS_OF_TIMES,
+    TIME_WORDS,
+    Times,
+    find_times,
+    is_time_column,
+    times_of,
+    words_of,
+)
 from fedgraph.support.errors import DataError, quoted
 
 _TELLING = (
-    frozenset({"client", "sensor", "sensors", "station", "stations", "detector", "meter", "device", "household",
-               "turbine", "lclid"}),
-    frozenset({"site", "location", "place", "building", "plant", "farm", "region", "zone", "area", "city", "hospital",
-               "name"}),
+    frozenset({"client", "customer", "sensor", "sensors", "station", "stations", "detector", "meter", "device",
+               "machine", "household", "home", "house", "turbine", "vehicle", "patient", "user", "asset", "feeder",
+               "store", "lclid"}),
+    frozenset({"site", "location", "place", "building", "plant", "farm", "region", "zone", "area", "city", "county",
+               "country", "district", "zip", "postcode", "road", "segment", "hospital", "clinic", "name"}),
     frozenset({"id", "key", "code"}),
 )  # fmt: skip
 """Words in the name of a column that tells clients apart, the more telling ones first."""
@@ -30,8 +40,15 @@ _IDS = {"id", "no", "nr", "row", "rownumber", "record", "unnamed", "level"}
 _ROW_NUMBERS = _IDS | {"index", "step", "t", "time", "timestamp", "date", "datetime", "ds", "unix", "epoch"}
 """Words in the name of a column that numbers the rows; those of ``_IDS`` wherever it is, others of the first one."""
 
+_MOST_COUNTED = 10_000
+"""Steps are counted from a smaller number; a larger one is a time that somebody counts in another way."""
+
 _MOST_DOUBLE = 0.2
 """Share of rows that may repeat time and client by mistake, so that a column is still taken for that of clients."""
+
+
+_BETWEEN = "/"
+"""Between the names of columns, and of their values, that name a client together."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +57,8 @@ class Choice:
 
     Attributes
     ----------
-    client_column : str or None
-        The column that names clients.
+    client_columns : tuple of str
+        The column that names clients, or several that do so together.
     time_columns : tuple of str
         The column of times, or those of its parts.
     target : str or None
@@ -50,10 +67,15 @@ class Choice:
         The columns of readings that are used, where the settings name them.
     """
 
-    client_column: str | None = None
+    client_columns: tuple[str, ...] = ()
     time_columns: tuple[str, ...] = ()
     target: str | None = None
     features: tuple[str, ...] = ()
+
+    @property
+    def client_column(self) -> str | None:
+        """The column that names clients, of several the one that is made of them; None where nobody says so."""
+        return _BETWEEN.join(self.client_columns) or None
 
 
 @dataclass(frozen=True)
@@ -81,8 +103,15 @@ class Layout:
     notes: tuple[str, ...]
 
 
-def layout_of(table: Table, choice: Choice) -> Layout:
+def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
     """Decide what the columns of a table are.
+
+    Returns
+    -------
+    Layout
+        Of the columns.
+    Table
+        With one column of clients where several name them together.
 
     Raises
     ------
@@ -90,6 +119,8 @@ def layout_of(table: Table, choice: Choice) -> Layout:
         For columns that the settings name and the table lacks, for cells that are no times, and where it cannot be
         told which column names clients.
     """
+    if len(choice.client_columns) > 1:
+        table = _joined(table, choice.client_columns)
     for name in (choice.client_column, choice.target, *choice.time_columns, *choice.features):
         if name is not None:
             table.column(name)
@@ -106,16 +137,25 @@ def layout_of(table: Table, choice: Choice) -> Layout:
     left = [name for name in left if name != client]
     others = [name for name in left if is_time_column(name, table.columns[name])]
     if client is None and choice.target is None:
+        others += [name for name in left if times is not None and name.strip().lower() in PARTS_OF_TIMES]
         values = [name for name in left if name not in others]
-        notes += [f"'{name}' left out, as it holds times" for name in others]
-        return Layout(times, None, tuple(values), False, tuple(notes))
+        notes += [f"'{name}' left out, as it tells the time" for name in others]
+        return Layout(times, None, tuple(values), False, tuple(notes)), table
     asked = {choice.target, *choice.features}
     values = [name for name in left if name in asked or (name not in others and not _is_words(table, name))]
     if choice.features:
         values = [name for name in left if name in asked]
     elif words := [name for name in left if name not in values]:
         notes.append(f"{quoted(words)} left out, as {'it holds' if len(words) == 1 else 'they hold'} no numbers")
-    return Layout(times, client, tuple(values), client is None, tuple(notes))
+    return Layout(times, client, tuple(values), client is None, tuple(notes)), table
+
+
+def _joined(table: Table, names: Sequence[str]) -> Table:
+    """Return the table with one column in place of several that name clients together."""
+    texts = [table.texts(name) for name in names]
+    joined = pc.binary_join_element_wise(*texts, _BETWEEN)
+    left = {name: column for name, column in table.columns.items() if name not in names}
+    return table.with_columns({**left, _BETWEEN.join(names): joined})
 
 
 def _is_words(table: Table, name: str) -> bool:
@@ -143,6 +183,11 @@ def _row_numbers(table: Table, names: Sequence[str]) -> tuple[list[str], list[st
             continue
         apart = np.diff(numbers)
         even = len(apart) == 0 or (apart[0] > 0 and np.allclose(apart, apart[0], rtol=1e-6))
+        if even and not is_id and words & TIME_WORDS and not abs(numbers[0]) < _MOST_COUNTED:
+            raise DataError(
+                f"column '{name}' holds numbers that are no times known here: write times as 2012-03-01 00:05, or as "
+                "seconds from 1970"
+            )
         if even or (is_id and bool((apart > 0).all())):
             found.append(name)
             if is_id:
@@ -183,7 +228,7 @@ def _client_of(table: Table, names: Collection[str], times: Times) -> str | None
         own, known = table.names_in(name)
         if len(known) <= max(1, rows // (2 if repeats else 4)):
             codes[name] = own
-            doubles[name] = rows - len(np.unique(step * (len(known) + 1) + own))
+            doubles[name] = rows - _distinct(step * (len(known) + 1) + own + 1)
     if not codes:
         return None
     single = [name for name in codes if not doubles[name]]
@@ -191,8 +236,8 @@ def _client_of(table: Table, names: Collection[str], times: Times) -> str | None
     if not single:
         raise DataError(
             f"several rows are of one time, and no column tells clients apart ({quoted(list(codes))}: several rows of "
-            "one value and time): name the column that does, [data] client-column, and keep one row for each time and "
-            "client"
+            "one value and time): name the column that does, [data] client-column (or several, that do so "
+            "together), and keep one row for each time and client"
         )
     telling = [name for name in single if _rank(name) < weak] or single
     other = next((name for name in telling[1:] if not _same_parts(codes[name], codes[telling[0]])), None)
@@ -214,5 +259,12 @@ def _is_called(name: str) -> bool:
 
 def _same_parts(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
     """Return whether two columns divide the rows in the same way."""
-    pairs = len(np.unique(one * (int(other.max(initial=0)) + 2) + other))
-    return pairs == len(np.unique(one)) == len(np.unique(other))
+    pairs = _distinct((one + 1) * (int(other.max(initial=0)) + 2) + other + 1)
+    return pairs == _distinct(one + 1) == _distinct(other + 1)
+
+
+def _distinct(codes: NDArray[np.int64]) -> int:
+    """Return how many different codes there are, whole numbers from 0 on."""
+    if int(codes.max(initial=0)) < 8 * len(codes):
+        return int(np.count_nonzero(np.bincount(codes)))
+    return len(np.unique(codes))

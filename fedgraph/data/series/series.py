@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.cells import Thousands
+from fedgraph.data.columns.columns import alike_words
 from fedgraph.data.own import Name, OwnData, place_of, title_of, with_notes
 from fedgraph.data.series.cohort import (
     build_cohort,
@@ -32,7 +33,14 @@ from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.errors import DataError, quoted, some
 
-_STEP_WORDS = {5.0: "five-minute", 60.0: "hourly", 1440.0: "daily", 10080.0: "weekly"}
+_STEP_WORDS = {
+    5.0: "five-minute",
+    60.0: "hourly",
+    1440.0: "daily",
+    10080.0: "weekly",
+    44640.0: "monthly",
+    525600.0: "yearly",
+}
 
 
 class SeriesSettings(WindowSettings):
@@ -43,8 +51,9 @@ class SeriesSettings(WindowSettings):
              the current folder, and in the data folder. Not needed where every node has a file of its own (node config
              ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``, ``scales`` and
              ``cold_clients`` may name those of other nodes too.
-    client_column : the column that names the client of each row, in a file with a row for each time and client; by
-             default one that repeats its values, once for each time, and says so in its name.
+    client_column : the column that names the client of each row, or several that do so together, in a file with a row
+             for each time and client; by default one that repeats its values, once for each time, and says so in its
+             name.
     time_column : the column of times, or those of date and time of day, or of year, month, day and so on.
     thousands : what separates thousands in numbers of a file of columns: ``.``, ``,``, a blank or an apostrophe; empty:
              nothing does.
@@ -58,7 +67,7 @@ class SeriesSettings(WindowSettings):
 
     set: Literal["series"] = "series"
     path: str | None = None
-    client_column: Name | None = None
+    client_column: Name | tuple[Name, ...] | None = None
     time_column: Name | tuple[Name, ...] | None = None
     thousands: Thousands | None = None
     array: str | None = None
@@ -70,9 +79,11 @@ class SeriesSettings(WindowSettings):
     def choice(self) -> Choice:
         """What is said of the columns of a file."""
         features = tuple(name for name in self.features or () if isinstance(name, str))
-        named = self.time_column
-        times = () if named is None else named if isinstance(named, tuple) else (named,)
-        return Choice(self.client_column, times, self.target, features)
+        clients, times = (
+            () if named is None else named if isinstance(named, tuple) else (named,)
+            for named in (self.client_column, self.time_column)
+        )
+        return Choice(clients, times, self.target, features)
 
 
 class WindowedSource(ABC):
@@ -201,6 +212,8 @@ class SeriesSource(WindowedSource):
     def _about(self, table: SeriesTable) -> Iterator[str]:
         """Yield whose target never changes, and who has none in the test part."""
         names, target = self.client_names(), features_of(table, self.settings)[1]
+        if table.by and (pair := alike_words(names)):
+            yield f"'{pair[0]}' and '{pair[1]}' are two clients"
         values = table.values[select_names(table, names), : num_steps(table, self.settings), target]
         for number in self.settings.missing_numbers:
             values = np.where(values == np.float32(number), np.float32(np.nan), values)
@@ -253,10 +266,13 @@ class SeriesSource(WindowedSource):
         how = Reading(settings.choice, settings.missing_marks, settings.thousands, only, settings.without or ())
         place = place_of(settings.path, self.data_dir, self.own)
         table = read_series(place, settings.array, settings.names, every_step=True, how=how)
-        if table.by and len(table.features) > 1 and settings.target is None and settings.target_feature is None:
+        single = settings.features is not None and len(settings.features) == 1
+        if table.by and len(table.features) > 1 and not single and settings.target is settings.target_feature is None:
+            varied = [len(np.unique(table.values[..., place])) for place in range(len(table.features))]
             raise DataError(
                 f"{self.title}: it is not said which of the columns {quoted(table.features, 8)} is forecast: [data] "
-                f"target = \"{table.features[-1]}\", or another of them (clients are told by '{table.by}')"
+                f'target = "{table.features[int(np.argmax(varied))]}", or another of them (clients are told by '
+                f"'{table.by}')"
             )
         if self.own is not None and settings.target is not None and not table.by and len(table.names) == 1:
             # Its columns are features, and nothing in the file names the client.

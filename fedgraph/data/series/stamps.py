@@ -36,8 +36,8 @@ _MIDNIGHT = r"^(.*[T ])24:00(:00(?:\.0*)?)?$"
 _CLOCK = r"^(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d*)?)?$"
 _SECOND, _DAY = np.timedelta64(1, "s"), np.timedelta64(1, "D")
 
-_TIME_WORDS = {"time", "timestamp", "date", "datetime", "datum", "zeit", "zeitstempel", "zeitpunkt", "fecha", "t", "ds",
-               "unix", "unixtime", "epoch", "utc", "when"}  # fmt: skip
+TIME_WORDS = {"time", "timestamp", "date", "datetime", "datum", "zeit", "zeitstempel", "zeitpunkt", "fecha", "t", "ds",
+               "unix", "unixtime", "epoch", "utc", "when", "year", "jahr"}  # fmt: skip
 _CLOCK_WORDS = {"time", "hour", "hours", "hr", "hh", "zeit", "uhrzeit", "stunde", "hora", "heure"}
 _PARTS = (
     {"year", "yyyy", "yr", "jahr"},
@@ -48,6 +48,9 @@ _PARTS = (
     {"second", "sec", "ss", "sekunde"},
 )
 """Names of columns with parts of a time, from the largest on."""
+
+PARTS_OF_TIMES = {"year", "month", "day", "hour", "minute", "second", "week", "weekday", "quarter", "dayofweek"}
+"""Names of columns that tell a part of the time, and are no clients beside other times."""
 
 _TELL = "write times as 2012-03-01 00:05, or as seconds from 1970"
 
@@ -242,7 +245,7 @@ def _are_times(name: str, column: pa.Array) -> bool:
     if is_time_column(name, column):
         return True
     there = column.drop_null()
-    if not set(words_of(name)) & _TIME_WORDS or not len(there):
+    if not set(words_of(name)) & TIME_WORDS or not len(there):
         return False
     if _is_words(column):
         # The first cell tells what the others should be.

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.columns import as_category, read_column
 from fedgraph.data.columns.files import Table
-from fedgraph.data.own import Name, composed, title_of
+from fedgraph.data.own import Name, title_of
 from fedgraph.data.partition import client_names
 from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.client_tables import rows_of
@@ -27,6 +27,7 @@ from fedgraph.data.tables.labelled import LabelledRows, labelled_cohort
 from fedgraph.data.tables.labelled_form import TableFile
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import composed
 from fedgraph.support.randomness import generator
 
 _EMPHASIS = 4.0

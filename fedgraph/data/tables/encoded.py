@@ -20,6 +20,7 @@ from fedgraph.support.errors import DataError, similar
 
 Floats = NDArray[np.float64]
 
+_FEW_CATEGORIES = 20
 _FEW_NUMBERS = 10
 """Up to so many distinct numbers may be codes of categories."""
 
@@ -233,10 +234,12 @@ def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Ite
                 yield f"'{name}' numbers the rows, and is a feature unless [data] drop leaves it out"
             continue
         texts = read_column(table, name).texts.to_pylist()
-        if pair := alike_words(texts):
+        if pair := alike_words(sorted(texts)):
             yield f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories"
         numbers = sum(map(is_number, texts))
-        if not declared and numbers < len(texts) < 2 * numbers and numbers > _FEW_NUMBERS:
+        if not declared and len(texts) > max(_FEW_CATEGORIES, table.num_rows // 4):
+            yield f"'{name}' is {len(texts):,} categories, nearly one for each row"
+        elif not declared and numbers < len(texts) < 2 * numbers and numbers > _FEW_NUMBERS:
             yield f"'{name}' is categories, as {len(texts) - numbers} of its {len(texts)} values are no numbers"
 
 

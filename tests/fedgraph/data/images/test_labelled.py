@@ -182,3 +182,12 @@ def test_names_with_accents_apart_are_the_same_names(tmp_path):
     save(tmp_path, "klein/a.png", Image.fromarray(pixels(1)))
     for classes in (("Gr\u00f6sse", "klein"), ("Gro\u0308sse", "klein")):
         assert read_labelled(tmp_path, classes, (1, 4, 3)).labels.tolist() == [0, 1]
+
+
+def test_parts_of_the_data_are_no_sites(tmp_path):
+    for part in ("train", "Test"):
+        for name in ("cat", "owl"):
+            save(tmp_path, f"{part}/{name}/a.png", Image.fromarray(pixels(0)))
+    with pytest.raises(DataError, match=r"folders Test, train, which seem to be parts .* path = .*test-path"):
+        read_labelled(tmp_path, CLASSES, (1, 4, 3))
+    assert len(read_labelled(tmp_path / "train", CLASSES, (1, 4, 3)).labels) == 2

@@ -216,3 +216,50 @@ def test_whole_numbers_beyond_those_of_single_precision(tmp_path):
     for kind in ("csv", "parquet"):
         found = source(tmp_path, pd.DataFrame({"time": TIMES, "a": watt[:, 0], "b": watt[:, 1]}), kind)
         np.testing.assert_array_equal(found.table().values[:, :, 0].T, watt.astype(np.float32))
+
+
+def test_columns_that_name_clients_together(tmp_path):
+    more = {"site": lambda step, client: "XXY"[client], "sensor": lambda step, client: [1, 2, 1][client]}
+    with pytest.raises(DataError, match=r"no column tells clients apart \('site', 'sensor': .*or several, that do so"):
+        source(tmp_path, rows(**BASE, **more)).client_names()
+    found = source(tmp_path, rows(**BASE, **more), **{"client-column": ["site", "sensor"]})
+    check(found, ("X/1", "X/2", "Y/1"), by="site/sensor")
+
+
+def test_names_of_clients_that_differ_in_case_alone_are_told(tmp_path):
+    found = source(tmp_path, rows(**BASE, sensor=lambda step, client: ("Hill", "hill ", "Old Town")[client]))
+    assert "'Hill' and 'hill' are two clients" in found.describe()
+
+
+def test_parts_of_the_time_are_no_clients(tmp_path):
+    frame = pd.DataFrame(
+        {"time": TIMES, "hour": TIMES.hour, "weekday": TIMES.weekday, "a": FLOW[:, 0], "b": FLOW[:, 1]}
+    )
+    found = source(tmp_path, frame)
+    assert found.client_names() == ["a", "b"]
+    assert "'hour' left out, as it tells the time; 'weekday' left out" in found.describe()
+    years = pd.DataFrame({"year": range(1941, 2021), "a": FLOW[:, 0], "b": FLOW[:, 1]})
+    yearly = source(tmp_path, years)
+    assert yearly.client_names() == ["a", "b"]
+    assert yearly.table().times[0] == np.datetime64("1941-01-01")
+
+
+@pytest.mark.parametrize("first", [738_000, 2_459_215.5])
+def test_times_that_are_counted_in_another_way_are_refused(tmp_path, first):
+    frame = pd.DataFrame({"time": first + np.arange(80) / 24, "a": FLOW[:, 0]})
+    with pytest.raises(
+        DataError, match="column 'time' holds numbers that are no times known here: write times as 2012"
+    ):
+        source(tmp_path, frame).client_names()
+    assert source(tmp_path, frame.assign(time=5 * np.arange(80))).table().times is None
+
+
+def test_names_with_accents_apart_are_the_same_in_file_settings_and_graph(tmp_path):
+    apart, whole = "Mu\u0308nchen", "M\u00fcnchen"
+    frame = rows(**BASE, station=lambda step, client: (apart, "Ulm", "Bern")[client])
+    (tmp_path / "near.csv").write_text(f"from,to,weight\n{apart},Ulm,1\nUlm,Bern,1\n")
+    found = source(tmp_path, frame, clients=[apart, "Ulm"], graph=str(tmp_path / "near.csv"))
+    assert found.client_names() == [whole, "Ulm"]
+    graph = found.given_graph()
+    assert graph is not None
+    assert graph.names == (whole, "Ulm")

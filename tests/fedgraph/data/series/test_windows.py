@@ -210,7 +210,7 @@ def test_messages(keys: dict[str, Any], message: str) -> None:
 
 def test_the_target_must_be_used() -> None:
     with pytest.raises(DataError, match=r"`target-feature` 0 must be one of `features` \[1\]"):
-        build_cohort(table(features=2), config(features=(1,)), ["c0"])
+        build_cohort(table(features=2), config(features=(1,), target_feature=0), ["c0"])
 
 
 def test_contradicting_step_lengths() -> None:
