@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -37,13 +38,9 @@ def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
         "[model] name": [name for name in models if ":" in name],
         "[train] function": [assignment.train.function] if assignment.train.function else [],
     }
-    for key, paths in named.items() if patterns else ():
+    for key, paths in named.items():
         for path in paths:
-            if not any(fnmatchcase(path, pattern) for pattern in patterns):
-                raise IdentityError(
-                    f"this node does not run {key} = '{in_short(path, 100)}': its node config allows "
-                    f"{', '.join(patterns)}"
-                )
+            _check_listed(key, path, patterns)
 
 
 def check_data_allowed(node: Node, experiment: str) -> None:
@@ -58,10 +55,15 @@ def check_data_allowed(node: Node, experiment: str) -> None:
     tables = read_json(experiment, "the experiment of the request")
     data = tables.get("data") if isinstance(tables, dict) else None
     named = data.get("set") if isinstance(data, dict) else None
-    if patterns and is_own_class(named) and not any(fnmatchcase(str(named), pattern) for pattern in patterns):
+    if is_own_class(named):
+        _check_listed("[data] set", str(named), patterns)
+
+
+def _check_listed(key: str, path: str, patterns: Sequence[str]) -> None:
+    """Raise IdentityError for code that a request names and that is not among ``patterns``; without any all is."""
+    if patterns and not any(fnmatchcase(path, pattern) for pattern in patterns):
         raise IdentityError(
-            f"this node does not run [data] set = '{in_short(str(named), 100)}': its node config allows "
-            f"{', '.join(patterns)}"
+            f"this node does not run {key} = '{in_short(path, 100)}': its node config allows {', '.join(patterns)}"
         )
 
 

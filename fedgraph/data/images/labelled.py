@@ -74,11 +74,7 @@ def read_labelled(
     """
     if not path.is_dir():
         return _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape)
-    found = _Folder.of(path, [composed(name) for name in classes], every_class)
-    pixels, changed = _read_files(file_key([file for file, _, _ in found.files]), shape, ground)
-    labels, site = (np.array([row[place] for row in found.files], dtype=np.int64) for place in (1, 2))
-    notes = (*found.notes, *changed)
-    return OwnImages(pixels, labels, len(labels), found.sites, site if found.sites else None, notes)
+    return _Folder.of(path, [composed(name) for name in classes], every_class).read(shape, ground)
 
 
 def read_new(
@@ -108,9 +104,8 @@ def read_new(
         pixels, changed = _read_files(file_key(loose), shape, ground)
         images = OwnImages(pixels, np.full(len(loose), -1), len(loose), notes=changed)
         return images, tuple(file.name for file in loose), False
-    images = read_labelled(path, classes, shape, ground)
-    files = _Folder.of(path, [composed(name) for name in classes], every_class=False).files
-    return images, tuple(str(file.relative_to(path)) for file, _, _ in files), True
+    found = _Folder.of(path, [composed(name) for name in classes], every_class=False)
+    return found.read(shape, ground), tuple(str(file.relative_to(path)) for file, _, _ in found.files), True
 
 
 @dataclass(frozen=True)
@@ -156,6 +151,13 @@ class _Folder:
         notes = (f"{others.total():,} files are no images and were left out ({', '.join(left)})",) if left else ()
         # Class by class, as without sites.
         return cls(sorted(files, key=lambda row: row[1]), sites, notes)
+
+    def read(self, shape: tuple[int, int, int], ground: Ground) -> OwnImages:
+        """Return the images."""
+        pixels, changed = _read_files(file_key([file for file, _, _ in self.files]), shape, ground)
+        labels, site = (np.array([row[place] for row in self.files], dtype=np.int64) for place in (1, 2))
+        notes = (*self.notes, *changed)
+        return OwnImages(pixels, labels, len(labels), self.sites, site if self.sites else None, notes)
 
     @staticmethod
     def _check(
