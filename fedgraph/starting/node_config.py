@@ -52,7 +52,7 @@ def told_sites(
     Raises
     ------
     ExperimentError
-        For a file that is not there, and for models and keys of a site that there is not.
+        For a missing file, and for models and keys of an unknown site.
     """
     common = {key: value for key, value in (given or {}).items() if not isinstance(value, Mapping)}
     own = {key: value for key, value in (given or {}).items() if isinstance(value, Mapping)}

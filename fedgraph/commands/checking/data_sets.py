@@ -149,7 +149,7 @@ def _stranger(checked: CheckedData) -> str:
         checked.opened().load(["nobody of this name"])
     except DataError as error:
         return str(error)
-    raise ContractError("load returned data of a client that there is not: raise DataError with the known ones")
+    raise ContractError("load returned data of an unknown client: raise DataError with the known ones")
 
 
 def _graph(checked: CheckedData) -> str:
@@ -203,7 +203,7 @@ CONTRACT: dict[str, tuple[str, Callable[[CheckedData], str]]] = {
     "examples": ("examples have the shapes of the task, and numbers that are finite", _examples),
     "repeats": ("what is loaded twice is the same", _repeats),
     "clients-alone": ("a client has the same data without the others, in any order", _alone),
-    "stranger": ("a client that there is not is an error that says so", _stranger),
+    "stranger": ("an unknown client is an error that says so", _stranger),
     "graph": ("its client graph is over all clients", _graph),
     "preprocessing": ("how data become inputs can be kept, for predictions", _kept),
     "runs": ("a short run finishes, with the same models on one node and on two", _runs),

@@ -217,7 +217,7 @@ def read_numbers_as_written(
 
 
 def _written(column: pa.Array, comma_separates: bool, thousands: Thousands | None) -> Written | None:
-    """Return how the numbers of a column are written; None where it has no marks in them, or is none of numbers."""
+    """Return how the numbers of a column are written; None for a column without marks, or of no numbers."""
     if not is_text(column.type) or column.null_count == len(column):
         return None
     there = column.drop_null()

@@ -97,7 +97,7 @@ class WrongNames(MyData):
         (OtherEachTime, "repeats", "examples are others than before when it was loaded again"),
         (InARow, "clients-alone", "examples are others than before when west were loaded alone"),
         (NotANumber, "examples", "inputs are NaN or infinite; input_scale says what"),
-        (AnyClient, "stranger", "load returned data of a client that there is not"),
+        (AnyClient, "stranger", "load returned data of an unknown client"),
         (HalfAGraph, "graph", "given_graph has no south, west"),
         (WrongNames, "task", "there are 1 names of features, and an input has"),
     ],
