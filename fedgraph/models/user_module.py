@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -94,6 +94,39 @@ def hint_of_types(types: Iterable[str]) -> str:
         f" (its parameters were {found}: fedgraph makes every model float32, so its forward must not convert inputs to "
         f"{found}, but to the type of its parameters)"
     )
+
+
+class Slots:
+    """Where a module keeps its tensors: ``torch.func.functional_call`` that looks for them once, not in every call.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Its layers and its tied parameters stay as they are now.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+        for layer in module.modules():
+            for keeper in (layer._parameters, layer._buffers):
+                for key, value in keeper.items():
+                    places.setdefault(id(value), []).append((keeper, key))
+        named = chain(module.named_parameters(), module.named_buffers())
+        self._places = {name: (value, places[id(value)]) for name, value in named}
+
+    def call(self, tensors: Mapping[str, Tensor], inputs: tuple[Tensor, ...]) -> Any:
+        """Return what the module makes of ``inputs`` with other tensors, by name, in place of its own."""
+        try:
+            for name, value in tensors.items():
+                for keeper, key in self._places[name][1]:
+                    keeper[key] = value
+            return self.module(*inputs)
+        finally:
+            for name in tensors:
+                own, places = self._places[name]
+                for keeper, key in places:
+                    keeper[key] = own
 
 
 def mixes_examples(build: Callable[[], nn.Module], task: TaskSpec, training: bool) -> bool:

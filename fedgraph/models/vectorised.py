@@ -22,6 +22,7 @@ from fedgraph.models.own_draws import OwnDraws
 from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin, without_global_draws
 from fedgraph.models.user_module import (
+    Slots,
     built,
     changed_in_training,
     check_real,
@@ -170,6 +171,7 @@ class ModuleModel(ModelFromTwin):
         """The calling thread's own module: a call overwrites its parameters."""
         if not hasattr(self._own, "module"):
             self._own.module = self._copy()
+            self._own.slots = Slots(self._own.module)
         module: nn.Module = self._own.module
         return module
 
@@ -260,7 +262,12 @@ class ModuleModel(ModelFromTwin):
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Inputs ``[clients, batch, *input_shape]``; see :class:`fedgraph.models.base.StackedModel`."""
-        return self._over_clients(functional_call, state, inputs, training)
+        return self._over_clients(self._call, state, inputs, training)
+
+    def _call(self, module: nn.Module, tensors: dict[str, Tensor], inputs: tuple[Tensor]) -> Any:
+        if torch.compiler.is_compiling():
+            return functional_call(module, tensors, inputs)
+        return self._own.slots.call(tensors, inputs)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """See :class:`fedgraph.models.base.StackedModel`."""

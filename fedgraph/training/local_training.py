@@ -179,20 +179,19 @@ class LocalTraining:
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
         """Return what :meth:`_differentiate` does, of minibatches in parts; of one client each where it has draws."""
         if len(parts) == 1:
-            with draws[0] if draws else nullcontext():
-                return self._differentiate(models, buffers, parts[0].batch, compiles)
+            return self._differentiate(models, buffers, parts[0].batch, compiles, draws[0] if draws else None)
         sums, gradient = models.new_empty(2, len(models)), torch.empty_like(models)
         changed: dict[str, Tensor] = {}
         for place, (rows, batch) in enumerate(parts):
             own = {name: value[rows] for name, value in buffers.items()}
-            with draws[place] if draws else nullcontext():
-                sums[:, rows], gradient[rows], after = self._differentiate(models[rows], own, batch, False)
+            found = self._differentiate(models[rows], own, batch, False, draws[place] if draws else None)
+            sums[:, rows], gradient[rows], after = found
             for name, value in after.items():
                 changed.setdefault(name, buffers[name].clone())[rows] = value
         return sums, gradient, changed
 
     def _differentiate(
-        self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, compiles: bool
+        self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, compiles: bool, draws: OwnDraws | None
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
         """Return sums as of :meth:`_loss`, the gradient of each client's mean loss, and the buffers that changed."""
         if self._written_out is not None:
@@ -201,7 +200,10 @@ class LocalTraining:
             if found is not None:
                 return *found, {}
         parameters = models.detach().requires_grad_()
-        sums, changed = (self._compiled_loss if compiles else self._loss)(parameters, buffers, batch)
+        if compiles:
+            sums, changed = self._compiled_loss(parameters, buffers, batch)
+        else:
+            sums, changed = self._loss(parameters, buffers, batch, draws)
         (gradient,) = torch.autograd.grad(masked_mean(*sums).sum(), parameters)
         return sums, gradient, changed
 
@@ -218,11 +220,12 @@ class LocalTraining:
         return Compiled(self._loss)
 
     def _loss(
-        self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch
+        self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch, draws: OwnDraws | None = None
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return sums of weighted losses and of weights, ``[2, clients]``, and the buffers that changed."""
-        with autocast(self.settings, parameters.device):
-            state = {**self._trained.unflatten(parameters), **buffers}
+        state = {**self._trained.unflatten(parameters), **buffers}
+        # The context costs every call of PyTorch within it some time: nothing but the forward pass draws.
+        with autocast(self.settings, parameters.device), draws or nullcontext():
             outputs, changed = self.model.forward(state, batch.inputs, training=True)
         sums = loss_sums(self.settings.loss, self.task, outputs.float(), batch.targets, batch.weights)
         return torch.stack(sums), changed

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.user_module import Slots
 from fedgraph.support.errors import ExperimentError
 
 TASK = TaskSpec("classification", (4,), (3,))
@@ -337,3 +339,29 @@ def test_whole_numbers_do_not_keep_channels_from_coming_last(monkeypatch):
     row = model.initial(torch.Generator().manual_seed(0))[None]
     outputs, _ = model.forward(model.layout.unflatten(row), torch.randn(1, 5, 2, 8, 8), training=True)
     assert outputs.shape == (1, 5, 3)
+
+
+def test_slots_are_functional_call_without_looking():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.norm = nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3)
+            self.second.weight = self.first.weight
+
+        def forward(self, inputs):
+            return self.norm(self.second(self.first(inputs).relu()))
+
+    module, inputs = Tied(), torch.randn(5, 3)
+    own = {name: value.clone() for name, value in module.state_dict().items()}
+    tensors = {name: torch.rand_like(value) for name, value in module.named_parameters()}
+    tensors["norm.running_mean"], twice = torch.zeros(3), torch.zeros(3)
+
+    found = Slots(module).call(tensors, (inputs,))
+
+    torch.testing.assert_close(found, functional_call(module, {**tensors, "norm.running_mean": twice}, (inputs,)))
+    torch.testing.assert_close(tensors["norm.running_mean"], twice)
+    for name, value in module.named_parameters():
+        assert torch.equal(value, own[name])
+    with pytest.raises(RuntimeError):
+        Slots(module).call(tensors, (torch.randn(5, 4),))
+    assert all(torch.equal(value, own[name]) for name, value in module.named_parameters())
