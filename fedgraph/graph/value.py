@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -160,6 +161,30 @@ class ClientGraph(Builders):
             f"{self.num_clients} clients with {float(heard.double().mean()):.1f} neighbours on average, "
             f"{int((heard == 0).sum())} of them with none; one hop leaves a client {float(kept):.0%} of itself"
         )
+
+    def agreement(self, groups: Sequence[str]) -> dict[str, float]:
+        """Compare the edges with groups of clients: ``[N]``, the group of each client.
+
+        Returns
+        -------
+        dict of str to float
+            ``precision``, the share of edges between clients of one group; ``recall``, the share of pairs of one group
+            that have an edge; ``weight``, the share of the weights that lies within groups. NaN where there is no edge,
+            or no pair. Self loops do not count.
+        """
+        if len(groups) != self.num_clients:
+            raise GraphError(f"groups must name the group of each of {self.num_clients} clients; got {len(groups)}")
+        place = {group: number for number, group in enumerate(sorted(set(groups)))}
+        own = torch.tensor([place[group] for group in groups])
+        edges = self.without_self_loops()
+        within = own[edges.edge_index[0]] == own[edges.edge_index[1]]
+        pairs = int((own[:, None] == own).sum()) - self.num_clients
+        weights, found = edges.weights.double().abs(), int(within.sum())
+        return {
+            "precision": found / within.numel() if within.numel() else math.nan,
+            "recall": found / pairs if pairs else math.nan,
+            "weight": float(weights[within].sum() / weights.sum()),
+        }
 
     def reindex(
         self,

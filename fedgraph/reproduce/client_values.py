@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedgraph.reproduce.quantity import PEERS, RUN, TO_TARGET, Quantity
+from fedgraph.reproduce.quantity import GRAPH, PEERS, RUN, TO_TARGET, Quantity
 from fedgraph.runs import RunFolder
 
 ClientValues = dict[str, float | None]
@@ -29,8 +29,8 @@ def value_of(summary: Mapping[str, Any] | None, quantity: Quantity) -> float | N
         return _took(summary, name)
     if client is not None:
         value = at_the_end(summary, quantity).get(client)
-    elif split == PEERS:
-        value = summary.get(PEERS, {}).get(name)
+    elif split in (PEERS, GRAPH):
+        value = summary.get(split, {}).get(name)
     elif group is not None:
         value = summary.get("per_group", {}).get(split, {}).get(group, {}).get(name, {}).get(statistic)
     else:

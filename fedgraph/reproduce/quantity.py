@@ -30,6 +30,11 @@ FAIRNESS = "fairness"
 PEERS = "peers"
 """Pseudo split for differences between peers, as means over all pairs."""
 
+GRAPH = "graph"
+"""Pseudo split for the learned client graph beside groups of clients (:meth:`fedgraph.graph.ClientGraph.agreement`)."""
+
+AGREEMENT = ("precision", "recall", "weight")
+
 RUN = "run"
 """Pseudo split for the cost of a whole run."""
 
@@ -67,12 +72,12 @@ class Quantity(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Quantity:
-        """Parse ``<split>/<metric>[:statistic][@group]``, ``peers/<measure>`` or ``run/<cost>``.
+        """Parse ``<split>/<metric>[:statistic][@group]``, ``peers/<measure>``, ``graph/<measure>`` or ``run/<cost>``.
 
         Raises ValueError for anything else.
         """
         first, _, measure = text.partition("/")
-        if (first == PEERS and measure in MEASURES) or (first == RUN and measure in TOOK):
+        if measure in {PEERS: MEASURES, GRAPH: AGREEMENT, RUN: TOOK}.get(first, ()):
             return cls(first, measure, "mean", None)
         found = _VALUE.fullmatch(text)
         if found is None:
@@ -80,8 +85,8 @@ class Quantity(NamedTuple):
                 "is '<split>/<metric>', if need be with ':mean', ':std', ':best5' or ':worst5' (over clients) and "
                 "with '@group', with ':rounds', ':bytes' or ':seconds' (until the mean reaches the target) or "
                 "':first-rounds' and so on (until the first client does), or with ':fairness' "
-                f"(against [table] stand-alone); or 'peers/' and one of {', '.join(MEASURES)}; or 'run/' and one of "
-                f"{', '.join(TOOK)}; got '{text}'"
+                f"(against [table] stand-alone); or 'peers/' and one of {', '.join(MEASURES)}; or 'graph/' and one of "
+                f"{', '.join(AGREEMENT)}; or 'run/' and one of {', '.join(TOOK)}; got '{text}'"
             )
         if found["group"] and found["statistic"] in TO_TARGET:
             raise ValueError(f"'{text}': what it takes to a target is counted for all clients, not for a group")
@@ -98,7 +103,7 @@ class Quantity(NamedTuple):
 
         The cost of a run is the same for all. Raises ValueError where there is no such quantity.
         """
-        if self.split == RUN:
+        if self.split in (RUN, GRAPH):
             return self
         if suffix and self.split == PEERS:
             raise ValueError(
@@ -120,7 +125,7 @@ class Quantity(NamedTuple):
     @property
     def has_course(self) -> bool:
         """Whether a run has a value after every evaluation, and not only at its end."""
-        return self.split not in (PEERS, RUN) and self.statistic not in (*TO_TARGET, FAIRNESS)
+        return self.split not in (PEERS, GRAPH, RUN) and self.statistic not in (*TO_TARGET, FAIRNESS)
 
     @property
     def is_count(self) -> bool:
@@ -132,6 +137,8 @@ class Quantity(NamedTuple):
     @property
     def better(self) -> Literal["higher", "lower"] | None:
         """Which values are better; None for a quantity without an order of merit."""
+        if self.split == GRAPH:
+            return "higher"
         if self.split in (PEERS, RUN) or self.statistic == "std":
             return None
         if self.statistic in TO_TARGET:

@@ -16,7 +16,7 @@ import numpy as np
 from fedgraph.reproduce.cells import Cell
 from fedgraph.reproduce.client_values import at_the_end, averaged, value_of
 from fedgraph.reproduce.execution import failure, missing_data
-from fedgraph.reproduce.quantity import FAIRNESS, PEERS, RUN, Quantity
+from fedgraph.reproduce.quantity import FAIRNESS, GRAPH, PEERS, RUN, Quantity
 from fedgraph.reproduce.table import (
     NOT_PRINTED,
     ColumnTable,
@@ -282,7 +282,8 @@ def _numbers(summary: dict[str, Any]) -> Iterator[tuple[str, str, str, str, floa
         for group, metrics in groups.items():
             for metric, statistics in metrics.items():
                 yield from ((split, metric, group, statistic, value) for statistic, value in statistics.items())
-    yield from ((PEERS, measure, "", "mean", value) for measure, value in summary.get(PEERS, {}).items())
+    for split in (PEERS, GRAPH):
+        yield from ((split, measure, "", "mean", value) for measure, value in summary.get(split, {}).items())
 
 
 def summary_csv(results: Results) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedgraph import __version__
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Traffic
+from fedgraph.graph import ClientGraph
 from fedgraph.runs.attendance import attendance, counts, in_words
 from fedgraph.runs.callbacks import Evaluation
 from fedgraph.training import summarise
@@ -55,6 +56,7 @@ def summary_of(
     sha256: str,
     nodes: int | None = None,
     groups: Sequence[str] | None = None,
+    learned: ClientGraph | None = None,
     noted: Mapping[str, Any] | None = None,
     trainings: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
@@ -82,6 +84,8 @@ def summary_of(
         Number of nodes that host the clients.
     groups : sequence of str, optional
         Group of each client; metrics are then also summarised over each group.
+    learned : ClientGraph, optional
+        The client graph that was learned; ``graph`` says how far its edges are those of groups.
     noted : mapping, optional
         Further entries, such as those of callbacks.
     trainings : iterable of mapping, optional
@@ -114,6 +118,7 @@ def summary_of(
         "per_client": by_client,
         **attendance(names, by_client, absent, trainings),
         **({} if groups is None else _by_group(names, groups, split_metrics)),
+        **({} if groups is None or learned is None else {"graph": _plain(learned.agreement(groups))}),
         **(noted or {}),
         "weights_sha256": sha256,
     }

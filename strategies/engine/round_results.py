@@ -61,6 +61,7 @@ def write_results(
         sha256=weights_sha256(federation.names, run.with_frozen(run.models)),
         nodes=len(federation.hosts),
         groups=federation.groups,
+        learned=learned,
         noted=noted,
         trainings=folder.trainings(),
     )

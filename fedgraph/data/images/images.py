@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,6 +15,7 @@ from fedgraph.data.base import CohortData, SplitName
 from fedgraph.data.images import files as image_files
 from fedgraph.data.images.digits import read_digits
 from fedgraph.data.images.files import FileKey, Images
+from fedgraph.data.images.groups import GroupSettings, Rows, group_names, planted, planted_graph
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import IDX_CONTENT, IMAGES, SETS, SetName, catalogue_entry
 from fedgraph.data.partition import Indices, balanced_subset, client_names, describe, match, partition, split
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["IMAGES", "ImageSettings", "ImageSource"]
 
 
-class ImageSettings(ImageOptions):
+class ImageSettings(ImageOptions, GroupSettings):
     """The ``[data]`` table of an image set; the partition keys divide its training examples.
 
     Attributes
@@ -39,6 +41,8 @@ class ImageSettings(ImageOptions):
     test             : ``matched`` = each client gets test examples in the class proportions of its training examples,
                        without overlap; ``shared`` = every client is tested on the whole test set.
     limit            : use at most this many training examples, balanced over the classes.
+
+    With ``groups``, the client graph of the data (``[graph] source = "data"``) joins the clients of each group.
     """
 
     set: SetName = "digits"
@@ -56,6 +60,12 @@ class ImageSettings(ImageOptions):
     @model_validator(mode="after")
     def _changes_fit_the_images(self) -> ImageSettings:
         self.check_changes(min(SETS[self.set].shape[1:]))
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_in_every_group(self) -> ImageSettings:
+        if self.groups > self.clients:
+            raise ValueError(f"groups = {self.groups} needs as many clients, and clients = {self.clients}")
         return self
 
 
@@ -79,12 +89,22 @@ class ImageSource:
                 raise DataError(f"{self.spec.title} has no client '{name}': they are {known[0]} to {known[-1]}")
         key = self._file_key()
         images = _images(self.settings.set, key, self.settings.partition_seed)
-        parts = _divide(self.settings, key)
-        return image_cohort(self.settings, self.spec, images, names, [parts[known.index(name)] for name in names])
+        parts, places = _divide(self.settings, key), [known.index(name) for name in names]
+        rows: Sequence[Rows] = [parts[place] for place in places]
+        if self.settings.groups == 1:
+            return image_cohort(self.settings, self.spec, images, names, rows)
+        group = [place % self.settings.groups for place in places]
+        changed, rows = planted(
+            self.settings, images, group, rows, len(self.spec.classes), self.settings.partition_seed
+        )
+        cohort = image_cohort(self.settings, self.spec, changed, names, rows)
+        every = group_names(len(known), self.settings.groups)
+        return replace(cohort, groups=tuple(every[place] for place in places))
 
     def given_graph(self) -> ClientGraph | None:
-        """Return None: no client graph is published with the images."""
-        return None
+        """Return the graph of planted groups; None without groups, since none is published with the images."""
+        settings = self.settings
+        return planted_graph(settings.clients, settings.groups) if settings.groups > 1 else None
 
     def describe(self) -> str:
         """Describe the data, e.g. ``digits (scikit-learn, 1,797 images 8x8), 20 clients, 2 shards each``."""
@@ -100,7 +120,11 @@ class ImageSource:
             facts.append(
                 f"{sum(len(labels.get(f'lossy_{part}', ())) for part in ('train', 'test'))} of them approximate"
             )
-        return f"{spec.title} ({', '.join(facts)}), {describe(self.settings)}"
+        groups = ""
+        if self.settings.groups > 1:
+            how = {"labels": "an order of classes of its own", "turned": "its images turned by a quarter more"}
+            groups = f", in {self.settings.groups} groups, each with {how[self.settings.groups_differ]}"
+        return f"{spec.title} ({', '.join(facts)}), {describe(self.settings)}{groups}"
 
     def _file_key(self) -> FileKey:
         if self.settings.set == "digits":
