@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -278,3 +279,14 @@ def test_what_is_said_of_a_graph_is_what_one_hop_does():
         f"4 clients with 0.8 neighbours on average, 2 of them with none; one hop leaves a client {kept:.0%} of itself"
     )
     assert kept == pytest.approx(float(graph.propagate(torch.eye(4), 1, "random-walk").diagonal().mean()))
+
+
+def test_agreement_with_groups():
+    graph = ClientGraph.from_edges([("a", "b", 3.0), ("b", "c", 1.0), ("c", "c", 5.0)], ["a", "b", "c", "d"])
+    found = graph.agreement(["x", "x", "y", "y"])
+    # Of two edges one is within a group, and has three of four parts of the weights; of two pairs one is linked.
+    assert found == {"precision": 0.5, "recall": 0.5, "weight": 0.75}
+    lonely = ClientGraph.from_edges([], ["a", "b"]).agreement(["x", "y"])
+    assert all(math.isnan(value) for value in lonely.values())
+    with pytest.raises(GraphError, match="groups"):
+        graph.agreement(["x"])

@@ -33,6 +33,12 @@ def test_at_the_end():
     assert at_the_end(summary, ACCURACY) == at_the_end({}, LOSS) == {}
 
 
+def test_a_learned_graph_beside_groups():
+    assert value_of({"graph": {"precision": 0.9, "recall": None}}, Quantity.of("graph/precision")) == 0.9
+    assert value_of({"graph": {"precision": 0.9, "recall": None}}, Quantity.of("graph/recall")) is None
+    assert value_of({}, Quantity.of("graph/weight")) is None
+
+
 def test_what_a_run_took():
     summary = {"rounds": 7, "bytes_down": 30, "bytes_up": 12, "training": {"minibatches": 140, "passes": 2.5}}
     took = {

@@ -20,12 +20,16 @@ def test_quantities():
         Quantity.of("test/accuracy:first-rounds@cold")
     assert Quantity.of("peers/both-right") == ("peers", "both-right", "mean", None, None)
     assert (Quantity.of("peers/hamming").better, Quantity.of("test/accuracy:std").better) == (None, None)
-    with pytest.raises(ValueError, match="or 'peers/' and one of l1, l2, hamming, both-right, both-wrong; or 'run/'"):
+    with pytest.raises(ValueError, match="or 'peers/' and one of l1, l2, hamming, both-right, both-wrong; or 'graph/'"):
         Quantity.of("peers/examples")
+    assert Quantity.of("graph/precision") == ("graph", "precision", "mean", None, None)
+    recall = Quantity.of("graph/recall")
+    assert (recall.better, recall.has_course, recall.is_count) == ("higher", False, False)
     assert Quantity.of("run/passes") == ("run", "passes", "mean", None, None)
     assert (Quantity.of("run/exchanges").is_count, Quantity.of("run/exchanges").better) == (True, None)
     for text in (
         "run/seconds",
+        "graph/edges",
         "run/rounds:std",
         "mae",
         "tests/mae",
