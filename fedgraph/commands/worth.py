@@ -25,6 +25,7 @@ def worth(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that the clients are dealt out to.")] = 2,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that share the runs.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for the runs and results.")] = Path("worth"),
+    results: Annotated[Path | None, typer.Option(help="Merge the numbers into this result file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live display, only the results.")] = False,
 ) -> None:
@@ -34,6 +35,7 @@ def worth(
     graph are run with every seed and compared on validation data, with intervals; each has the learning rate that is
     best for it. The command can be stopped and given again: what is finished is not repeated.
     """
+    from fedgraph.reproduce import merge_into
     from fedgraph.reproduce.worth import worth as carry_out
 
     console = Console()
@@ -50,8 +52,10 @@ def worth(
             out=out,
             progress=not quiet,
         )
+        if results is not None:
+            merge_into(results, found.result_lines())
     console.print(found, soft_wrap=True)
-    console.print(str(found.folder / "worth.md"), soft_wrap=True, highlight=False)
+    console.print(str(found.folder / "worth.html"), soft_wrap=True, highlight=False)
 
 
 def _numbers(option: str, text: str, whole: bool = False) -> list[float]:

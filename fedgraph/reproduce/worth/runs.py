@@ -135,6 +135,7 @@ def worth(
     target.mkdir(parents=True, exist_ok=True)
     write_atomically(target / "worth.md", found.markdown().encode())
     write_atomically(target / "worth.csv", found.frame.to_csv().encode())
+    found.write_page({cell.row: cell.path for cell in cells if cell.seed == min(seeds)})
     return found
 
 

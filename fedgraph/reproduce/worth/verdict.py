@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgraph.reproduce.paired import Difference
+from fedgraph.reproduce.result_file import ResultLine
 from fedgraph.reproduce.results import Spread
 
 if TYPE_CHECKING:
@@ -86,7 +89,7 @@ class Worth:
     experiment : str
         The experiment, as it was given.
     folder : Path
-        Where ``worth.md`` and ``worth.csv`` are, and the runs.
+        Where ``worth.html``, ``worth.md`` and ``worth.csv`` are, and the runs.
     """
 
     method: str
@@ -149,20 +152,39 @@ class Worth:
             rows[label] = {"mean": spread.mean, "deviation": spread.deviation, **change, **by_seed}
         return pd.DataFrame.from_dict(rows, orient="index")
 
+    def result_lines(self) -> list[ResultLine]:
+        """Return the numbers as lines of a result file: a row for each method, the experiment as column."""
+        lines = []
+        for label, numbers in self.frame.to_dict("index").items():
+            source = f"fedgraph worth {self.experiment}"
+            lines += [
+                ResultLine(label, self.experiment, metric, value=f"{value:.6g}", source=source)
+                for metric, value in numbers.items()
+                if value is not None and isfinite(value)
+            ]
+        said = ResultLine("verdict", self.experiment, "pays", value=str(int(self.pays)), source=self.verdict)
+        return [*lines, said]
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, the verdict, and how to go on."""
         seeds = len(self.spreads[self.method].values)
         table = Table(title=f"{self.metric}, {seeds} seeds", title_justify="left")
         for heading in ("", "mean", f"{self.method} against it"):
             table.add_column(heading, justify="left" if not heading else "right")
-        for label, spread in self.spreads.items():
-            deviation = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
-            effect = self.effects.get(label)
-            told = "" if effect is None else f"{effect} ({effect.relation})"
-            table.add_row(label, f"{spread.mean:.4f}{deviation}", Text(told))
+        for label, mean, effect in self._rows():
+            table.add_row(label, mean, Text(effect))
         yield table
         yield Text(self.verdict)
         yield Text(f"To go on with {self.best}, the best here: {self.command}")
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Return each row with its mean and deviation, and what the method is against it, as text."""
+        rows = []
+        for label, spread in self.spreads.items():
+            deviation = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
+            effect = self.effects.get(label)
+            rows.append((label, f"{spread.mean:.4f}{deviation}", f"{effect} ({effect.relation})" if effect else ""))
+        return rows
 
     def markdown(self) -> str:
         """Return the table, the verdict, and how to go on."""
@@ -174,11 +196,7 @@ class Worth:
             f"| {self.metric} | mean | {self.method} against it |",
             "|---|---|---|",
         ]
-        for label, spread in self.spreads.items():
-            deviation = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
-            effect = self.effects.get(label)
-            told = "" if effect is None else f"{effect} ({effect.relation})"
-            lines.append(f"| {label} | {spread.mean:.4f}{deviation} | {told} |")
+        lines += [f"| {label} | {mean} | {effect} |" for label, mean, effect in self._rows()]
         tuned = "; ".join(f"{label}: {', '.join(chosen)}" for label, chosen in self.settings.items())
         return "\n".join([
             *lines, "",
@@ -186,6 +204,28 @@ class Worth:
             f"the same validation data: {tuned}.",
             "", f"To go on with {self.best}, the best here:", "", f"    {self.command}", "",
         ])  # fmt: skip
+
+    def write_page(self, runs: Mapping[str, Path]) -> Path:
+        """Write ``worth.html``: verdict, command, table and intervals, and below them ``runs``, a run for each row."""
+        from fedgraph.runs import compare
+        from fedgraph.runs.reports.page import Block, Shown, charts, write_page
+
+        some = next(iter(self.effects.values()))
+        axis = "change of the error, %" if some.is_error else "change of the score, points"
+        drawn = charts.intervals(
+            {label: (each.mean, each.low, each.high) for label, each in self.effects.items()}, axis
+        )
+        said = f"{'Below' if some.is_error else 'Above'} 0 {self.method} is better. 95 % intervals over seeds, paired."
+        compared = compare(list(runs.values()))
+        compared.labels = list(runs)
+        block = Block(
+            compared,
+            text=self.verdict,
+            facts=tuple(self._rows()),
+            command=self.command,
+            shown=(Shown(f"{self.method} against the others", said, drawn),),
+        )
+        return write_page(f"Is {self.method} worth it? {self.experiment}", "", [block], self.folder / "worth.html")
 
 
 def _said(effect: Effect, better: str, worse: str, level: str) -> str:

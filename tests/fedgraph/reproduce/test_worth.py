@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -106,6 +108,13 @@ def test_every_row_is_run_with_every_seed_and_once(tables, tmp_path):
     assert fedgraph.worth(tables, **call).spreads == found.spreads
     assert [cell.stat().st_mtime_ns for cell in cells] == written
     assert found.verdict in (found.folder / "worth.md").read_text()
+    page = (found.folder / "worth.html").read_text()
+    assert found.verdict in html.unescape(page)
+    assert all(f"<th>{label}</th>" in page.replace("\n", "") for label in (OWN, ALONE, PERMUTED))
+    kept = {line.place: float(line.value) for line in found.result_lines()}
+    assert kept[OWN, found.experiment, "mean"] == pytest.approx(found.spreads[OWN].mean, rel=1e-5)
+    assert kept["verdict", found.experiment, "pays"] == found.pays
+    assert (OWN, found.experiment, "change") not in kept
     assert all(each.startswith("train.learning-rate=") for each in found.settings[OWN])
     run = fedgraph.run(tables, set=found.settings[ALONE], out=tmp_path / "again", progress=False)
     assert run.method == "local"
@@ -140,9 +149,11 @@ def test_the_command_prints_the_verdict_and_where_it_is(tables, tmp_path):
     file = tmp_path / "small.toml"
     file.write_bytes(tomli_w.dumps(tables).encode())
     options = ["--seeds", "0,1", "--rates", "1", "--out", str(tmp_path / "out"), "--jobs", "2", "-q"]
+    options += ["--results", str(tmp_path / "results.csv")]
     result = CliRunner().invoke(cli.app, ["worth", str(file), *options])
     assert result.exit_code == 0, result.output
-    assert "worth.md" in result.output
+    assert "worth.html" in result.output
+    assert "verdict,small" in (tmp_path / "results.csv").read_text().replace(str(file), "small")
     assert "against training alone" in result.output
     result = CliRunner().invoke(cli.app, ["worth", str(file), "--seeds", "0,a"])
     assert result.exit_code == 1

@@ -173,6 +173,23 @@ def bars(labels: Sequence[str], series: Mapping[str, Sequence[float | None]], ax
     return _figure(traces, barmode="group", xaxis=axis_x, yaxis={"title": axis}, showlegend=len(series) > 1)
 
 
+def intervals(values: Mapping[str, tuple[float, float, float]], axis: str) -> go.Figure:
+    """Draw a mean with its interval, ``(mean, low, high)``, for each label; without bounds the mean alone."""
+    means, lows, highs = (np.array([each[place] for each in values.values()]) for place in range(3))
+    known = np.isfinite(lows) & np.isfinite(highs)
+    bars = {
+        "type": "data", "symmetric": False, "thickness": 2,
+        "array": np.where(known, highs - means, 0).tolist(), "arrayminus": np.where(known, means - lows, 0).tolist(),
+    }  # fmt: skip
+    trace = go.Scatter(
+        x=means.tolist(), y=list(values), mode="markers", error_x=bars, marker={"size": 9, "color": COLOURS[0]},
+        hovertemplate="%{y}: %{x:.3g}",
+    )  # fmt: skip
+    axis_y = {"type": "category", "autorange": "reversed", "automargin": True}
+    axis_x = {"title": axis, "rangemode": "tozero", "zeroline": True, "zerolinewidth": 2}
+    return _figure([trace], height=110 + 34 * len(values), xaxis=axis_x, yaxis=axis_y)
+
+
 def _colours(count: int) -> list[str]:
     return [COLOURS[number % len(COLOURS)] for number in range(count)]
 

@@ -48,6 +48,19 @@ code { font-size: 13px; }
 nav a { color: var(--accent); margin-right: 16px; }
 </style>
 </head>
+{% macro charts(some, named) %}
+{% if some %}
+<div class="columns">
+{% for shown in some %}
+<section>
+<h3>{{ shown.title }}{% if named %} ({{ shown.run }}){% endif %}</h3>
+<p class="soft">{{ shown.text }}</p>
+<div class="chart" data-chart="{{ shown.chart }}"></div>
+</section>
+{% endfor %}
+</div>
+{% endif %}
+{% endmacro %}
 <body>
 <main>
 <h1>{{ title }}</h1>
@@ -62,11 +75,12 @@ nav a { color: var(--accent); margin-right: 16px; }
 {% if block.text %}<p>{{ block.text }}</p>{% endif %}
 {% if block.facts %}
 <div class="scroll fit facts"><table><tbody>
-{% for words, number in block.facts %}<tr><td>{{ words }}</td><td>{{ number }}</td></tr>
+{% for row in block.facts %}<tr>{% for each in row %}<td>{{ each }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
 {% if block.command %}<pre>{{ block.command }}</pre>{% endif %}
+{{ charts(block.shown | rejectattr("run") | list, false) }}
 <p class="soft">{{ block.sentence }}</p>
 {% for label, note in block.notes %}<p>{% if label %}{{ label }}: {% endif %}{{ note }}.</p>{% endfor %}
 
@@ -125,17 +139,7 @@ nav a { color: var(--accent); margin-right: 16px; }
 </div>
 {% endif %}
 
-{% if block.shown %}
-<div class="columns">
-{% for shown in block.shown %}
-<section>
-<h3>{{ shown.title }}{% if shown.run and block.labels | length > 1 %} ({{ shown.run }}){% endif %}</h3>
-<p class="soft">{{ shown.text }}</p>
-<div class="chart" data-chart="{{ shown.chart }}"></div>
-</section>
-{% endfor %}
-</div>
-{% endif %}
+{{ charts(block.shown | selectattr("run") | list, block.labels | length > 1) }}
 
 {% if blocks | length > 1 %}<details><summary>Every client, traffic and time</summary>{% endif %}
 {% if block.clients.rows %}

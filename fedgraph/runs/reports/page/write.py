@@ -66,16 +66,16 @@ class Block:
     command : str
         How the runs are made, of a page with several parts.
     facts : tuple of tuple of str
-        What to look at first: pairs of words and a number.
+        What to look at first: rows of a table, words and a number or several.
     shown : tuple of Shown
-        Charts beside those of the runs.
+        Charts above those of the runs.
     """
 
     runs: Comparison
     title: str = ""
     text: str = ""
     command: str = ""
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, ...], ...] = ()
     shown: tuple[Shown, ...] = ()
 
 
