@@ -103,6 +103,8 @@ def read_column_file(path: Path, how: Reading = AS_IT_IS) -> Readings:
             values[:, place] = _numbers(table, name, layout.of_one)
     if layout.of_one:
         return Readings(values[:, None], [], layout.times, layout.values, "", None, notes)
+    if len(layout.values) > 1:
+        notes += ("each column is a client",)
     return Readings(values[:, :, None], list(layout.values), layout.times, ("value",), "", None, notes)
 
 

@@ -17,9 +17,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from fedgraph.data.base import CohortData
-from fedgraph.data.columns.columns import as_category, read_column
+from fedgraph.data.columns.columns import alike_words, as_category, read_column
 from fedgraph.data.columns.files import Table
-from fedgraph.data.own import Name, title_of
+from fedgraph.data.own import Name, title_of, with_notes
 from fedgraph.data.partition import client_names
 from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.client_tables import rows_of
@@ -155,7 +155,18 @@ class DealtTableSource(TablesOfClients):
             facts.append(f"{len(self._public):,} rows public")
         if settings.label is not None:
             facts.append(f"label '{settings.label}'")
-        return ", ".join(facts)
+        return with_notes(", ".join(facts), self._notes)
+
+    @cached_property
+    def _notes(self) -> tuple[str, ...]:
+        """What people should know of the columns: categories that may be meant as one."""
+        found = []
+        for name in self._table.names:
+            if self._table.numbers(name) is None and (
+                pair := alike_words(sorted(read_column(self._table, name).texts.to_pylist()))
+            ):
+                found.append(f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories")
+        return tuple(found)
 
     @cached_property
     def _table(self) -> Table:

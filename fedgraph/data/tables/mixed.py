@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from fedgraph.data.columns.files import Table
 from fedgraph.data.columns.options import FileSettings
-from fedgraph.data.own import CLIENT, OwnData, place_of, title_of
+from fedgraph.data.own import CLIENT, OwnData, place_of, title_of, with_notes
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
 from fedgraph.support.errors import DataError
@@ -114,7 +114,9 @@ class MixedTableSource(DealtTableSource):
         title = title_of(self.settings.path, self.own)
         if self._has_file_each:
             return f"{title}, {len(self.client_names())} clients with a file each"
-        return super().describe() if self.owner is None else f"{title}, {self._table.num_rows:,} rows, 1 client"
+        if self.owner is None:
+            return super().describe()
+        return with_notes(f"{title}, {self._table.num_rows:,} rows, 1 client", self._notes)
 
     @property
     def _place(self) -> Path:

@@ -221,3 +221,11 @@ def test_a_misspelled_column_to_drop_is_refused(folder):
         (folder / f"{client}.csv").write_text(f"only_{client},x\n1,2\n3,4\n")
     keys = {"path": "{client}.csv", "clients": ["a", "b"], "table-schema": {"drop": ["only_a"]}}
     assert source(folder, **keys).load_table("b").table.names == ["only_b", "x"]
+
+
+def test_categories_that_may_be_meant_as_one_are_noted(folder):
+    (folder / "spellings.csv").write_text("age,outcome,smokes\n" + "61,dead,yes\n40,DEAD,TRUE\n52,alive,no\n" * 20)
+    found = source(folder, path="spellings.csv", clients=2)
+    assert "'DEAD' and 'dead' of 'outcome' are two categories" in found.describe()
+    assert "of 'smokes' are two categories" in found.describe()
+    assert "'age'" not in found.describe()
