@@ -40,6 +40,8 @@ class Assignment:
         Forecast steps that are reported separately.
     missing_as : float or None
         Value that missing targets count as in further errors of forecasts.
+    unseen_classes : bool
+        Whether the accuracy on classes that a client has not in training is a metric.
     expect : tuple of str or None
         Clients that the run is for; None for whichever clients nodes host.
     forecasts : {"csv", "parquet"} or None
@@ -55,6 +57,7 @@ class Assignment:
     method: dict[str, Any]
     horizons: tuple[int, ...] | None
     missing_as: float | None = None
+    unseen_classes: bool = False
     expect: tuple[str, ...] | None = None
     forecasts: FileForm | None = None
     terms: str = ""
@@ -99,6 +102,7 @@ class Assignment:
                 method=tables["method"],
                 horizons=None if tables["horizons"] is None else tuple(int(step) for step in tables["horizons"]),
                 missing_as=None if tables.get("missing-as") is None else float(tables["missing-as"]),
+                unseen_classes=tables.get("unseen-classes") is True,
                 expect=None if expect is None else tuple(str(name) for name in expect),
                 forecasts=TypeAdapter(FileForm | None).validate_python(tables.get("forecasts")),
                 terms=str(tables.get("terms", "")),
@@ -110,13 +114,18 @@ class Assignment:
         Raises
         ------
         ExperimentError
-            When a step is beyond the forecasts of this task, or missing targets are to count that this task has not.
+            When a step is beyond the forecasts of this task, or missing targets or classes are to count that this task
+            has not.
         """
         steps = task.output_shape[0] if task.kind == "forecast" else 0
         if self.missing_as is not None and not steps:
             raise ExperimentError(
                 f"[evaluation] missing-as is for forecasts of time series, and this data is for {task.kind}: leave it "
                 "out"
+            )
+        if self.unseen_classes and task.kind != "classification":
+            raise ExperimentError(
+                f"[evaluation] unseen-classes is for classification, and this data is for {task.kind}: leave it out"
             )
         if self.horizons is not None:
             beyond = [step for step in self.horizons if step > steps]

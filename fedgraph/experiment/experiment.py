@@ -175,6 +175,7 @@ class Experiment:
                 "method": dict(method_settings),
                 "horizons": self.evaluation.horizons,
                 "missing-as": self.evaluation.missing_as,
+                **({"unseen-classes": True} if self.evaluation.unseen_classes else {}),
             },
             sort_keys=True,
         )

@@ -54,6 +54,9 @@ class EvaluationTable(Settings):
     missing_as : forecasts are also measured with missing readings counted as this value, in their unit, as some
                published tables do (0.0 for the speeds of METR-LA). Names of these errors end in -unmasked, as
                ``test/mae-60min-unmasked`` does.
+    unseen_classes : of classification: also measure each client's accuracy on examples of classes that it has none of
+               in training, as ``test/accuracy-unseen``; a client that has all classes has no value. It shows what
+               clients learn from others, with ``[data] test = "shared"``.
     monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
                the number of evaluations without a better mean over clients after which the run ends.
     targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` contains
@@ -78,6 +81,7 @@ class EvaluationTable(Settings):
     every: PositiveInt = 1
     horizons: tuple[PositiveInt, ...] | None = None
     missing_as: float | None = Field(default=None, allow_inf_nan=False)
+    unseen_classes: bool = False
     monitor: str | None = None
     patience: PositiveInt | None = None
     restore_best: bool = True

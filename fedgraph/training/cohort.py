@@ -240,6 +240,7 @@ class Cohort:
         horizons: Sequence[int] = (),
         batch_size: int = EVALUATION_BATCH,
         missing_as: float | None = None,
+        unseen_classes: bool = False,
     ) -> dict[str, Tensor]:
         """Compute metrics of every client's model on its own examples.
 
@@ -259,6 +260,8 @@ class Cohort:
         missing_as : float, optional
             Forecasts are also measured with missing targets counted as this value, in the task's unit: ``mae-unmasked``
             and ``rmse-unmasked``, at each step too.
+        unseen_classes : bool
+            Whether to measure ``accuracy-unseen`` too, of examples whose class the client has not in training.
 
         Returns
         -------
@@ -278,13 +281,19 @@ class Cohort:
 
         def measure(block: slice) -> dict[str, Tensor]:
             mean, std = self.data.mean[block].to(self.device), self.data.std[block].to(self.device)
-            sums = tally(self.data.task, mean, std, horizons, missing_as)
+            unseen = self._unseen(block) if unseen_classes else None
+            sums = tally(self.data.task, mean, std, horizons, missing_as, unseen)
             for batch in self._outputs(parameters, split, block, batch_size):
                 sums.add(*batch)
             return {name: values.cpu() for name, values in sums.result().items()}
 
         results = self._blocks.each(measure, batch_size)
         return {name: torch.cat([result[name] for result in results]) for name in results[0]}
+
+    def _unseen(self, block: slice) -> Tensor | None:
+        """Return which classes each client has not in training, bool ``[clients, classes]``."""
+        counts = self.data.label_counts
+        return None if counts is None else (counts[block] == 0).to(self.device)
 
     def predict(self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH) -> Tensor:
         """Return outputs ``[clients, examples, *output_shape]`` in the task's unit (logits for classification).

@@ -56,14 +56,14 @@ class _Broken:
 
 
 class ClassificationTally:
-    """``accuracy``, ``loss`` (cross-entropy) and ``f1``.
+    """``accuracy``, ``loss`` (cross-entropy) and ``f1``; with ``unseen`` also ``accuracy-unseen``.
 
     With two classes ``f1`` is that of class 1, and 0 where class 1 occurs neither in the targets nor in the
     predictions; with more it is the mean over those classes that occur in the client's targets or predictions.
     """
 
-    def __init__(self, task: TaskSpec) -> None:
-        self.task = task
+    def __init__(self, task: TaskSpec, unseen: Tensor | None = None) -> None:
+        self.task, self.unseen = task, unseen
         self.sums: Tensor | float = 0.0
         self.counts: Tensor | float = 0.0
         self._broken = _Broken()
@@ -87,6 +87,8 @@ class ClassificationTally:
         found, predicted, there = torch.as_tensor(self.counts)
         f1 = mean_f1(found, predicted + there)
         metrics = {"accuracy": correct / count, "loss": loss / count, "f1": f1.where(count > 0, math.nan)}
+        if self.unseen is not None:
+            metrics["accuracy-unseen"] = (found * self.unseen).sum(1) / (there * self.unseen).sum(1)
         return self._broken.left_out(metrics)
 
 
@@ -97,8 +99,8 @@ class PositiveClassTally(ClassificationTally):
     classes; the precision of a class that is never predicted is 0, and so is the recall of one that never occurs.
     """
 
-    def __init__(self, task: TaskSpec) -> None:
-        super().__init__(task)
+    def __init__(self, task: TaskSpec, unseen: Tensor | None = None) -> None:
+        super().__init__(task, unseen)
         self.ranked: list[Tensor] = []
 
     def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
@@ -228,13 +230,21 @@ def _ahead(steps: int, step_minutes: float) -> str:
 
 
 def tally(
-    task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = (), missing_as: float | None = None
+    task: TaskSpec,
+    mean: Tensor,
+    std: Tensor,
+    horizons: Sequence[int] = (),
+    missing_as: float | None = None,
+    unseen: Tensor | None = None,
 ) -> Tally:
-    """Return an empty tally of the metrics of ``task`` for clients whose scaling is ``mean`` and ``std``."""
+    """Return an empty tally of the metrics of ``task`` for clients whose scaling is ``mean`` and ``std``.
+
+    ``unseen``, bool ``[clients, classes]``, are classes whose examples also count by themselves.
+    """
     if task.positive is not None and not horizons:
-        return PositiveClassTally(task)
+        return PositiveClassTally(task, unseen)
     if task.kind == "classification" and not horizons:
-        return ClassificationTally(task)
+        return ClassificationTally(task, unseen)
     return ErrorTally(task, mean, std, horizons, missing_as)
 
 

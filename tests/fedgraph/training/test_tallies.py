@@ -6,7 +6,9 @@ import pytest
 import torch
 from sklearn import metrics
 
+import fedgraph
 from fedgraph.models.base import TaskSpec
+from fedgraph.support.errors import FedgraphError
 from fedgraph.support.probability_scores import calibration_error
 from fedgraph.training.tallies import ClassificationTally, tally
 
@@ -45,3 +47,33 @@ def test_a_tally_agrees_with_scikit_learn_for_every_client_whatever_the_batches(
 
 def test_a_task_without_a_positive_class_has_the_metrics_that_it_had():
     assert type(tally(TaskSpec("classification", (4,), (2,)), NONE, NONE)) is ClassificationTally
+
+
+def test_accuracy_on_classes_that_a_client_has_not_in_training():
+    """The first client lacks class 2, the second classes 0 and 1, the third none."""
+    targets = torch.tensor([[0, 2, 2, 1], [0, 1, 2, 2], [0, 1, 2, 2]])
+    predicted = torch.tensor([[0, 2, 1, 0], [0, 0, 2, 2], [0, 1, 2, 2]])
+    unseen = torch.tensor([[False, False, True], [True, True, False], [False, False, False]])
+    logits = torch.nn.functional.one_hot(predicted, 3).float()
+    sums = tally(TaskSpec("classification", (4,), (3,)), NONE, NONE, unseen=unseen)
+    sums.add(logits, targets, torch.ones(3, 4))
+    found = sums.result()["accuracy-unseen"]
+    assert found[:2].tolist() == [0.5, 0.5]
+    assert math.isnan(found[2])
+
+
+def test_a_run_measures_classes_that_a_client_has_not(tmp_path):
+    experiment = {
+        "experiment": {"method": "local", "rounds": 6},
+        "data": {"set": "digits", "partition": "classes", "class-groups": [5, 5], "test": "shared", "limit": 300},
+        "model": {"name": "mlp", "hidden": [16]},
+        "train": {"learning-rate": 0.2, "local-epochs": 2},
+        "evaluation": {"unseen-classes": True, "splits": ["test"]},
+    }
+    run = fedgraph.run(experiment, progress=False, out=tmp_path)
+    values = run.summary["per_client"]["test"]
+    assert set(values["accuracy-unseen"].values()) == {0.0}
+    assert min(values["accuracy"].values()) > 0.3
+    series = {"set": "synthetic-traffic", "sensors": 3, "days": 2}
+    with pytest.raises(FedgraphError, match="unseen-classes"):
+        fedgraph.run({**experiment, "data": series}, progress=False, out=tmp_path)
