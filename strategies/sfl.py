@@ -21,8 +21,8 @@ class SFL(FlowerStrategy):
         Over the names of the clients.
     alpha : float, default 1.0
         Share of the graph; 0 leaves every client its own model.
-    hops : int, default 3
-        How far models travel along the graph in a round.
+    hops : int, default 1
+        How far models travel along the graph in a round; 3 in the paper.
     weighting : {"none", "examples"}
         Whether clients with more training examples count more.
     everybody : float, default 0.0

@@ -24,7 +24,7 @@ class SFLSettings(PersonalLayersSettings):
     Attributes
     ----------
     alpha           : share of the graph in the aggregation; 0 leaves every client its own model.
-    hops            : K, how often the normalised adjacency is applied.
+    hops            : K, how often the normalised adjacency is applied; 3 in the paper.
     normalisation   : ``random-walk``: rows sum to one, so that equal models stay as they are; ``symmetric`` (GCN): also
                       rescales the models of clients with few or many neighbours. Self loops are added where missing.
     mixes           : what goes over the graph: the clients' ``models``, or the ``updates`` that training made to them.
@@ -46,7 +46,7 @@ class SFLSettings(PersonalLayersSettings):
     """
 
     alpha: float = Field(default=1.0, ge=0, le=1)
-    hops: int = Field(default=3, ge=0)
+    hops: int = Field(default=1, ge=0)
     normalisation: Literal["random-walk", "symmetric"] = "random-walk"
     mixes: Literal["models", "updates"] = "models"
     server_learning_rate: float = Field(default=0.1, gt=0)
