@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from fedgraph.experiment import (
     plugin_folders,
 )
 from fedgraph.graph import GraphTable
-from fedgraph.reproduce.cells import CellMaker, digest
+from fedgraph.reproduce.cells import Cell, CellMaker, digest
 from fedgraph.reproduce.choosing import Choice, plan_cells, plan_choices
 from fedgraph.reproduce.execution import Execution, failure, missing_data, run_cells
 from fedgraph.reproduce.quantity import Quantity
@@ -131,12 +132,24 @@ def worth(
         if reason is not None:
             raise RunError(f"'{cell.row}', seed {cell.seed}: {reason}")
     results = Results("worth", table, "small", table.profiles["small"], tuple(seeds), overrides, look(cells, data))
-    found = _found(results, choices, base, quantity, name, target)
+    found = replace(
+        _found(results, choices, base, quantity, name, target), seconds=_seconds([*cells, *_tried(choices)], data)
+    )
     target.mkdir(parents=True, exist_ok=True)
     write_atomically(target / "worth.md", found.markdown().encode())
     write_atomically(target / "worth.csv", found.frame.to_csv().encode())
     found.write_page({cell.row: cell.path for cell in cells if cell.seed == min(seeds)})
     return found
+
+
+def _tried(choices: Sequence[Choice]) -> list[Cell]:
+    return [cell for choice in choices for trial in choice.trials for cell in trial.cells]
+
+
+def _seconds(cells: Sequence[Cell], data: Path) -> float:
+    """Return the seconds of all runs, each counted once."""
+    each = {cell.path: cell for cell in cells}.values()
+    return sum(outcome.summary["seconds"] for outcome in look(tuple(each), data) if outcome.summary is not None)
 
 
 def _file(experiment: str | Path | Mapping[str, Any], out: Path) -> tuple[str, Path]:

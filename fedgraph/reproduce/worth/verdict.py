@@ -90,6 +90,8 @@ class Worth:
         The experiment, as it was given.
     folder : Path
         Where ``worth.html``, ``worth.md`` and ``worth.csv`` are, and the runs.
+    seconds : float
+        Of all runs together.
     """
 
     method: str
@@ -99,6 +101,7 @@ class Worth:
     settings: dict[str, list[str]]
     experiment: str
     folder: Path
+    seconds: float = 0.0
 
     @property
     def pays(self) -> bool:
@@ -162,8 +165,10 @@ class Worth:
                 for metric, value in numbers.items()
                 if value is not None and isfinite(value)
             ]
-        said = ResultLine("verdict", self.experiment, "pays", value=str(int(self.pays)), source=self.verdict)
-        return [*lines, said]
+        said = {"pays": int(self.pays), "seconds": round(self.seconds)}
+        verdict = [ResultLine("verdict", self.experiment, key, value=str(each), source=self.verdict)
+                   for key, each in said.items()]  # fmt: skip
+        return [*lines, *verdict]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, the verdict, and how to go on."""

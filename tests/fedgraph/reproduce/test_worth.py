@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 
 import numpy as np
 import pytest
@@ -115,6 +116,8 @@ def test_every_row_is_run_with_every_seed_and_once(tables, tmp_path):
     assert kept[OWN, found.experiment, "mean"] == pytest.approx(found.spreads[OWN].mean, rel=1e-5)
     assert kept["verdict", found.experiment, "pays"] == found.pays
     assert (OWN, found.experiment, "change") not in kept
+    finished = [json.loads(path.read_text())["seconds"] for path in (tmp_path / "cells").glob("*/summary.json")]
+    assert found.seconds == pytest.approx(sum(finished))
     assert all(each.startswith("train.learning-rate=") for each in found.settings[OWN])
     run = fedgraph.run(tables, set=found.settings[ALONE], out=tmp_path / "again", progress=False)
     assert run.method == "local"
