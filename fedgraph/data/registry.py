@@ -48,6 +48,7 @@ _SETS: dict[str, tuple[str, str]] = {
         "fedgraph.data.owners.table_columns:TableColumnSource",
     ),
     "panel": ("fedgraph.data.owners.panel:PanelSettings", "fedgraph.data.owners.panel:PanelSource"),
+    "graphs": ("fedgraph.data.graphs.own_graphs:OwnGraphSettings", "fedgraph.data.graphs.own_graphs:OwnGraphSource"),
     "mixed-table": ("fedgraph.data.tables.mixed:MixedTableSettings", "fedgraph.data.tables.mixed:MixedTableSource"),
     "linked-deaths": (
         "fedgraph.data.tables.linked_deaths:LinkedDeathsSettings",
@@ -59,7 +60,7 @@ _SETS: dict[str, tuple[str, str]] = {
     ),
 }
 
-OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "images")
+OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "images", "graphs")
 """Data sets that read the user's own file, which may differ from node to node."""
 
 _CATALOGUES = (
