@@ -98,6 +98,10 @@ class GraphDataSet(Configured[O]):
         """Name a client, and where its graphs are from, for messages."""
         return f"client '{client}'"
 
+    def group(self, client: str) -> str | None:
+        """Return the group of a client, for results by group; by default there are none."""
+        return None
+
     def given_graph(self) -> ClientGraph | None:
         """Return the client graph that comes with the data, for ``[graph] source = "data"``; by default none."""
         return None
@@ -133,7 +137,13 @@ class GraphDataSet(Configured[O]):
         assert isinstance(train, ExampleSplit)
         counts = [train.targets[rows[rows >= 0]].bincount(minlength=task.output_shape[0]) for rows in train.rows]
         form = GraphForm(task=task)
-        return replace(data, label_counts=torch.stack(counts), preprocessing=form.preprocessing(names))
+        groups = [group for group in map(self.group, names) if group is not None]
+        return replace(
+            data,
+            label_counts=torch.stack(counts),
+            groups=tuple(groups) if len(groups) == len(names) else None,
+            preprocessing=form.preprocessing(names),
+        )
 
     def describe(self) -> str:
         """Describe the data, e.g. ``wards, 12 clients with a graph of 60 to 220 nodes each, classes of nodes``."""
