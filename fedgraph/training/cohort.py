@@ -112,7 +112,7 @@ class Cohort:
             raise ExperimentError("[data] augments training examples, and [train] function would not: leave one out")
         if self._function is not None and data.graphs is not None:
             raise ExperimentError(
-                "[train] function is given examples one by one, and those of graphs are not: leave it out"
+                "[train] function is given single examples, and a model of graphs takes whole graphs: leave it out"
             )
         self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
         self._blocks = Blocks(data, self._training, self.device)

@@ -89,10 +89,13 @@ def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
     WorkingSet
         What computing one client touches.
     """
-    few, more = (_saved_bytes(model, task, examples) for examples in (2, 4))
-    per_example = (more - few) / 2 + _FLOAT * math.prod(task.example_shape)
     per_client = _COPIES * _FLOAT * model.layout.num_parameters
-    return WorkingSet(per_client, per_example, math.prod(task.example_shape), model.alone)
+    if task.level:
+        # A minibatch of one client is a graph of its own, whatever it has examples: never several clients at once.
+        return WorkingSet(per_client, math.inf, 1, model.alone)
+    few, more = (_saved_bytes(model, task, examples) for examples in (2, 4))
+    per_example = (more - few) / 2 + _FLOAT * math.prod(task.input_shape)
+    return WorkingSet(per_client, per_example, math.prod(task.input_shape), model.alone)
 
 
 def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:
@@ -105,7 +108,7 @@ def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:
         return tensor
 
     state = model.layout.unflatten(torch.zeros(1, model.layout.num_parameters, requires_grad=True))
-    inputs = torch.zeros(1, examples, *task.example_shape)
+    inputs = torch.zeros(1, examples, *task.input_shape)
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs, _ = model.forward(state, inputs, training=True)
         return sum(saved.values()) + outputs.numel() * _FLOAT

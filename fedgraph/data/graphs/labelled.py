@@ -71,7 +71,9 @@ class LabelledGraphs:
             raise DataError(f"{where} has no graphs")
         places = [where if len(raw) == 1 else f"{where}, graph {number}" for number in range(len(raw))]
         graphs = tuple(_graph(each, place) for each, place in zip(raw, places, strict=True))
-        widths = {graph.x.shape[1]: place for graph, place in zip(reversed(graphs), reversed(places), strict=True)}
+        widths: dict[int, str] = {}
+        for graph, place in zip(graphs, places, strict=True):
+            widths.setdefault(graph.x.shape[1], place)
         if len(widths) > 1:
             told = " and ".join(f"{count} in {place}" for count, place in list(widths.items())[:2])
             raise DataError(
