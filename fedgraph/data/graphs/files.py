@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -151,17 +152,18 @@ def _loaded(file: Path) -> list[Raw] | dict[str, list[Raw]]:
             raise DataError(f"{file} cannot be read as an .npz file with arrays of numbers ({error})") from None
     if file.suffix.lower() not in SUFFIXES:
         raise DataError(f"{file} is no file of graphs: they are {', '.join(SUFFIXES)}")
-    # Importing it makes its classes known as harmless to torch.load.
-    import torch_geometric.data  # noqa: F401
+    from torch_geometric.data.data import Data, DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
 
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
+            found = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        first = str(error).strip().splitlines()
-        about = next((line for line in first if "GLOBAL" in line or "class" in line), first[0] if first else "")
+        asked = re.search(r"GLOBAL (\S+)", str(error))
+        about = f" ({asked[1]})" if asked else ""
         raise DataError(
-            f"{file} has more than graphs, and what is not known to be harmless is not loaded: save a Data object, or "
-            f"a list of them, torch.save([data, ...], '{file.name}') ({about.strip()})"
+            f"{file} has more than graphs{about}, and what is not known to be harmless is not loaded: save a Data "
+            f"object, or a list of them, torch.save([data, ...], '{file.name}')"
         ) from None
     except Exception as error:  # a damaged file may raise almost anything
         raise DataError(f"{file} cannot be read by torch.load ({type(error).__name__}: {error})") from None
