@@ -157,7 +157,8 @@ class GraphDataSet(Configured[O]):
         notes = [*self.notes]
         left_out = sorted({key for own in every for key in own.left_out})
         if left_out:
-            notes.append(f"models are not given {', '.join(left_out)}")
+            names = ", ".join(left_out) if self.own is None else f"{len(left_out)} other tensors of the data"
+            notes.append(f"models are not given {names}")
         one_way = sum(own.one_way for own in every)
         if one_way:
             notes.append(

@@ -75,18 +75,18 @@ class GraphFiles:
         return list(self._places) if self._places else list(self._read)
 
     def where(self, client: str) -> str:
-        """Name a client and its file."""
-        return f"client '{client}' ({self._places.get(client, self.place).name})"
+        """Name a client and its file, with its whole path, which a node keeps to itself."""
+        return f"client '{client}' ({self._places.get(client, self.place)})"
 
     def read(self, client: str) -> list[Raw]:
         """Return the graphs of a client. Raises DataError for a file that cannot be read."""
-        if client not in self._read:
-            place = self._places[client]
-            files = sorted(path for path in place.iterdir() if _is_graph(path)) if place.is_dir() else [place]
-            if place.is_dir() and not files:
-                raise DataError(f"client '{client}': {place} has no file {' or '.join(SUFFIXES)}")
-            self._read[client] = [graph for file in files for graph in _of_one(file)]
-        return self._read[client]
+        if client in self._read:
+            return self._read[client]
+        place = self._places[client]
+        files = sorted(path for path in place.iterdir() if _is_graph(path)) if place.is_dir() else [place]
+        if place.is_dir() and not files:
+            raise DataError(f"client '{client}': {place} has no file {' or '.join(SUFFIXES)}")
+        return [graph for file in files for graph in _of_one(file)]
 
     def _in_folder(self, folder: Path) -> dict[str, Path]:
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))

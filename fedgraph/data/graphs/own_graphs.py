@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from fedgraph.data.graphs.data_set import GraphDataSet, GraphOptions
 from fedgraph.data.graphs.files import GraphFiles
+from fedgraph.data.graphs.labelled import LabelledGraphs
 from fedgraph.data.own import place_of, title_of
 from fedgraph.support.errors import DataError
 
@@ -52,6 +53,14 @@ class OwnGraphSource(GraphDataSet[OwnGraphSettings]):
                 f"{', '.join(self._files.names[:8])}"
             )
         return self._files.read(client)
+
+    def labelled(self, client: str) -> LabelledGraphs:
+        """See :class:`GraphDataSet`; files that are wrong are read anew the next time, since somebody may mend them."""
+        try:
+            return super().labelled(client)
+        except DataError:
+            vars(self).pop("_files", None)
+            raise
 
     def where(self, client: str) -> str:
         """Name a client and its file."""

@@ -31,7 +31,7 @@ def test_a_folder_has_a_file_or_a_folder_for_each_client(tmp_path):
     assert (files.names, files.ignored) == (["county", "mercy", "north"], 1)
     assert [float(each["x"][0, 0]) for each in files.read("north")] == [3, 4, 2]
     assert files.read("county")[0]["y"].tolist() == [0, 1, 1]
-    assert files.where("mercy") == "client 'mercy' (mercy.pt)"
+    assert files.where("mercy") == f"client 'mercy' ({tmp_path}/mercy.pt)"
     torch.save(data(), tmp_path / "mercy.pth")
     with pytest.raises(DataError, match="has mercy.pt and mercy.pth, both of client 'mercy': keep one"):
         GraphFiles(tmp_path)
