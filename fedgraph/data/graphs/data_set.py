@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedgraph.data.base import SPLITS, CohortData, Shares, SplitName
 from fedgraph.data.examples import ExampleSplit
@@ -49,6 +49,15 @@ class GraphOptions(Settings):
     masks: Literal["file", "drawn"] = "file"
     shares: Shares = (0.7, 0.1, 0.2)
     split_seed: int = Field(0, ge=0)
+
+    @field_validator("classes")
+    @classmethod
+    def _several_classes(cls, value: int | tuple[str, ...] | None) -> int | tuple[str, ...] | None:
+        if value is not None and (value if isinstance(value, int) else len(set(value))) < 2:
+            raise ValueError("there are two classes at least")
+        if isinstance(value, tuple) and len(set(value)) < len(value):
+            raise ValueError("every class can be named once")
+        return value
 
 
 O = TypeVar("O", bound=GraphOptions)  # noqa: E741

@@ -79,7 +79,11 @@ class GraphFiles:
         return f"client '{client}' ({self._places.get(client, self.place)})"
 
     def read(self, client: str) -> list[Raw]:
-        """Return the graphs of a client. Raises DataError for a file that cannot be read."""
+        """Return the graphs of a client. Raises DataError where there are none, and for a file that is wrong."""
+        if client not in self.names:
+            raise DataError(
+                f"{self.place} has no graphs of client '{client}'; it has those of {', '.join(self.names[:8])}"
+            )
         if client in self._read:
             return self._read[client]
         place = self._places[client]
@@ -216,7 +220,6 @@ def _parts(arrays: dict[str, np.ndarray], file: Path) -> list[Raw]:
     if bool((part[edges[0]] != part[edges[1]]).any()):
         raise DataError(f"{file}: an edge leads from one graph to another, by the array batch")
     count = int(part[-1]) + 1 if nodes else 0
-    y = arrays.get("y")
     found: list[Raw] = []
     for number in range(count):
         own, within = part == number, part[edges[0]] == number
@@ -225,11 +228,11 @@ def _parts(arrays: dict[str, np.ndarray], file: Path) -> list[Raw]:
         for name, value in arrays.items():
             if name in ("x", "edge_index"):
                 continue
-            if value.shape[:1] == (edges.shape[1],) and name.startswith("edge_"):
-                graph[name] = value[within]
+            if name.startswith("edge_"):
+                graph[name] = value[within] if value.shape[:1] == (edges.shape[1],) else value
             elif value.shape[:1] == (nodes,):
                 graph[name] = value[own]
-        if y is not None and len(y) == count and len(y) != nodes:
-            graph["y"] = y[number : number + 1]
+            elif value.shape[:1] == (count,):
+                graph[name] = value[number : number + 1]
         found.append(graph)
     return found

@@ -36,7 +36,7 @@ class LabelledGraphs:
         The graphs.
     labels : Tensor
         Class of each example, a node or a graph, in the order of graphs and nodes, int64 ``[examples]``; -1 where
-        it is unknown.
+        it is unknown, as of all negative ones.
     masks : mapping of SplitName to Tensor
         Examples of each split, bool ``[examples]``; empty where the data do not say.
     left_out : tuple of str
@@ -81,7 +81,7 @@ class LabelledGraphs:
             )
         counts = [len(graph.x) if level == "node" else 1 for graph in graphs]
         labels = [_labels(*each, level) for each in zip(raw, counts, places, strict=True)]
-        masks = _masks(raw, counts, places) if level == "node" else {}
+        masks = _masks(raw, counts, places, level)
         return cls(graphs, torch.cat(labels), masks, tuple(sorted({key for each in raw for key in _beside(each)})))
 
     @property
@@ -161,8 +161,8 @@ def _labels(raw: Raw, count: int, where: str, level: Level) -> Tensor:
     return y.long().clamp(min=UNKNOWN)
 
 
-def _masks(raw: Sequence[Raw], counts: Sequence[int], places: Sequence[str]) -> dict[SplitName, Tensor]:
-    """Return the masks of nodes; a mask that some graphs lack is empty there."""
+def _masks(raw: Sequence[Raw], counts: Sequence[int], places: Sequence[str], level: Level) -> dict[SplitName, Tensor]:
+    """Return the masks of examples; a mask that some graphs lack is empty there."""
     if all(each.get(name) is None for each in raw for name in MASKS.values()):
         return {}
     found: dict[SplitName, list[Tensor]] = {split: [] for split in MASKS}
@@ -172,8 +172,8 @@ def _masks(raw: Sequence[Raw], counts: Sequence[int], places: Sequence[str]) -> 
             both = int((own[one] & own[two]).sum())  # type: ignore[index]
             if both:
                 raise DataError(
-                    f"{where}: {both} nodes are in {MASKS[one]} and in {MASKS[two]}: a node is in one of them, or "  # type: ignore[index]
-                    '[data] masks = "drawn" divides the nodes anew'
+                    f"{where}: {both} {level}s are in {MASKS[one]} and in {MASKS[two]}: each is in one of them, or "  # type: ignore[index]
+                    f'[data] masks = "drawn" divides the {level}s anew'
                 )
         for split, mask in own.items():
             found[split].append(mask)
@@ -190,7 +190,7 @@ def _mask(raw: Raw, name: str, count: int, where: str) -> Tensor:
         )
     mask = mask.flatten()
     if len(mask) != count or not bool(((mask == 0) | (mask == 1)).all()):
-        raise DataError(f"{where}: {name} is {_told(mask)}; it is true or false for each of {count} nodes")
+        raise DataError(f"{where}: {name} is {_told(mask)}; it is true or false for each of {count} examples")
     return mask.bool()
 
 
@@ -199,7 +199,8 @@ def _tensor(raw: Raw, name: str, where: str) -> Tensor | None:
     if value is None:
         return None
     try:
-        return value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        found = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        return found if found.layout == torch.strided else found.to_dense()
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: {name} is no tensor of numbers ({error})") from None
 

@@ -47,11 +47,6 @@ class OwnGraphSource(GraphDataSet[OwnGraphSettings]):
 
     def graphs(self, client: str) -> Any:
         """See :class:`GraphDataSet`."""
-        if client not in self._files.names:
-            raise DataError(
-                f"{self._files.place} has no graphs of client '{client}'; it has those of "
-                f"{', '.join(self._files.names[:8])}"
-            )
         return self._files.read(client)
 
     def labelled(self, client: str) -> LabelledGraphs:

@@ -42,6 +42,8 @@ def test_one_file_of_all_clients(tmp_path):
     files = GraphFiles(tmp_path / "all.pt")
     assert files.names == ["mercy", "county"]
     assert len(files.read("county")) == 2
+    with pytest.raises(DataError, match="all.pt has no graphs of client 'west'; it has those of mercy, county"):
+        files.read("west")
     torch.save(data(), tmp_path / "one.pt")
     with pytest.raises(DataError, match="does not say of whom: make a folder with a file for each client"):
         GraphFiles(tmp_path / "one.pt")
@@ -52,13 +54,14 @@ def test_one_file_of_all_clients(tmp_path):
 def test_several_graphs_as_arrays(tmp_path):
     np.savez(
         tmp_path / "two.npz", x=np.arange(10).reshape(5, 2), edge_index=[[0, 1, 4], [1, 2, 3]], batch=[0, 0, 0, 1, 1],
-        y=[1, 0], edge_weight=[1.0, 2.0, 3.0],
+        y=[1, 0], edge_weight=[1.0, 2.0, 3.0], train_mask=[True, False],
     )  # fmt: skip
     one, two = GraphFiles(tmp_path / "two.npz", ["mercy"]).read("mercy")
     assert one["edge_index"].tolist() == [[0, 1], [1, 2]]
     assert two["edge_index"].tolist() == [[1], [0]]
     assert two["x"].tolist() == [[6, 7], [8, 9]]
     assert (one["y"].tolist(), two["y"].tolist(), two["edge_weight"].tolist()) == ([1], [0], [3.0])
+    assert (one["train_mask"].tolist(), two["train_mask"].tolist()) == ([True], [False])
     np.savez(tmp_path / "two.npz", x=np.ones((3, 1)), edge_index=[[0], [2]], batch=[0, 0, 1])
     with pytest.raises(DataError, match="an edge leads from one graph to another"):
         GraphFiles(tmp_path / "two.npz", ["mercy"])

@@ -45,7 +45,7 @@ def mask(*places):
             'y has 1 classes, and there are 4 nodes; .data. level = "graph" is for classes of whole',
         ),
         ({"train_mask": mask(0, 1), "test_mask": mask(1, 2)}, "1 nodes are in train_mask and in test_mask.*drawn"),
-        ({"train_mask": mask(0)[:3]}, "train_mask is bool .3.; it is true or false for each of 4 nodes"),
+        ({"train_mask": mask(0)[:3]}, "train_mask is bool .3.; it is true or false for each of 4 examples"),
         ({"train_mask": torch.ones(4, 10)}, "train_mask has 10 columns, one for each of several splits"),
         ({"y": np.array(["a"] * 4)}, "y is no tensor of numbers"),
     ],
@@ -79,6 +79,11 @@ def test_what_is_read():
         "train": [0], "validation": [1], "test": [],
     }  # fmt: skip
     assert found.left_out == ("edge_attr",)
+    sparse = of(raw(x=torch.eye(4, 3).to_sparse(), y=torch.tensor([0, 1, -5, 1])))
+    assert torch.equal(sparse.graphs[0].x, torch.eye(4, 3))
+    assert sparse.labels.tolist() == [0, 1, -1, 1]
+    one, two = (raw(y=torch.tensor([place]), train_mask=place == 0, test_mask=place == 1) for place in (0, 1))
+    assert of(one, two, level="graph").masks["test"].tolist() == [False, True]
     graph, node = found.places
     assert graph.tolist() == [0] * 4 + [1] * 4
     assert node.tolist() == [0, 1, 2, 3] * 2
