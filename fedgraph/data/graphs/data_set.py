@@ -60,10 +60,10 @@ class GraphOptions(Settings):
         return value
 
 
-O = TypeVar("O", bound=GraphOptions)  # noqa: E741
+OptionsT = TypeVar("OptionsT", bound=GraphOptions)
 
 
-class GraphDataSet(Configured[O]):
+class GraphDataSet(Configured[OptionsT]):
     """Base class of data sets of graphs, subscripted by the settings that are the other keys of ``[data]``.
 
     A class says who the clients are, and what graphs a client has::
@@ -87,7 +87,7 @@ class GraphDataSet(Configured[O]):
 
     settings_type = GraphOptions
 
-    def __init__(self, settings: O, data_dir: Path, own: OwnData | None = None) -> None:
+    def __init__(self, settings: OptionsT, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings, self.data_dir, self.own = settings, data_dir, own
         self._known: dict[str, LabelledGraphs] = {}
 

@@ -143,7 +143,11 @@ def graph_network(settings: GraphNetworkSettings, task: TaskSpec) -> GraphModel:
 def _wanted(name: str, kind: type[nn.Module], task: TaskSpec) -> tuple[str, ...]:
     """Return what the forward of a class is given. Raises ExperimentError for one that needs anything else."""
     named = list(inspect.signature(kind.forward).parameters.values())[1:]
-    needed = [each.name for each in named if each.default is each.empty and each.kind not in (2, 4)]
+    needed = [
+        each.name
+        for each in named
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
     if needed == ["data"]:
         return ("data",)
     known = tuple(each.name for each in named if each.name in _GIVEN)

@@ -52,7 +52,7 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphTable:
-    """Graphs, one after the other. The first is a single node without features, to which padding refers.
+    """Graphs, one after the other. The first is a single node with features of 0, to which padding refers.
 
     Attributes
     ----------
@@ -119,13 +119,11 @@ class GraphTable:
         begin = sizes.cumsum(0) - sizes
         nodes, edges = _ranges(self.nodes, chosen), _ranges(self.edges, chosen)
         shift = begin.repeat_interleave(self.edges[chosen + 1] - self.edges[chosen])
-        weight: Tensor | None = self.edge_weight[edges]
-        if weight is not None:
-            weight = None if bool(weight.isnan().all()) else weight.nan_to_num(1.0)
+        weight = self.edge_weight[edges]
         return Surroundings(
             x=self.x[nodes],
             edge_index=self.edge_index[:, edges] + shift,
-            edge_weight=weight,
+            edge_weight=None if bool(weight.isnan().all()) else weight.nan_to_num(1.0),
             batch=torch.arange(len(chosen), device=number.device).repeat_interleave(sizes),
             examples=part if self.level == "graph" else number - first[part] + begin[part],
         )
