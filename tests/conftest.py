@@ -46,6 +46,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
+@pytest.fixture
+def blocks_tables():
+    """SFL on graphs of clients, with draws in the forward pass."""
+    return {
+        "experiment": {"name": "blocks", "method": "sfl", "rounds": 2},
+        "data": {"set": "stochastic-blocks", "clients": 3, "regions": 2},
+        "model": {"name": "gcn", "hidden": 8, "dropout": 0.5},
+        "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 8},
+        "graph": {"source": "data"},
+    }
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder with real data; tests that need a file of it skip when it is not there."""

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedgraph.support.errors import ExperimentError, FedgraphError
@@ -483,6 +484,61 @@ def test_images_of_ones_own_that_do_not_fit(image_tables, image_configs, run_exp
     broken.write_bytes(b"no image")
     said = refused(run_experiment, image_tables, image_configs)
     assert "<data> cannot be read as an image (cannot identify image file '<data>')" in said
+
+
+TOWNS = ("mercy", "county", "north")
+
+
+@pytest.fixture
+def town_tables():
+    return {
+        "experiment": {"name": "towns", "method": "sfl", "rounds": 2},
+        "data": {"set": "graphs", "classes": 2},
+        "model": {"name": "gcn", "hidden": 4, "dropout": 0.5},
+        "train": {"local-epochs": 2, "batch-size": 8},
+        "graph": {"source": "complete"},
+    }
+
+
+@pytest.fixture
+def town_configs(tmp_path):
+    configs = []
+    (tmp_path / "all").mkdir()
+    for place, name in enumerate(TOWNS):
+        draws = torch.Generator().manual_seed(place)
+        y = torch.randint(2, (30 + place,), generator=draws)
+        x = torch.randn(len(y), 5, generator=draws) + y[:, None]
+        graph = {"x": x, "edge_index": torch.randint(len(y), (2, 90), generator=draws), "y": y}
+        (tmp_path / f"of {SECRET}").mkdir(exist_ok=True)
+        own = tmp_path / f"of {SECRET}" / f"{SECRET} {place}.pt"
+        for file in (own, tmp_path / "all" / f"{name}.pt"):
+            torch.save(graph, file)
+        configs.append({"clients": name, "data": str(own), "full-errors": False})
+    return configs
+
+
+def test_graphs_of_ones_own_are_as_those_of_one_folder(town_tables, town_configs, run_experiment, tmp_path):
+    folder = {**town_tables["data"], "path": str(tmp_path / "all")}
+    whole = run_experiment({**town_tables, "data": folder}, nodes=1)
+    own = run_experiment(town_tables, node_configs=town_configs)
+    assert models_of(own) == models_of(whole)
+    assert_tells_nothing(own)
+    assert summary_of(own)["per_client"] == summary_of(whole)["per_client"]
+    assert "auc" in summary_of(own)["metrics"]["test"]
+    assert summary_of(own)["data"].startswith("own data, 1 client with a graph of 30 nodes, classes of nodes; own data")
+
+
+def test_graphs_of_ones_own_that_do_not_fit(town_tables, town_configs, run_experiment, tmp_path):
+    file = tmp_path / f"of {SECRET}" / f"{SECRET} 1.pt"
+    graph = torch.load(file)
+    torch.save({**graph, "edge_index": graph["edge_index"] + 10}, file)
+    said = refused(run_experiment, town_tables, town_configs)
+    assert "client 'county' (<data>): an edge has the node 40, and there are 31 nodes" in said
+    torch.save({**graph, "x": graph["x"][:, :4]}, file)
+    said = refused(run_experiment, town_tables, town_configs)
+    assert "clients 'mercy' and 'county' hold different data (input_shape: (5,) against (4,))" in said
+    unnamed = {**town_tables, "data": {"set": "graphs"}}
+    assert "[data] classes is needed where each node has a file" in refused(run_experiment, unnamed, town_configs)
 
 
 def hourly(values, late=0):

@@ -5,12 +5,15 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch_geometric.data import Data
 
 import fedgraph
 from fedgraph.data import open_source, parse_data
 from fedgraph.experiment import built_ins
 from fedgraph.strategies.engine.chosen import has_phases
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, RunError
 
 METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))
 AT_SERVER = {"cnfgnn"}  # a part of whose model is at the server, and which is of series alone
@@ -128,6 +131,60 @@ def test_images(method, tmp_path, digits_tables, run_experiment, data_dir):
     assert (found["predicted"].astype(int) == labels).mean() == pytest.approx(
         run.clients.loc["client-3", "test/accuracy"]
     )
+
+
+@pytest.mark.parametrize("method", sorted({*METHODS} - AT_SERVER))
+def test_nodes_of_graphs(method, tmp_path, run_experiment, data_dir):
+    tables = changed(experiment({"set": "stochastic-blocks", "clients": 4, "regions": 2}, name="gcn"), method)
+    tables["model"]["hidden"] = 8
+    run = fedgraph.load_run(run_experiment(tables, nodes=1 if method == "centralised" else 2).path)
+    source = open_source(parse_data(tables["data"]), data_dir)
+    splits = source.load(list(run.clients.index)).splits
+    graphs, first = {}, 0
+    for row, name in enumerate(run.clients.index):
+        graph = Data(**{key: torch.as_tensor(value) for key, value in source.graphs(name).items()})
+        tested = splits["test"].rows[row]
+        others = torch.ones(graph.num_nodes, dtype=torch.bool).index_fill(0, tested[tested >= 0] - first, False)
+        graph.y = graph.y.masked_fill(others, -1)
+        graphs[name], first = graph, first + graph.num_nodes
+    assert_alike(run, run.score(graphs), ["accuracy", "loss", "f1"])
+    name = run.clients.index[2]
+    del graphs[name].y
+    found = run.predict(graphs[name], client=name)
+    assert found["node"].tolist() == list(range(graphs[name].num_nodes))
+    assert "label" not in found
+    probabilities = found[[f"probability {label}" for label in range(4)]].to_numpy()
+    module = run.module(name)
+    with torch.no_grad():
+        assert np.allclose(probabilities, module(graphs[name].x, graphs[name].edge_index), atol=1e-6)
+
+
+def test_whole_graphs(tmp_path, run_experiment):
+    clients = {}
+    for place, name in enumerate(("mercy", "county")):
+        draws = torch.Generator().manual_seed(place)
+        clients[name] = []
+        for number in range(30):
+            nodes, y = 4 + number % 5, torch.tensor([number % 2])
+            edges = torch.randint(nodes, (2, 2 * nodes), generator=draws)
+            x = torch.randn(nodes, 3, generator=draws) + y
+            clients[name].append(Data(x=x, edge_index=edges, y=y))
+    tables = experiment({"set": "graphs", "path": clients, "level": "graph"}, name="gin")
+    tables["model"]["hidden"] = 8
+    tables["train"] |= {"optimizer": "adam", "learning-rate": 0.02, "local-steps": 40}
+    run = fedgraph.run(tables, out=tmp_path, progress=False)
+    scored = run.score(clients)
+    assert (scored["accuracy"] > 0.8).all()
+    found = run.predict({name: graphs[:3] for name, graphs in clients.items()})
+    assert found["graph"].tolist() == [0, 1, 2] * 2
+    assert found["label"].tolist() == ["0", "1", "0"] * 2
+    module, graph = run.module("mercy"), clients["mercy"][1]
+    with torch.no_grad():
+        answers = module(graph.x, graph.edge_index, batch=torch.zeros(graph.num_nodes, dtype=torch.int64))
+    assert np.allclose(found.loc[1, ["probability 0", "probability 1"]].to_numpy(float), answers[0], atol=1e-6)
+    assert "model.head.weight" in load_file(run.export(tmp_path / "mercy.safetensors", "mercy"))
+    with pytest.raises(RunError, match="a model of graphs is not written as ONNX: write .safetensors instead"):
+        run.export(tmp_path / "mercy.onnx", "mercy")
 
 
 @pytest.mark.parametrize("method", sorted({*METHODS} - AT_SERVER))

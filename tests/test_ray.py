@@ -54,6 +54,15 @@ def test_ray_gives_the_same_weights_as_the_in_process_grid(digits_tables, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("flower")
+def test_ray_gives_the_same_graph_networks_as_the_in_process_grid(blocks_tables, tmp_path, run_experiment):
+    here = summary(run_experiment(blocks_tables, nodes=2))
+    there = summary(run_on_ray(blocks_tables, tmp_path, nodes=2))
+    assert there["weights_sha256"] == here["weights_sha256"]
+    assert there["per_client"] == here["per_client"]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
 @pytest.mark.parametrize("method", ["f3", "vfl"])
 def test_ray_gives_the_same_predictions_as_the_in_process_grid(patches_tables, tmp_path, run_experiment, method):
     patches_tables["experiment"]["method"] = method

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment.experiment import parse_experiment
@@ -121,6 +122,24 @@ def own_file(tmp_path, name, header, rows):
     path = tmp_path / f"own-file-{name}.csv"
     path.write_text("\n".join(lines) + "\n")
     return {"clients": name, "data": str(path)}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("nodes")
+def test_two_sites_with_graphs_of_their_own(blocks_tables, tmp_path, run_experiment):
+    nodes = []
+    for place, name in enumerate(("mercy", "county")):
+        draws = torch.Generator().manual_seed(place)
+        y = torch.arange(30) % 2
+        graph = Data(
+            x=torch.randn(30, 4, generator=draws) + y[:, None],
+            edge_index=torch.randint(30, (2, 90), generator=draws),
+            y=y,
+        )
+        torch.save(graph, tmp_path / f"own-file-{name}.pt")
+        nodes.append({"clients": name, "data": str(tmp_path / f"own-file-{name}.pt")})
+    tables = {**blocks_tables, "data": {"set": "graphs", "classes": 2}, "graph": {"source": "complete"}}
+    same_as_in_process(tables, tmp_path, run_experiment, nodes)
 
 
 @pytest.mark.slow

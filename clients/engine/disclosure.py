@@ -15,7 +15,7 @@ _ALWAYS = (
     "metrics of each client, such as its loss and accuracy",
     "why something failed, without paths of this machine",
 )
-_NEVER = ("rows, series and images", "paths of files and folders on this machine")
+_NEVER = ("rows, series, images and graphs that are data", "paths of files and folders on this machine")
 
 
 @dataclass(frozen=True)

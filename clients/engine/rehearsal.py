@@ -106,7 +106,12 @@ def _of_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
     assignment.horizons_of(data.task)
     shape = " x ".join(map(str, data.task.input_shape))
     named = f": {', '.join(data.task.features)}" if data.task.features else ""
-    yield f"{data.task.kind} from inputs of {shape}{named}"
+    of = {
+        "": "from inputs of {}",
+        "node": "of nodes with {} features",
+        "graph": "of graphs, nodes of which have {} features",
+    }
+    yield f"{data.task.kind} {of[data.task.level].format(shape)}{named}"
     if data.task.classes:
         yield f"classes: {', '.join(data.task.classes)}"
     for row, name in enumerate(data.names):

@@ -84,7 +84,7 @@ def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
     if found is not None:
         return ["found: " + ", ".join(map(str, found))]
     wanted = [" + ".join(str(folder / file.path) for file in files) for files in entry.alternatives]
-    served = downloads(entry)
+    served = downloads(entry) or entry.alternatives[0]
     how = f"fedgraph data --download {entry.name}" if all(file.download for file in served) else "by hand from"
     return [
         "not found; looked for: " + ", or ".join(wanted),
@@ -100,10 +100,11 @@ def _download(entry: CatalogueEntry, folder: Path, console: Console) -> None:
     if not entry.alternatives:
         console.print(f"{entry.name} needs no download.")
         return
-    if all((folder / file.path).exists() for file in downloads(entry)):
+    files = downloads(entry) or entry.alternatives[0]
+    if all((folder / file.path).exists() for file in files):
         console.print(f"{entry.name} is already in {folder}.")
         return
-    for file in downloads(entry):
+    for file in files:
         target = folder / file.path
         if target.exists():
             continue

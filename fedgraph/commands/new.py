@@ -28,6 +28,7 @@ def new(
     kind: Annotated[str, typer.Argument(help="strategy, dataset or experiment.")],
     name: Annotated[str | None, typer.Argument(help="Its name: trimmed-mean.")] = None,
     method: Annotated[str, typer.Option(help="Of an experiment: the built-in method that it runs.")] = "sfl",
+    graphs: Annotated[bool, typer.Option("--graphs", help="Of a dataset: clients have graphs.")] = False,
 ) -> None:
     """Write commented files that run as they are: `strategy NAME`, `dataset NAME` or `experiment [NAME]`.
 
@@ -42,7 +43,9 @@ def new(
         if kind != "experiment" and name is None:
             example = "strategy trimmed-mean" if kind == "strategy" else "dataset wards"
             raise ExperimentError(f"a {kind} needs a name: fedgraph new {example}")
-        of_classes = {"strategy": strategy_files, "dataset": data_set_files}
+        if graphs and kind != "dataset":
+            raise ExperimentError("--graphs is about a dataset: fedgraph new dataset NAME --graphs")
+        of_classes = {"strategy": strategy_files, "dataset": graph_set_files if graphs else data_set_files}
         files = of_classes[kind](name or "") if kind in of_classes else experiment_file(name or method, method)
         there = [path for path in files if Path(path).exists()]
         if there:
@@ -88,6 +91,20 @@ def data_set_files(name: str) -> dict[str, str]:
     module, title, text = _module(name, "dataset", "my_data_set", "MyData")
     experiment = template("data_set").replace("CLASS", f"{module}:{title}").replace("NAME", module)
     return {f"{module}.py": text, f"{module}.toml": experiment}
+
+
+def graph_set_files(name: str) -> dict[str, str]:
+    """Return the texts of a data set of graphs and of an experiment that runs it, by file name.
+
+    Raises ExperimentError as :func:`strategy_files` does.
+    """
+    from fedgraph.commands.templates import template
+
+    module, title, text = _module(name, "dataset", "my_graphs", "MyGraphs")
+    return {
+        f"{module}.py": text,
+        f"{module}.toml": template("graphs").replace("CLASS", f"{module}:{title}").replace("NAME", module),
+    }
 
 
 def _module(name: str, kind: str, written: str, class_name: str) -> tuple[str, str, str]:

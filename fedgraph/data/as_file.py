@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from torch import Tensor
 
+from fedgraph.data.graphs import are_graphs, save_graphs
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import replacing
 
@@ -23,10 +24,11 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
 
     Parameters
     ----------
-    data : str, Path, data frame, array or Tensor
+    data : str, Path, data frame, array, Tensor or graphs
         A data frame of pandas becomes a Parquet file, with its index as the first column where that is not just
         numbers; of other libraries, whatever hands its columns to Arrow. An array, or a tensor, is one of images, or of
-        the inputs of a data set of one's own.
+        the inputs of a data set of one's own. A graph of PyTorch Geometric, a list of them, or a dict of either by
+        client, becomes a .pt file.
     folder : Path
         Where the file is written.
     name : str
@@ -40,6 +42,10 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     if isinstance(data, str | PathLike):
         return Path(data)
     folder.mkdir(parents=True, exist_ok=True)
+    if are_graphs(data):
+        file = folder / f"{name}.pt"
+        save_graphs(data, file)
+        return file
     data = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
     if isinstance(data, np.ndarray):
         file = folder / f"{name}.npz"

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from fedgraph.models import Batch, TaskSpec
+from fedgraph.models.graphs import GraphTable
 
 if TYPE_CHECKING:
     from fedgraph.data.preprocessing import Preprocessing
@@ -103,6 +104,8 @@ class CohortData:
         inferred.
     preprocessing : Preprocessing or None
         How further data of these clients become inputs, and outputs answers; None where the data set does not say.
+    graphs : GraphTable or None
+        The graphs of these clients, where examples are nodes or graphs, to which inputs refer by number.
     """
 
     names: tuple[str, ...]
@@ -116,6 +119,7 @@ class CohortData:
     untrained: tuple[str, ...] = ()
     moments: Tensor | None = None
     preprocessing: Preprocessing | None = None
+    graphs: GraphTable | None = None
 
 
 class DataSource(Protocol):

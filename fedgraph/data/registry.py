@@ -48,6 +48,9 @@ _SETS: dict[str, tuple[str, str]] = {
         "fedgraph.data.owners.table_columns:TableColumnSource",
     ),
     "panel": ("fedgraph.data.owners.panel:PanelSettings", "fedgraph.data.owners.panel:PanelSource"),
+    "graphs": ("fedgraph.data.graphs.own_graphs:OwnGraphSettings", "fedgraph.data.graphs.own_graphs:OwnGraphSource"),
+    "stochastic-blocks": ("fedgraph.data.graphs.planted:PlantedSettings", "fedgraph.data.graphs.planted:PlantedSource"),
+    "cora": ("fedgraph.data.graphs.cora:CoraSettings", "fedgraph.data.graphs.cora:CoraSource"),
     "mixed-table": ("fedgraph.data.tables.mixed:MixedTableSettings", "fedgraph.data.tables.mixed:MixedTableSource"),
     "linked-deaths": (
         "fedgraph.data.tables.linked_deaths:LinkedDeathsSettings",
@@ -59,7 +62,7 @@ _SETS: dict[str, tuple[str, str]] = {
     ),
 }
 
-OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "images")
+OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "images", "graphs")
 """Data sets that read the user's own file, which may differ from node to node."""
 
 _CATALOGUES = (
@@ -69,6 +72,8 @@ _CATALOGUES = (
     "fedgraph.data.images.sets:IMAGES",
     "fedgraph.data.tables.tables:TABLES",
     "fedgraph.data.tables.linked_deaths:LINKED_DEATHS",
+    "fedgraph.data.graphs.planted:PLANTED",
+    "fedgraph.data.graphs.cora:CORA",
 )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from fedgraph.models.graphs.table import GraphTable, Level
 from fedgraph.models.parameters import Layout
 
 
@@ -33,6 +34,8 @@ class TaskSpec:
     positive : int or None
         Index of the class that is looked for, such as a rare event, by whose probability examples are ranked; None
         where no class is.
+    level : {"", "node", "graph"}
+        Of graphs, what an example is: a node, or a whole graph. Inputs are then ``(features,)``, those of a node.
     """
 
     kind: Literal["forecast", "classification", "regression"]
@@ -43,6 +46,12 @@ class TaskSpec:
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     positive: int | None = None
+    level: Level = ""
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of an example in a minibatch: that of an input, or one number that refers to a :class:`GraphTable`."""
+        return (1,) if self.level else self.input_shape
 
 
 class Batch(NamedTuple):
@@ -51,7 +60,7 @@ class Batch(NamedTuple):
     Attributes
     ----------
     inputs : Tensor
-        ``[clients, batch, *input_shape]`` float32.
+        ``[clients, batch, *example_shape]`` float32.
     targets : Tensor
         ``[clients, batch, *output_shape]`` float32, or ``[clients, batch]`` int64 class indices.
     weights : Tensor
@@ -148,6 +157,9 @@ class StackedModel(Protocol):
 
     def compiled(self) -> StackedModel:
         """Return the same model with ``native`` on, if it has native code; else itself."""
+
+    def with_graphs(self, graphs: GraphTable) -> Self:
+        """Return the same model for examples that are nodes or graphs of a table."""
 
     @property
     def layout(self) -> Layout:

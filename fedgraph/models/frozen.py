@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgraph.models.base import Differentiated, StackedModel
+from fedgraph.models.graphs.table import GraphTable
 from fedgraph.models.parameters import Layout
 from fedgraph.support.errors import ExperimentError
 
@@ -89,6 +90,10 @@ class FrozenLayers:
     def compiled(self) -> FrozenLayers:
         """Freeze the same layers of the compiled model."""
         return FrozenLayers(self.model.compiled(), self.names)
+
+    def with_graphs(self, graphs: GraphTable) -> FrozenLayers:
+        """Freeze the same layers of the model for examples of these graphs."""
+        return FrozenLayers(self.model.with_graphs(graphs), self.names)
 
     def initial(self, generator: torch.Generator) -> Tensor:
         """Draw the initial row of the model, ``[parameters]``, in the order of this one."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedgraph.models.base import StackedModel, TaskSpec
 from fedgraph.models.cnn import CNNModel, CNNSettings
+from fedgraph.models.graphs.model import GraphModel, GraphNetworkSettings, graph_network
 from fedgraph.models.mlp import MLPModel, MLPSettings
 from fedgraph.models.recurrent import RecurrentModel, RecurrentSettings
 from fedgraph.models.resnet9 import ResNet9Model, ResNet9Settings
@@ -58,6 +59,7 @@ MODELS: dict[str, tuple[type[Settings], Callable[[Any, TaskSpec], StackedModel]]
     "mlp": (MLPSettings, MLPModel),
     "cnn": (CNNSettings, CNNModel),
     "resnet9": (ResNet9Settings, ResNet9Model),
+    **dict.fromkeys(("gcn", "graphsage", "gin"), (GraphNetworkSettings, graph_network)),
     "scikit-learn": (ScikitSettings, raise_not_stackable),
 }
 
@@ -124,7 +126,12 @@ def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:
     """
     settings = parse_model(table)
     if isinstance(settings, ModuleSettings):
-        return ModuleModel(settings, task)
+        return GraphModel(settings, task) if task.level else ModuleModel(settings, task)
+    if task.level and not isinstance(settings, GraphNetworkSettings):
+        raise ExperimentError(
+            f"[model] name: '{table['name']}' is no model of graphs, as which the data are given: gcn, graphsage and "
+            "gin are, or 'package.module:Class' for a torch.nn.Module of your own with forward(x, edge_index)"
+        )
     return MODELS[table["name"]][1](settings, task)
 
 

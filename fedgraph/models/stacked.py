@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.graphs.table import GraphTable
 from fedgraph.models.parameters import Layout
 
 
@@ -62,6 +63,10 @@ class ModelFromTwin(ABC):
 
     def compiled(self) -> Self:
         """Return the model itself."""
+        return self
+
+    def with_graphs(self, graphs: GraphTable) -> Self:
+        """Return the model itself: what knows no graphs is not built for them."""
         return self
 
     @abstractmethod

@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,22 @@ log = logging.getLogger(__name__)
 
 _ALIKE = {"rtol": 1e-3, "atol": 1e-5}
 """How far outputs may differ by the order of summation alone."""
+
+
+class Call(NamedTuple):
+    """How a module is called for some examples, and which rows of what it returns are theirs; None for all of them."""
+
+    args: tuple[Tensor, ...] = ()
+    named: Mapping[str, Any] = {}
+    rows: Tensor | None = None
+
+    def of(self, module: Callable[..., Tensor]) -> Tensor:
+        """Call a module, and return what it returns for the examples."""
+        return self.chosen(module(*self.args, **self.named))
+
+    def chosen(self, values: Tensor) -> Tensor:
+        """Return the rows of the examples."""
+        return values if self.rows is None else values[self.rows]
 
 
 def module_class(name: str) -> type[nn.Module]:
@@ -37,14 +53,19 @@ def module_class(name: str) -> type[nn.Module]:
 
 
 def constructor_options(kind: type[nn.Module], task: TaskSpec, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a constructor: the task's shapes, where it has such parameters, and ``options``."""
-    shapes = {"input_shape": task.input_shape, "output_shape": task.output_shape}
+    """Return the arguments of a constructor: the task's shapes, where it has such parameters, and ``options``.
+
+    Of graphs also ``in_channels`` and ``out_channels``, as models of PyTorch Geometric call them.
+    """
+    shapes: dict[str, Any] = {"input_shape": task.input_shape, "output_shape": task.output_shape}
+    if task.level:
+        shapes |= {"in_channels": task.input_shape[0], "out_channels": task.output_shape[0]}
     known = inspect.signature(kind).parameters
     return {key: value for key, value in shapes.items() if key in known} | options
 
 
-def built(kind: type[nn.Module], options: dict[str, Any], task: TaskSpec) -> tuple[nn.Module, list[str]]:
-    """Build a module in float32, whose lazy layers have the shapes that a first minibatch of the task gives them.
+def built(kind: type[nn.Module], options: dict[str, Any], first: Call) -> tuple[nn.Module, list[str]]:
+    """Build a module in float32, whose lazy layers have the shapes that a ``first`` minibatch gives them.
 
     Returns
     -------
@@ -59,7 +80,7 @@ def built(kind: type[nn.Module], options: dict[str, Any], task: TaskSpec) -> tup
     if any(is_lazy(each) for each in _tensors(module)):
         # In evaluation mode, which leaves running statistics as they are.
         with torch.no_grad():
-            module.eval()(torch.zeros(2, *task.input_shape))
+            first.of(module.eval())
         module.train()
     return module, types
 
@@ -115,13 +136,13 @@ class Slots:
         named = chain(module.named_parameters(), module.named_buffers())
         self._places = {name: (value, places[id(value)]) for name, value in named}
 
-    def call(self, tensors: Mapping[str, Tensor], inputs: tuple[Tensor, ...]) -> Any:
-        """Return what the module makes of ``inputs`` with other tensors, by name, in place of its own."""
+    def call(self, tensors: Mapping[str, Tensor], given: Call) -> Tensor:
+        """Return what the module makes of examples with other tensors, by name, in place of its own."""
         try:
             for name, value in tensors.items():
                 for keeper, key in self._places[name][1]:
                     keeper[key] = value
-            return self.module(*inputs)
+            return given.of(self.module)
         finally:
             for name in tensors:
                 own, places = self._places[name]
@@ -129,42 +150,40 @@ class Slots:
                     keeper[key] = own
 
 
-def mixes_examples(build: Callable[[], nn.Module], task: TaskSpec, training: bool) -> bool:
+def mixes_examples(build: Callable[[], nn.Module], whole: Call, part: Call, training: bool) -> bool:
     """Find out by trying whether the output of an example depends on the others of its minibatch.
 
-    A module that fails on random inputs is assumed to: its minibatches then have no padding, which is slower but
-    never wrong.
+    ``part`` is the call for two of the examples of ``whole``, the first ones. A module that fails is assumed to mix:
+    its minibatches then have no padding, which is slower but never wrong.
     """
-    inputs = _inputs(task, 3)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            whole, part = build().train(training)(inputs), build().train(training)(inputs[:2])
-            return not torch.allclose(whole[:2], part, **_ALIKE, equal_nan=True)
+            outputs, some = whole.of(build().train(training)), part.of(build().train(training))
+            return not torch.allclose(outputs[:2], some, **_ALIKE, equal_nan=True)
         except Exception:
             return True
 
 
-def least_examples(build: Callable[[], nn.Module], task: TaskSpec) -> int:
+def least_examples(build: Callable[[], nn.Module], one: Call, two: Call) -> int:
     """Find out by trying how many examples a minibatch must have: 2 where one has no statistics, else 1.
 
     Batch normalisation raises an error for one example without a spatial extent; other layers return NaN.
     """
-    inputs = _inputs(task, 2)
 
-    def works(count: int) -> bool:
+    def works(call: Call) -> bool:
         try:
-            return bool(build().train()(inputs[:count]).isfinite().all())
+            return bool(call.of(build().train()).isfinite().all())
         except Exception:
             return False
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        return 2 if not works(1) and works(2) else 1
+        return 2 if not works(one) and works(two) else 1
 
 
-def changed_in_training(build: Callable[[], nn.Module], task: TaskSpec, names: Iterable[str]) -> set[str]:
+def changed_in_training(build: Callable[[], nn.Module], call: Call, names: Iterable[str]) -> set[str]:
     """Find out by trying which of some parameters the forward pass in training changes by itself, as in place.
 
-    All of them, for a module that fails on random inputs.
+    All of them, for a module that fails.
     """
     names = set(names)
     if not names:
@@ -173,14 +192,10 @@ def changed_in_training(build: Callable[[], nn.Module], task: TaskSpec, names: I
         module = build().train()
         before = {name: value.clone() for name, value in module.named_parameters() if name in names}
         try:
-            module(_inputs(task, 3))
+            call.of(module)
         except Exception:
             return names
         return {name for name, value in module.named_parameters() if name in names and not value.equal(before[name])}
-
-
-def _inputs(task: TaskSpec, count: int) -> Tensor:
-    return torch.randn(count, *task.input_shape, generator=torch.Generator().manual_seed(0))
 
 
 def _tensors(module: nn.Module) -> Iterable[Tensor]:

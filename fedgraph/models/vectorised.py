@@ -22,6 +22,7 @@ from fedgraph.models.own_draws import OwnDraws
 from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin, without_global_draws
 from fedgraph.models.user_module import (
+    Call,
     Slots,
     built,
     changed_in_training,
@@ -39,7 +40,7 @@ from fedgraph.support.settings import Settings
 Result = TypeVar("Result")
 
 
-def last_linear(module: nn.Module, inputs: Tensor) -> str | None:
+def last_linear(module: nn.Module, *inputs: Tensor) -> str | None:
     """Find the ``nn.Linear`` that is called last for ``inputs``.
 
     Returns
@@ -47,15 +48,20 @@ def last_linear(module: nn.Module, inputs: Tensor) -> str | None:
     str or None
         Its name within ``module``; None if no such layer is called.
     """
+    layers = {name: layer for name, layer in module.named_modules() if name and isinstance(layer, nn.Linear)}
+    return last_called(layers, lambda: module(*inputs))
+
+
+def last_called(layers: Mapping[str, nn.Module], call: Callable[[], object]) -> str | None:
+    """Return the name of the layer that ``call`` calls last; None if it calls none of them."""
     called: list[str] = []
     hooks = [
         layer.register_forward_pre_hook(lambda layer, given, name=name: called.append(name))
-        for name, layer in module.named_modules()
-        if name and isinstance(layer, nn.Linear)
+        for name, layer in layers.items()
     ]
     try:
         with torch.no_grad():
-            module(inputs)
+            call()
     finally:
         for hook in hooks:
             hook.remove()
@@ -159,8 +165,24 @@ class ModuleModel(ModelFromTwin):
 
     def build_twin(self) -> nn.Module:
         """Build a new module of the user's class, in float32."""
-        module, self._types = built(self.kind, self.options, self.task)
+        module, self._types = built(self.kind, self.options, self._trial(self._zeros(2)))
         return module
+
+    def _call(self, inputs: Tensor) -> Call:
+        """Return how a module is called for the examples of one client, ``[batch, *example_shape]``."""
+        return Call((inputs,))
+
+    def _trial(self, inputs: Tensor) -> Call:
+        """Return the same for examples of :meth:`_zeros` or :meth:`_drawn`, with which a module is tried."""
+        return self._call(inputs)
+
+    def _zeros(self, count: int) -> Tensor:
+        """Return examples to try a module with."""
+        return torch.zeros(count, *self.task.example_shape)
+
+    def _drawn(self, count: int) -> Tensor:
+        """Return examples that differ, always the same."""
+        return torch.randn(count, *self.task.example_shape, generator=torch.Generator().manual_seed(0))
 
     def twin(self) -> nn.Module:
         """Return a new module, always with the same values: what is not in the layout is alike in all processes."""
@@ -203,7 +225,7 @@ class ModuleModel(ModelFromTwin):
             before = torch.get_rng_state()
             try:
                 with context:
-                    module(torch.zeros(4, *self.task.input_shape))
+                    self._trial(self._zeros(4)).of(module)
             except Exception:
                 return True
             return not torch.equal(torch.get_rng_state(), before)
@@ -240,13 +262,17 @@ class ModuleModel(ModelFromTwin):
         if training not in self._mixes:
             # Outputs that are drawn cannot be compared.
             drawn = training and self.draws
-            self._mixes[training] = drawn or mixes_examples(self._copy, self.task, training)
+            three = self._drawn(3)
+            self._mixes[training] = drawn or mixes_examples(
+                self._copy, self._trial(three), self._trial(three[:2]), training
+            )
         return self._mixes[training]
 
     @cached_property
     def least_examples(self) -> int:
         """Fewest examples of a minibatch, determined by trying."""
-        return least_examples(self._copy, self.task)
+        two = self._drawn(2)
+        return least_examples(self._copy, self._trial(two[:1]), self._trial(two))
 
     @cached_property
     def layout(self) -> Layout:
@@ -255,19 +281,22 @@ class ModuleModel(ModelFromTwin):
         kept = module.state_dict()
         buffers = {name: value for name, value in module.named_buffers() if name in kept and value.is_floating_point()}
         frozen = [name for name, value in module.named_parameters() if not value.requires_grad]
-        unchanged = set(frozen) - changed_in_training(self._copy, self.task, frozen)
+        unchanged = set(frozen) - changed_in_training(self._copy, self._trial(self._drawn(3)), frozen)
         return Layout.of(dict(module.named_parameters()) | buffers, [*frozen, *buffers], unchanged)
 
     def forward(
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Inputs ``[clients, batch, *input_shape]``; see :class:`fedgraph.models.base.StackedModel`."""
-        return self._over_clients(self._call, state, inputs, training)
+        return self._over_clients(self._outputs, state, inputs, training)
 
-    def _call(self, module: nn.Module, tensors: dict[str, Tensor], inputs: tuple[Tensor]) -> Any:
+    def _outputs(self, module: nn.Module, tensors: dict[str, Tensor], given: Call) -> Tensor:
+        """Return the outputs of a module with other tensors in place of its own."""
         if torch.compiler.is_compiling():
-            return functional_call(module, tensors, inputs)
-        return self._own.slots.call(tensors, inputs)
+            outputs: Tensor = functional_call(module, tensors, given.args, dict(given.named))
+            return given.chosen(outputs)
+        found: Tensor = self._own.slots.call(tensors, given)
+        return found
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """See :class:`fedgraph.models.base.StackedModel`."""
@@ -292,13 +321,17 @@ class ModuleModel(ModelFromTwin):
         """
         if self._named_layer is not None:
             return self._named_layer
-        found = last_linear(self.twin().eval(), torch.zeros(2, *self.task.input_shape))
+        found = self._last_layer(self.twin().eval())
         if found is None:
             raise ExperimentError(
                 f"[model] {self.name}: no layer of it is a torch.nn.Linear that is called, so there is no embedding "
                 "before the last one; name the layer whose input is the embedding by [model] embedding-layer"
             )
         return found
+
+    def _last_layer(self, module: nn.Module) -> str | None:
+        """Return the name of the layer before which the embedding is, found by trying."""
+        return last_linear(module, self._zeros(2))
 
     @property
     def head_tensors(self) -> tuple[str, ...]:
@@ -312,29 +345,31 @@ class ModuleModel(ModelFromTwin):
         state = {name: value for name, value in module.state_dict().items() if name in self.layout.names}
         with torch.no_grad():
             call = self._represent_by(self.embedding_layer)
-            embeddings, _ = call(module, state, (torch.zeros(2, *self.task.input_shape),))
+            embeddings, _ = call(module, state, self._trial(self._zeros(2)))
         return embeddings.shape[1]
 
     def _represent_by(self, layer: str) -> Callable[..., tuple[Tensor, Tensor]]:
-        """Return a variant of ``functional_call`` that returns embeddings ``[batch, embedding_size]`` and outputs."""
+        """Return a variant of :meth:`_outputs` that returns embeddings ``[batch, embedding_size]`` and outputs."""
 
-        def call(module: nn.Module, tensors: dict[str, Tensor], inputs: tuple[Tensor]) -> tuple[Tensor, Tensor]:
-            embeddings, outputs = with_input_of(module, layer, lambda: functional_call(module, tensors, inputs))
-            if embeddings is None or embeddings.shape[:1] != inputs[0].shape[:1]:
+        def call(module: nn.Module, tensors: dict[str, Tensor], given: Call) -> tuple[Tensor, Tensor]:
+            embeddings, outputs = with_input_of(
+                module, layer, lambda: functional_call(module, tensors, given.args, dict(given.named))
+            )
+            if embeddings is None or embeddings.shape[:1] != outputs.shape[:1]:
                 raise ExperimentError(
                     f"[model] {self.name}: the input of its layer '{layer}' has to be an embedding of every example, a "
-                    f"tensor [batch, ...], but for inputs {list(inputs[0].shape)} it is "
+                    f"tensor [batch, ...], but for outputs {list(outputs.shape)} it is "
                     f"{'nothing' if embeddings is None else list(embeddings.shape)}; name another layer by [model] "
                     "embedding-layer"
                 )
-            return embeddings.flatten(1), outputs
+            return given.chosen(embeddings).flatten(1), given.chosen(outputs)
 
         return call
 
     def _over_clients(
         self, call: Callable[..., Any], state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Any, Mapping[str, Tensor]]:
-        """Return ``call(module, tensors, (inputs,))`` of every client, stacked, and the changed buffers."""
+        """Return ``call(module, tensors, given)`` of every client, stacked, and the changed buffers."""
         # A compiled graph takes the parameters as inputs, so one module suffices for all threads.
         module = (self._prototype if torch.compiler.is_compiling() else self.module).train(training)
         one = partial(self._one, call, module)
@@ -379,7 +414,7 @@ class ModuleModel(ModelFromTwin):
         for name, value in module.named_buffers():
             if name not in tensors:
                 tensors[name] = value.to(inputs.device, copy=True)
-        outputs = call(module, tensors, (inputs,))
+        outputs = call(module, tensors, self._call(inputs))
         return outputs, {name: tensors[name] for name in kept}
 
     @cached_property
@@ -392,17 +427,21 @@ class ModuleModel(ModelFromTwin):
         module = self.module.eval()
         with torch.no_grad():
             try:
-                shape = tuple(module(torch.zeros(2, *self.task.input_shape)).shape)
+                shape = tuple(self._trial(self._zeros(2)).of(module).shape)
             except Exception as error:
                 raise ExperimentError(
-                    f"[model] {self.name} fails on two inputs of shape {self.task.input_shape}: {error}"
-                    f"{hint_of_types(self._types)}"
+                    f"[model] {self.name} fails on {self._two_inputs}: {error}{hint_of_types(self._types)}"
                 ) from error
         if shape != (2, *self.task.output_shape):
             raise ExperimentError(
-                f"[model] {self.name} puts out {list(shape)} for two inputs of shape {self.task.input_shape}; "
+                f"[model] {self.name} puts out {list(shape)} for {self._two_inputs}; "
                 f"the task needs {[2, *self.task.output_shape]}"
             )
+
+    @property
+    def _two_inputs(self) -> str:
+        """What a module is tried with, for messages."""
+        return f"two inputs of shape {self.task.input_shape}"
 
 
 def _convolves(layer: nn.Module) -> bool:

@@ -10,20 +10,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from fedgraph.data.preprocessing import Answering
+from fedgraph.data.preprocessing import Answering, AnsweringOfGraphs
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import replacing, write_atomically
 
 _OPSET = 17
 
 
-def export(module: Answering, file: Path, about: dict[str, str]) -> None:
+def export(module: Answering | AnsweringOfGraphs, file: Path, about: dict[str, str]) -> None:
     """Write a model that takes values in their own units.
 
     Parameters
     ----------
-    module : Answering
-        The model with its scaling.
+    module : Answering or AnsweringOfGraphs
+        The model with its scaling; one of graphs has none.
     file : Path
         ``.onnx``: the whole computation, from the input ``values`` ``[batch, ...]``, NaN where missing, to the output
         ``answers``. ``.safetensors``: the tensors of the model (``model.``) and of its scaling (``centre``, ``spread``,
@@ -39,9 +39,12 @@ def export(module: Answering, file: Path, about: dict[str, str]) -> None:
     task = {**asdict(module.task), "answers": "probabilities" if module.task.classes else "numbers in the unit"}
     metadata = {**about, "task": json.dumps(task)}
     if file.suffix == ".safetensors":
+        scaling = "none" if task["level"] else _SCALING
         tensors = {name: value.detach().contiguous().clone() for name, value in module.state_dict().items()}
-        write_atomically(file, save(tensors, metadata={**metadata, "scaling": _SCALING}))
+        write_atomically(file, save(tensors, metadata={**metadata, "scaling": scaling}))
     elif file.suffix == ".onnx":
+        if isinstance(module, AnsweringOfGraphs):
+            raise RunError("a model of graphs is not written as ONNX: write .safetensors instead")
         _export_onnx(module, file, metadata)
     else:
         raise RunError(f"cannot export to {file}: the kinds of files are .onnx and .safetensors")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from fedgraph.data import CohortData, Preprocessing, as_file
-from fedgraph.data.preprocessing import Answering, NewData
+from fedgraph.data.preprocessing import Answering, AnsweringOfGraphs, NewData
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
@@ -215,7 +215,8 @@ class Run:
 
         It takes values as people have them, in their own units, NaN where missing, ``[batch, *input_shape]``; features
         are in the order of ``summary["task"]["features"]``, and pixels are those of the files. It returns forecasts and
-        numbers in their unit, or the probability of each class (see :class:`fedgraph.data.preprocessing.Answering`).
+        numbers in their unit, or the probability of each class (see :class:`fedgraph.data.preprocessing.Answering`). A
+        model of graphs takes ``x``, ``edge_index`` and so on, as in training.
 
         Parameters
         ----------
@@ -235,6 +236,8 @@ class Run:
         if not raw:
             return module
         found, scales = self._predictor.scales_of(client)
+        if found.form.task.level:
+            return AnsweringOfGraphs(module, found.form.task).eval()
         mean, std = scales["mean"].item(), scales["std"].item()
         return Answering(module, found.form.task, found.input_scale(scales), mean, std).eval()
 
@@ -256,7 +259,7 @@ class Run:
             As :meth:`module`, and when the file cannot be of that kind.
         """
         module = self.module(client)
-        assert isinstance(module, Answering)
+        assert isinstance(module, Answering | AnsweringOfGraphs)
         place = Path(file)
         place.parent.mkdir(parents=True, exist_ok=True)
         export(module, place, {"run": self.folder.name, "method": self.method, "client": client or "all"})

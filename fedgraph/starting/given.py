@@ -1,4 +1,7 @@
-"""What an experiment is given in Python: data frames, graphs and classes, where a file has paths."""
+"""What an experiment is given in Python: data frames, graphs and classes, where a file has paths.
+
+A graph of PyTorch Geometric is that of the clients below ``graph``, and the data of clients elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedgraph.data import as_file
+from fedgraph.data.graphs import are_graphs
 from fedgraph.experiment import Overrides, overrides_by_key
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.support.errors import ExperimentError
@@ -66,6 +70,9 @@ class _Writer:
 
     def plain(self, value: Any, key: str) -> Any:
         """Return a value as TOML has it; ``key`` is its place, such as ``data.path``."""
+        of_client_graph = key == "graph" or key.startswith("graph.") or key == "data.graph"
+        if not of_client_graph and are_graphs(value):
+            return self._frame(value, as_text=False)
         if isinstance(value, Mapping):
             return {name: self.plain(each, f"{key}.{name}") for name, each in value.items()}
         if isinstance(value, list | tuple):
@@ -78,7 +85,7 @@ class _Writer:
             place = self._graph(graph)
             return {"source": "file", "path": place} if key == "graph" else place
         if hasattr(value, "__dataframe__") or hasattr(value, "iloc"):
-            return self._frame(value, as_text=key.startswith("graph.") or key == "data.graph", key=key)
+            return self._frame(value, as_text=of_client_graph)
         if type(value).__name__ in ("ndarray", "Tensor"):
             raise ExperimentError(
                 f"{key} is given an array: give a data frame or the path of a file, or make a data set of it "
@@ -92,14 +99,14 @@ class _Writer:
             write_graph(graph, file)
             return self._kept(file)
 
-    def _frame(self, frame: Any, as_text: bool, key: str) -> str:
+    def _frame(self, frame: Any, as_text: bool) -> str:
         with TemporaryDirectory() as folder:
             if as_text and hasattr(frame, "to_csv"):
                 file = Path(folder) / "table.csv"
                 plain = frame.index.dtype.kind in "iu"
                 frame.to_csv(file, index=not plain)
             else:
-                file = as_file(frame, Path(folder), "table")
+                file = as_file(frame, Path(folder), "graphs" if are_graphs(frame) else "table")
             return self._kept(file)
 
     def _kept(self, file: Path) -> str:

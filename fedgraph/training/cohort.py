@@ -101,6 +101,7 @@ class Cohort:
     """
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
+        model = model if data.graphs is None else model.with_graphs(data.graphs)
         self.model = model.compiled() if settings.compiles else model
         self.data = data
         self.settings = settings
@@ -109,6 +110,10 @@ class Cohort:
         self._function = None if settings.function is None else OwnFunction(settings)
         if self._function is not None and data.augment is not None:
             raise ExperimentError("[data] augments training examples, and [train] function would not: leave one out")
+        if self._function is not None and data.graphs is not None:
+            raise ExperimentError(
+                "[train] function is given single examples, and a model of graphs takes whole graphs: leave it out"
+            )
         self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
         self._blocks = Blocks(data, self._training, self.device)
         self._warned = False

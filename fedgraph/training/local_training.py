@@ -272,7 +272,7 @@ class LocalTraining:
         """
         several = self._written_out is not None or self.alone(schedule.batches.device)
         for alike, clients, examples in schedule.alike():
-            numbers = clients * examples * math.prod(self.task.input_shape)
+            numbers = clients * examples * math.prod(self.task.example_shape)
             ahead = max(1, GATHERED // numbers) if several else 1
             for start in range(alike.start, alike.stop, ahead):
                 steps = slice(start, min(start + ahead, alike.stop))

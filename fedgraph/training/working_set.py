@@ -89,9 +89,12 @@ def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
     WorkingSet
         What computing one client touches.
     """
+    per_client = _COPIES * _FLOAT * model.layout.num_parameters
+    if task.level:
+        # A minibatch of one client is a graph of its own, whatever it has examples: never several clients at once.
+        return WorkingSet(per_client, math.inf, 1, model.alone)
     few, more = (_saved_bytes(model, task, examples) for examples in (2, 4))
     per_example = (more - few) / 2 + _FLOAT * math.prod(task.input_shape)
-    per_client = _COPIES * _FLOAT * model.layout.num_parameters
     return WorkingSet(per_client, per_example, math.prod(task.input_shape), model.alone)
 
 

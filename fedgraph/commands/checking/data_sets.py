@@ -23,7 +23,7 @@ from fedgraph.support.errors import ContractError, DataError, ExperimentError, F
 from fedgraph.support.plugins import load_object, path_of
 
 _MODELS: dict[str, dict[str, Any]] = {"forecast": {"name": "gru", "hidden": 4}}
-"""A small model by the kind of the task; a perceptron for others."""
+"""A small model by the kind of the task; a perceptron for others, and a graph network where data are graphs."""
 
 
 def is_data_set(found: object) -> bool:
@@ -115,7 +115,7 @@ def _examples(checked: CheckedData) -> str:
         for client, (inputs, targets, weights) in zip(data.names, _parts(data, name), strict=True):
             shapes = inputs.shape[1:], targets.shape[1:]
             wanted = task.output_shape if task.kind != "classification" else ()
-            if tuple(shapes[0]) != task.input_shape or tuple(shapes[1]) != wanted:
+            if tuple(shapes[0]) != task.example_shape or tuple(shapes[1]) != wanted:
                 raise ContractError(
                     f"{client}, {name}: shapes of inputs and targets are {shapes}, not those of the task"
                 )
@@ -178,10 +178,11 @@ def _kept(checked: CheckedData) -> str:
 
 
 def _runs(checked: CheckedData) -> str:
-    kind = checked.data.task.kind
+    task = checked.data.task
+    usual = {"name": "gcn" if task.level else "mlp", "hidden": 4 if task.level else [4]}
     small = {
         "experiment": {"name": "check", "method": "local", "rounds": 1},
-        "model": _MODELS.get(kind, {"name": "mlp", "hidden": [4]}),
+        "model": _MODELS.get(task.kind, usual),
         "train": {"local-steps": 2},
         "output": {"report": False},
     }
@@ -263,11 +264,18 @@ def _parts(data: CohortData, split: Any) -> Iterable[tuple[Tensor, Tensor, Tenso
         yield batch.inputs[0], batch.targets[0], batch.weights[0]
 
 
+def _seen(data: CohortData, split: Any) -> Iterable[tuple[Tensor, ...]]:
+    """Yield what a model sees of each client: in place of the numbers of nodes or graphs, the graphs they lie in."""
+    for inputs, *others in _parts(data, split):
+        around = (inputs,) if data.graphs is None else data.graphs.around(inputs)
+        yield *(each for each in around if each is not None), *others
+
+
 def _same(data: CohortData, other: CohortData, names: Iterable[str], when: str) -> None:
     """Raise ContractError unless some clients have the same data in both."""
     for split in SPLITS:
-        known = dict(zip(data.names, _parts(data, split), strict=True))
-        found = dict(zip(other.names, _parts(other, split), strict=True))
+        known = dict(zip(data.names, _seen(data, split), strict=True))
+        found = dict(zip(other.names, _seen(other, split), strict=True))
         for name in names:
             pairs = zip(known[name], found[name], strict=True)
             if not all(one.shape == two.shape and torch.equal(one, two) for one, two in pairs):

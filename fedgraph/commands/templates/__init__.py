@@ -1,7 +1,7 @@
 """Commented files to begin with, which ``fedgraph new`` writes; their experiments are those of ``fedgraph check``.
 
-``my_strategy.py`` and ``my_data_set.py`` run as they are. In the experiments, ``NAME`` and ``METHOD`` stand for what a
-user chooses::
+``my_strategy.py``, ``my_data_set.py`` and ``my_graphs.py`` run as they are. In the experiments, ``NAME`` and ``METHOD``
+stand for what a user chooses::
 
     template(kind_of_data(built_in("f3")))
 """

@@ -4,8 +4,18 @@ A data set says so with what it loads (:attr:`fedgraph.data.CohortData.preproces
 and predictions, modules and exported files use it: files and scales are read in one way.
 """
 
-from fedgraph.data.preprocessing.module import Answering
+from fedgraph.data.preprocessing.module import Answering, AnsweringOfGraphs
 from fedgraph.data.preprocessing.preprocessing import Form, NewData, Preprocessing, label_answers, latest, stacked
 from fedgraph.data.preprocessing.scale import InputScale
 
-__all__ = ["Answering", "Form", "InputScale", "NewData", "Preprocessing", "label_answers", "latest", "stacked"]
+__all__ = [
+    "Answering",
+    "AnsweringOfGraphs",
+    "Form",
+    "InputScale",
+    "NewData",
+    "Preprocessing",
+    "label_answers",
+    "latest",
+    "stacked",
+]

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from fedgraph.data.preprocessing.scale import InputScale
 from fedgraph.models import TaskSpec
+
+
+class AnsweringOfGraphs(nn.Module):
+    """A model of graphs that returns the probability of each class, of nodes or of whole graphs.
+
+    It takes what its model takes: ``x``, ``edge_index`` and, where that has them, ``edge_weight`` and ``batch``.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    task : TaskSpec
+        Names of classes, and shapes.
+    """
+
+    def __init__(self, model: nn.Module, task: TaskSpec) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        """Return probabilities ``[nodes, classes]``, or ``[graphs, classes]``."""
+        outputs: Tensor = self.model(*given, **named)
+        return outputs.softmax(-1)
 
 
 class Answering(nn.Module):

@@ -347,6 +347,11 @@ def test_data_by_name_says_where_the_files_are_looked_for(tmp_path):
         (folder / part.path).write_bytes(b"")
     assert "found: " in call("data", "metr-la", "--data-dir", folder).output
     assert "`fedgraph keys series`" in call("data", "series").output
+    by_hand = call("data", "cora", "--data-dir", folder).output
+    assert f"looked for: {folder}/cora/cora.content + {folder}/cora/cora.cites" in by_hand
+    assert "get it: by hand from (https://linqs-data.soe.ucsc.edu/public/lbc/cora.tgz)" in by_hand
+    told = call("data", "--download", "cora", "--data-dir", folder).output
+    assert f"fetch it by hand and put it at {folder}/cora/cora.cites" in " ".join(told.split())
 
 
 def test_download_of_what_needs_none_and_of_what_is_there(tmp_path):

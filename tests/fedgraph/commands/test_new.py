@@ -70,6 +70,23 @@ def test_a_new_data_set_runs_and_keeps_the_contract(tmp_path):
     sys.modules.pop("ward_stays")
 
 
+def test_a_new_data_set_of_graphs_runs_and_keeps_the_contract(tmp_path):
+    told = call("new", "dataset", "town-habits", "--graphs")
+    assert told.exit_code == 0, told.output
+    assert {path.name for path in tmp_path.iterdir()} == {"town_habits.py", "town_habits.toml"}
+    text = (tmp_path / "town_habits.py").read_text()
+    assert "class TownHabits(GraphDataSet[TownHabitsSettings])" in text
+    assert "MyGraphs" not in text
+    ran = call("run", "town_habits.toml", "--quiet")
+    assert ran.exit_code == 0, ran.output
+    assert "4 clients with a graph of 80 nodes each, classes of nodes" in " ".join(ran.output.split())
+    checked = call("check", "town_habits:TownHabits")
+    assert checked.exit_code == 0, checked.output
+    assert "8 passed, 1 skipped" in checked.output
+    sys.modules.pop("town_habits")
+    assert "--graphs is about a dataset" in call("new", "strategy", "mine", "--graphs").stderr
+
+
 def test_what_is_there_is_not_overwritten(tmp_path):
     (tmp_path / "mine.toml").write_text("mine")
     told = call("new", "strategy", "mine")

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
-from fedgraph.models.user_module import Slots
+from fedgraph.models.user_module import Call, Slots
 from fedgraph.support.errors import ExperimentError
 
 TASK = TaskSpec("classification", (4,), (3,))
@@ -356,12 +356,12 @@ def test_slots_are_functional_call_without_looking():
     tensors = {name: torch.rand_like(value) for name, value in module.named_parameters()}
     tensors["norm.running_mean"], twice = torch.zeros(3), torch.zeros(3)
 
-    found = Slots(module).call(tensors, (inputs,))
+    found = Slots(module).call(tensors, Call((inputs,)))
 
     torch.testing.assert_close(found, functional_call(module, {**tensors, "norm.running_mean": twice}, (inputs,)))
     torch.testing.assert_close(tensors["norm.running_mean"], twice)
     for name, value in module.named_parameters():
         assert torch.equal(value, own[name])
     with pytest.raises(RuntimeError):
-        Slots(module).call(tensors, (torch.randn(5, 4),))
+        Slots(module).call(tensors, Call((torch.randn(5, 4),)))
     assert all(torch.equal(value, own[name]) for name, value in module.named_parameters())

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch_geometric.data import Data
 
 import fedgraph
 from fedgraph.data import DataSet
@@ -124,6 +125,34 @@ class Net(nn.Module):
 
     def forward(self, inputs):
         return self.layer(inputs)
+
+
+def test_graphs_at_clients_and_the_graph_of_clients(tmp_path):
+    draws = torch.Generator().manual_seed(0)
+    graphs = {
+        name: Data(
+            x=torch.randn(20, 3, generator=draws), edge_index=torch.randint(20, (2, 60), generator=draws),
+            y=torch.arange(20) % 2,
+        )
+        for name in ("st/mercy", "county", "north")
+    }  # fmt: skip
+    given = tables(set="graphs", path=graphs)
+    given["model"] = {"name": "gcn", "hidden": 4}
+    given["graph"] = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=3, names=list(graphs))
+    run = ran(given, tmp_path)
+    assert list(run.clients.index) == sorted(graphs)
+    assert run.graph.neighbours("county") == ("st/mercy",)
+    (tmp_path / "graphs").mkdir()
+    for name in ("county", "north"):
+        torch.save(graphs[name], tmp_path / "graphs" / f"{name}.pt")
+    part = tables(set="graphs", path=str(tmp_path / "graphs"))
+    part["model"] = given["model"]
+    two = ran(part, tmp_path)
+    same = ran(part, tmp_path, set={"data.path": {name: graphs[name] for name in ("county", "north")}})
+    assert same.summary["weights_sha256"] == two.summary["weights_sha256"]
+    sites = {name: graphs[name] for name in ("county", "north")}
+    part["data"] = {"set": "graphs", "classes": 2}
+    assert ran(part, tmp_path, sites=sites).summary["weights_sha256"] == two.summary["weights_sha256"]
 
 
 def test_a_class_of_a_data_set_and_one_of_a_model(tmp_path):

@@ -7,6 +7,7 @@ import socket
 import numpy as np
 import pytest
 import tomli_w
+import torch
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -93,6 +94,22 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
 )
 def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments, message):
     assert message in refused("node", file, "--check", *arguments)
+
+
+def test_a_site_sees_what_graph_it_has(blocks_tables, tmp_path):
+    node = torch.arange(20)
+    ring = torch.cat([torch.stack([node, node.roll(1)]), torch.stack([node.roll(1), node])], 1)
+    torch.save({"x": torch.ones(20, 3), "edge_index": ring, "y": node % 2}, tmp_path / "mine.pt")
+    tables = {**blocks_tables, "data": {"set": "graphs", "classes": ["no", "yes"]}, "graph": {"source": "complete"}}
+    place = tmp_path / "graphs.toml"
+    place.write_text(tomli_w.dumps(tables))
+    own = ("node", place, "--client", "mercy", "--insecure", "--check", "--data", tmp_path / "mine.pt")
+    said = " ".join(call(*own).output.split())
+    assert "own data, 1 client with a graph of 20 nodes, classes of nodes" in said
+    assert "classification of nodes with 3 features" in said
+    assert "mercy: 14 train, 2 validation, 4 test examples; training examples by class: no: " in said
+    torch.save({"x": torch.ones(20, 3), "edge_index": ring + 1, "y": node % 2}, tmp_path / "bad.pt")
+    assert "an edge has the node 20, and there are 20 nodes, counted from 0" in refused(*own[:-1], tmp_path / "bad.pt")
 
 
 def test_data_can_be_checked_before_there_is_a_server(file):

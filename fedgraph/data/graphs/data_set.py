@@ -1,0 +1,250 @@
+"""Data sets whose clients have graphs, of which nodes or whole graphs are classified."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator
+
+from fedgraph.data.base import SPLITS, CohortData, Shares, SplitName
+from fedgraph.data.examples import ExampleSplit
+from fedgraph.data.graphs.graph_form import GraphForm
+from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs
+from fedgraph.data.graphs.stacked import cohort_of
+from fedgraph.data.own import Name, OwnData, with_notes
+from fedgraph.data.partition import Indices, split
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError
+from fedgraph.support.randomness import generator
+from fedgraph.support.settings import Configured, Settings
+
+if TYPE_CHECKING:
+    from fedgraph.graph import ClientGraph
+
+
+class GraphOptions(Settings):
+    """The keys of ``[data]`` of every data set of graphs.
+
+    Attributes
+    ----------
+    level      : what is classified: each ``node``, or each ``graph`` as a whole.
+    classes    : how many classes there are, or their names in order; the same at all nodes. Needed where each node has
+                 a file of its own; otherwise as many as are found.
+    masks      : ``file`` = the masks of the data (train_mask, val_mask, test_mask) say which nodes are for training,
+                 validation and test, where there are any; ``drawn`` = they are not used.
+    shares     : fractions of each client's nodes, or graphs, with a class for training, validation and test, drawn at
+                 random where no masks say which.
+    split_seed : seed of that draw.
+    """
+
+    level: Literal["node", "graph"] = "node"
+    classes: int | tuple[Name, ...] | None = None
+    masks: Literal["file", "drawn"] = "file"
+    shares: Shares = (0.7, 0.1, 0.2)
+    split_seed: int = Field(0, ge=0)
+
+    @field_validator("classes")
+    @classmethod
+    def _several_classes(cls, value: int | tuple[str, ...] | None) -> int | tuple[str, ...] | None:
+        if value is not None and (value if isinstance(value, int) else len(set(value))) < 2:
+            raise ValueError("there are two classes at least")
+        if isinstance(value, tuple) and len(set(value)) < len(value):
+            raise ValueError("every class can be named once")
+        return value
+
+
+OptionsT = TypeVar("OptionsT", bound=GraphOptions)
+
+
+class GraphDataSet(Configured[OptionsT]):
+    """Base class of data sets of graphs, subscripted by the settings that are the other keys of ``[data]``.
+
+    A class says who the clients are, and what graphs a client has::
+
+        class Wards(GraphDataSet[GraphOptions]):
+            def client_names(self): return ["mercy", "county"]
+            def graphs(self, client): return Data(x=..., edge_index=..., y=...)
+
+    Models see whole graphs: in training also the features and edges of the nodes that are for validation and test, but
+    not their classes.
+
+    Parameters
+    ----------
+    settings : GraphOptions
+        The table ``[data]``, validated: of the class in brackets, with ``set`` beside.
+    data_dir : Path
+        Folder in which the node's data lie.
+    own : OwnData, optional
+        A node's own file, which its node config names by ``data``, and the clients to whom it belongs.
+    """
+
+    settings_type = GraphOptions
+
+    def __init__(self, settings: OptionsT, data_dir: Path, own: OwnData | None = None) -> None:
+        self.settings, self.data_dir, self.own = settings, data_dir, own
+        self._known: dict[str, LabelledGraphs] = {}
+
+    @abstractmethod
+    def client_names(self) -> list[str]:
+        """Return the names of all clients, in a stable order; of a node's own data, those of the node."""
+
+    @abstractmethod
+    def graphs(self, client: str) -> Any:
+        """Return the graph of a client, or a list of its graphs, as ``Data`` of PyTorch Geometric, or as dicts.
+
+        They have ``x`` ``[nodes, features]``, ``edge_index`` ``[2, edges]``, and classes ``y`` of nodes, or of a whole
+        graph, -1 where unknown; perhaps ``edge_weight``, and the masks ``train_mask``, ``val_mask`` and ``test_mask``.
+        """
+
+    def where(self, client: str) -> str:
+        """Name a client, and where its graphs are from, for messages."""
+        return f"client '{client}'"
+
+    def group(self, client: str) -> str | None:
+        """Return the group of a client, for results by group; by default there are none."""
+        return None
+
+    def given_graph(self) -> ClientGraph | None:
+        """Return the client graph that comes with the data, for ``[graph] source = "data"``; by default none."""
+        return None
+
+    @property
+    def title(self) -> str:
+        """Name of the data, for reports."""
+        return type(self).__name__
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know of the data."""
+        return ()
+
+    def load(self, names: Sequence[str]) -> CohortData:
+        """Load the clients ``names``.
+
+        Raises
+        ------
+        DataError
+            For unknown clients, graphs that cannot be (:meth:`LabelledGraphs.of`), differing numbers of features, and
+            clients without a class, or without examples for training. The message names the client, and its file.
+        """
+        known = self.client_names()
+        strangers = [name for name in names if name not in known]
+        if strangers:
+            raise DataError(f"{self.title} has no client '{strangers[0]}'; its clients: {', '.join(known[:10])}")
+        clients = [self.labelled(name) for name in names]
+        task = self._task(names, clients)
+        parts = [self._parts(*each) for each in zip(names, clients, strict=True)]
+        data = cohort_of(task, tuple(names), clients, {name: [part[name] for part in parts] for name in SPLITS})
+        train = data.splits["train"]
+        assert isinstance(train, ExampleSplit)
+        counts = [train.targets[rows[rows >= 0]].bincount(minlength=task.output_shape[0]) for rows in train.rows]
+        form = GraphForm(task=task)
+        groups = [group for group in map(self.group, names) if group is not None]
+        return replace(
+            data,
+            label_counts=torch.stack(counts),
+            groups=tuple(groups) if len(groups) == len(names) else None,
+            preprocessing=form.preprocessing(names),
+        )
+
+    def describe(self) -> str:
+        """Describe the data, e.g. ``wards, 12 clients with a graph of 60 to 220 nodes each, classes of nodes``."""
+        every = [self.labelled(name) for name in self.client_names()]
+        sizes = [sum(len(graph.x) for graph in own.graphs) for own in every]
+        graphs = [len(own.graphs) for own in every]
+        nodes = _between(sizes, "node")
+        held = f"a graph of {nodes}" if max(graphs) == 1 else f"{_between(graphs, 'graph')} with {nodes} in all"
+        each = " each" if len(every) > 1 else ""
+        clients = f"{len(every)} client{'s' if len(every) > 1 else ''}"
+        notes = [*self.notes]
+        left_out = sorted({key for own in every for key in own.left_out})
+        if left_out:
+            names = ", ".join(left_out) if self.own is None else f"{len(left_out)} other tensors of the data"
+            notes.append(f"models are not given {names}")
+        one_way = sum(own.one_way for own in every)
+        if one_way:
+            notes.append(
+                f"the edges of {one_way} clients lead one way only (torch_geometric.utils.to_undirected adds the other)"
+            )
+        alone = sum(not any(graph.edge_index.shape[1] for graph in own.graphs) for own in every)
+        if alone:
+            notes.append(f"{alone} clients have no edges")
+        what = f"classes of {'nodes' if self.settings.level == 'node' else 'whole graphs'}"
+        return with_notes(f"{self.title}, {clients} with {held}{each}, {what}", notes)
+
+    def labelled(self, client: str) -> LabelledGraphs:
+        """Return the graphs of a client, checked. Raises DataError as :meth:`load` does."""
+        if client not in self._known:
+            given = self.graphs(client)
+            raw = [_as_mapping(each) for each in (given if isinstance(given, list | tuple) else [given])]
+            self._known[client] = LabelledGraphs.of(raw, self.settings.level, self.where(client))
+        return self._known[client]
+
+    @cached_property
+    def _classes(self) -> tuple[int, tuple[str, ...]]:
+        """How many classes there are, and their names, if they have any."""
+        given = self.settings.classes
+        if given is not None:
+            return (given, ()) if isinstance(given, int) else (len(given), given)
+        if self.own is not None:
+            raise DataError(
+                "[data] classes is needed where each node has a file of its own, which need not have all of them: "
+                "classes = 7, or their names in order"
+            )
+        return 1 + max(int(self.labelled(name).labels.max()) for name in self.client_names()), ()
+
+    def _task(self, names: Sequence[str], clients: Sequence[LabelledGraphs]) -> TaskSpec:
+        count, classes = self._classes
+        width = clients[0].graphs[0].x.shape[1]
+        for name, own in zip(names, clients, strict=True):
+            where, most = self.where(name), int(own.labels.max())
+            if own.graphs[0].x.shape[1] != width:
+                raise DataError(
+                    f"{where} has {own.graphs[0].x.shape[1]} features of a node, and {self.where(names[0])} has "
+                    f"{width}: all clients need the same ones, in the same order"
+                )
+            if most == UNKNOWN:
+                raise DataError(f"{where} has no classes: y is missing, or -1 throughout")
+            if most >= count:
+                raise DataError(f"{where} has the class {most}, and there are {count}, counted from 0 ([data] classes)")
+        if count < 2:
+            raise DataError(f"{self.title} has one class only, 0: there is nothing to learn ([data] classes)")
+        positive = 1 if count == 2 else None
+        return TaskSpec(
+            "classification", (width,), (count,), classes=classes, positive=positive, level=self.settings.level
+        )
+
+    def _parts(self, name: str, own: LabelledGraphs) -> Mapping[SplitName, Indices]:
+        """Return the examples of each split: those with a class, by mask or drawn."""
+        known = (own.labels != UNKNOWN).numpy()
+        if own.masks and self.settings.masks == "file":
+            found = {split: np.flatnonzero(own.masks[split].numpy() & known) for split in SPLITS}
+            if not len(found["train"]):
+                raise DataError(
+                    f"{self.where(name)}: no node of train_mask has a class, so that there is none to train on"
+                )
+            return found
+        rows = np.flatnonzero(known)
+        draws = generator(self.settings.split_seed, "split", name)
+        parts = split(len(rows), self.settings.shares, draws, self.where(name))
+        return {split_name: rows[part] for split_name, part in zip(SPLITS, parts, strict=True)}
+
+
+def _as_mapping(graph: Any) -> Mapping[str, Any]:
+    if not isinstance(graph, Mapping) and hasattr(graph, "to_dict"):
+        graph = graph.to_dict()
+    if not isinstance(graph, Mapping):
+        raise DataError(f"a graph is a torch_geometric.data.Data or a dict of tensors, not a {type(graph).__name__}")
+    return graph
+
+
+def _between(counts: Sequence[int], word: str) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,} to {high:,} {word}s" if low < high else f"{low:,} {word}{'s' if low > 1 else ''}"

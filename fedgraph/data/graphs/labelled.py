@@ -1,0 +1,213 @@
+"""Graphs with classes of nodes, or of whole graphs: what is read of a client, held to what a model can take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import SplitName
+from fedgraph.models.graphs import Graph, Level
+from fedgraph.support.errors import DataError
+
+Raw = Mapping[str, Any]
+"""Tensors or arrays of one graph by name: ``x``, ``edge_index``, and perhaps ``y``, ``edge_weight`` and masks."""
+
+MASKS: dict[SplitName, str] = {"train": "train_mask", "validation": "val_mask", "test": "test_mask"}
+"""Names of the masks of nodes, by split."""
+
+UNKNOWN = -1
+"""The class of an example that has none."""
+
+_USED = ("x", "edge_index", "y", "edge_weight", *MASKS.values(), "num_nodes", "batch", "ptr")
+
+
+@dataclass(frozen=True)
+class LabelledGraphs:
+    """The graphs of one client.
+
+    Attributes
+    ----------
+    graphs : tuple of Graph
+        The graphs.
+    labels : Tensor
+        Class of each example, a node or a graph, in the order of graphs and nodes, int64 ``[examples]``; -1 where
+        it is unknown, as of all negative ones.
+    masks : mapping of SplitName to Tensor
+        Examples of each split, bool ``[examples]``; empty where the data do not say.
+    left_out : tuple of str
+        What the data have beside, and models are not given.
+    """
+
+    graphs: tuple[Graph, ...]
+    labels: Tensor
+    masks: Mapping[SplitName, Tensor]
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, raw: Sequence[Raw], level: Level, where: str) -> LabelledGraphs:
+        """Check the graphs of a client.
+
+        Parameters
+        ----------
+        raw : sequence of mapping
+            As they were read.
+        level : {"node", "graph"}
+            Whether ``y`` is of nodes, or of graphs.
+        where : str
+            Names client and file, for messages.
+
+        Raises
+        ------
+        DataError
+            For no graph, or one without nodes or features; edges to nodes that there are not; types and shapes that do
+            not fit; features that are NaN or infinite; and masks that overlap.
+        """
+        if not raw:
+            raise DataError(f"{where} has no graphs")
+        places = [where if len(raw) == 1 else f"{where}, graph {number}" for number in range(len(raw))]
+        graphs = tuple(_graph(each, place) for each, place in zip(raw, places, strict=True))
+        widths: dict[int, str] = {}
+        for graph, place in zip(graphs, places, strict=True):
+            widths.setdefault(graph.x.shape[1], place)
+        if len(widths) > 1:
+            told = " and ".join(f"{count} in {place}" for count, place in list(widths.items())[:2])
+            raise DataError(
+                f"the graphs of a client have differing numbers of features, {told}: give all the same ones"
+            )
+        counts = [len(graph.x) if level == "node" else 1 for graph in graphs]
+        labels = [_labels(*each, level) for each in zip(raw, counts, places, strict=True)]
+        masks = _masks(raw, counts, places, level)
+        return cls(graphs, torch.cat(labels), masks, tuple(sorted({key for each in raw for key in _beside(each)})))
+
+    @property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """The graph of each node, and its number within, counted from 0, int64 ``[nodes]`` each."""
+        counts = [len(graph.x) for graph in self.graphs]
+        return np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(count) for count in counts])
+
+    @property
+    def one_way(self) -> bool:
+        """Whether all edges, of which there are some, lead one way only."""
+        pairs = [graph.edge_index.unique(dim=1) for graph in self.graphs if graph.edge_index.shape[1]]
+        return bool(pairs) and all(
+            torch.cat([edges, edges.flip(0)], 1).unique(dim=1).shape[1] == 2 * edges.shape[1] for edges in pairs
+        )
+
+
+def _graph(raw: Raw, where: str) -> Graph:
+    if raw.get("edge_index") is None and raw.get("adj_t") is not None:
+        raise DataError(f"{where} has adj_t and no edge_index: leave out the transform ToSparseTensor")
+    x, edges = (_tensor(raw, name, where) for name in ("x", "edge_index"))
+    if x is None or edges is None:
+        lacking = "x, the features of its nodes [nodes, features]" if x is None else "edge_index, int64 [2, edges]"
+        hint = "; nodes without features may get torch.ones(num_nodes, 1)" if x is None else ""
+        raise DataError(f"{where} has no {lacking}{hint}")
+    if x.dim() != 2 or x.is_complex() or not x.shape[1]:
+        raise DataError(f"{where}: x is {_told(x)}; it is numbers [nodes, features], at least one of each node")
+    if not len(x):
+        raise DataError(f"{where} has no nodes: leave it out")
+    if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
+        raise DataError(f"{where}: edge_index is {_told(edges)}, and numbers of nodes are whole: edge_index.long()")
+    if edges.dim() != 2 or edges.shape[0] != 2:
+        turn = ": transpose it, edge_index.t()" if edges.dim() == 2 and edges.shape[1] == 2 else ""
+        raise DataError(f"{where}: edge_index is {_told(edges)}; it is [2, edges]{turn}")
+    if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < len(x):
+        outside = int(edges.max()) if int(edges.max()) >= len(x) else int(edges.min())
+        raise DataError(
+            f"{where}: an edge has the node {outside}, and there are {len(x)} nodes, counted from 0: number the nodes "
+            "of a part of a graph anew, as torch_geometric.utils.subgraph(..., relabel_nodes=True) does"
+        )
+    x = x.float()
+    if not bool(x.isfinite().all()):
+        bad = (~x.isfinite()).any(1).nonzero().flatten()
+        raise DataError(
+            f"{where}: the features of {len(bad)} nodes, of which the first is {int(bad[0])}, are NaN or infinite: "
+            "fill them in, or leave these nodes out"
+        )
+    weight = _tensor(raw, "edge_weight", where)
+    if weight is not None:
+        weight = weight.squeeze(-1) if weight.dim() == 2 else weight
+        if tuple(weight.shape) != (edges.shape[1],) or weight.is_complex():
+            raise DataError(f"{where}: edge_weight is {_told(weight)}, and there are {edges.shape[1]} edges")
+        if not bool(weight.isfinite().all()):
+            raise DataError(f"{where}: a weight of an edge is NaN or infinite: leave the edge out")
+        weight = weight.float()
+    return Graph(x, edges.long(), weight)
+
+
+def _labels(raw: Raw, count: int, where: str, level: Level) -> Tensor:
+    y = _tensor(raw, "y", where)
+    if y is None:
+        return torch.full((count,), UNKNOWN)
+    if y.is_complex() or (y.is_floating_point() and y.numel()):
+        raise DataError(f"{where}: y is {_told(y)}, and classes are whole numbers from 0: y.long()")
+    if y.dim() == 2 and y.shape[1] > 1:
+        raise DataError(
+            f"{where}: y is {_told(y)}, and there is one class of each {level}: y.argmax(1) of one-hot rows"
+        )
+    y = y.flatten()
+    if len(y) != count:
+        of = "there is one graph" if level == "graph" else f"there are {count} nodes"
+        other = "node" if level == "graph" else "graph"
+        raise DataError(
+            f'{where}: y has {len(y)} classes, and {of}; [data] level = "{other}" is for classes of '
+            f"{'nodes' if other == 'node' else 'whole graphs'}"
+        )
+    return y.long().clamp(min=UNKNOWN)
+
+
+def _masks(raw: Sequence[Raw], counts: Sequence[int], places: Sequence[str], level: Level) -> dict[SplitName, Tensor]:
+    """Return the masks of examples; a mask that some graphs lack is empty there."""
+    if all(each.get(name) is None for each in raw for name in MASKS.values()):
+        return {}
+    found: dict[SplitName, list[Tensor]] = {split: [] for split in MASKS}
+    for each, count, where in zip(raw, counts, places, strict=True):
+        own = {split: _mask(each, name, count, where) for split, name in MASKS.items()}
+        for one, two in (("train", "validation"), ("train", "test"), ("validation", "test")):
+            both = int((own[one] & own[two]).sum())  # type: ignore[index]
+            if both:
+                raise DataError(
+                    f"{where}: {both} {level}s are in {MASKS[one]} and in {MASKS[two]}: each is in one of them, or "  # type: ignore[index]
+                    f'[data] masks = "drawn" divides the {level}s anew'
+                )
+        for split, mask in own.items():
+            found[split].append(mask)
+    return {split: torch.cat(parts) for split, parts in found.items()}
+
+
+def _mask(raw: Raw, name: str, count: int, where: str) -> Tensor:
+    mask = _tensor(raw, name, where)
+    if mask is None:
+        return torch.zeros(count, dtype=torch.bool)
+    if mask.dim() == 2 and mask.shape[1] > 1:
+        raise DataError(
+            f"{where}: {name} has {mask.shape[1]} columns, one for each of several splits: keep one of them"
+        )
+    mask = mask.flatten()
+    if len(mask) != count or not bool(((mask == 0) | (mask == 1)).all()):
+        raise DataError(f"{where}: {name} is {_told(mask)}; it is true or false for each of {count} examples")
+    return mask.bool()
+
+
+def _tensor(raw: Raw, name: str, where: str) -> Tensor | None:
+    value = raw.get(name)
+    if value is None:
+        return None
+    try:
+        found = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        return found if found.layout == torch.strided else found.to_dense()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where}: {name} is no tensor of numbers ({error})") from None
+
+
+def _beside(raw: Raw) -> list[str]:
+    return [key for key, value in raw.items() if key not in _USED and isinstance(value, Tensor | np.ndarray)]
+
+
+def _told(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

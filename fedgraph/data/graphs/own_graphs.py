@@ -1,0 +1,67 @@
+"""The user's own graphs: of a file or folder for all clients, or at each node those of its clients."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+from fedgraph.data.graphs.data_set import GraphDataSet, GraphOptions
+from fedgraph.data.graphs.files import GraphFiles
+from fedgraph.data.graphs.labelled import LabelledGraphs
+from fedgraph.data.own import place_of, title_of
+from fedgraph.support.errors import DataError
+
+
+class OwnGraphSettings(GraphOptions):
+    """The ``[data]`` table with ``set = "graphs"``: a graph, or several, at each client.
+
+    Attributes
+    ----------
+    path : a folder with a file, or a folder of files, for each client, which is called as the client is, or a .pt file
+           with a dict of all clients; looked for beside the experiment, in the current folder, and in the data folder.
+           Not needed where every node has graphs of its own (node config ``data``). Files are .pt (a Data object of
+           PyTorch Geometric, or a list of them, by torch.save) or .npz (arrays ``x``, ``edge_index``, ``y``, and
+           perhaps ``edge_weight``, ``train_mask``, ``val_mask``, ``test_mask``; ``batch`` of several graphs).
+    """
+
+    set: Literal["graphs"] = "graphs"
+    path: str | None = None
+
+
+class OwnGraphSource(GraphDataSet[OwnGraphSettings]):
+    """Graphs of files (a :class:`fedgraph.data.base.DataSource`)."""
+
+    @property
+    def title(self) -> str:
+        """Name of the file or folder; of a node's own data nothing of it."""
+        return title_of(self.settings.path, self.own)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many files were passed over."""
+        return (f"{self._files.ignored} other files were passed over",) if self._files.ignored else ()
+
+    def client_names(self) -> list[str]:
+        """Return the clients: those of files and folders, or those whom the node config names."""
+        return list(self.own.clients) if self.own is not None and self.own.clients else self._files.names
+
+    def graphs(self, client: str) -> Any:
+        """See :class:`GraphDataSet`."""
+        return self._files.read(client)
+
+    def labelled(self, client: str) -> LabelledGraphs:
+        """See :class:`GraphDataSet`; files that are wrong are read anew the next time, since somebody may mend them."""
+        try:
+            return super().labelled(client)
+        except DataError:
+            vars(self).pop("_files", None)
+            raise
+
+    def where(self, client: str) -> str:
+        """Name a client and its file."""
+        return self._files.where(client) if client in self._files.names else super().where(client)
+
+    @cached_property
+    def _files(self) -> GraphFiles:
+        place = place_of(self.settings.path, self.data_dir, self.own)
+        return GraphFiles(place, self.own.clients or None if self.own is not None else None)

@@ -1,0 +1,18 @@
+"""Models of graphs: what is learned of their nodes, or of whole graphs.
+
+A minibatch refers to its examples by number, and the graphs that they lie in travel beside it, as the data of a cohort
+(:class:`GraphTable`): a module is given whole graphs as PyTorch Geometric's models take them, ``x``, ``edge_index``
+and, where they ask for it, ``edge_weight`` and ``batch``.
+
+    >>> import torch
+    >>> from fedgraph.models.graphs import GraphTable
+    >>> triangle = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    >>> table = GraphTable.of([(torch.ones(3, 4), triangle, None), (torch.zeros(3, 4), triangle, None)], "graph")
+    >>> found = table.around(torch.tensor([[2]]))
+    >>> found.x.shape, found.edge_index.tolist()
+    (torch.Size([3, 4]), [[0, 1, 2], [1, 2, 0]])
+"""
+
+from fedgraph.models.graphs.table import Graph, GraphTable, Level, Surroundings
+
+__all__ = ["Graph", "GraphTable", "Level", "Surroundings"]
