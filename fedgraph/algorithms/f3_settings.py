@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,12 +40,14 @@ class F3Settings(FusionSettings, EmbeddingSettings):
     preset : what keys are that are not given: ``paper``, the defaults of all of them; ``practical``, for predictions:
              three graph networks with a hidden layer after the mean over owners and three concatenations, averaged, on
              scaled embeddings, stopped by the area under the ROC curve, with owner dropout where validation is better
-             for it.
+             for it. In an experiment that says every key, such as that of a run folder, it changes nothing.
     fusion : beside the fusion models, ``vote``, ``threshold`` and ``best-owner`` fuse the predictions of the owners'
              own models: by majority; by whether the share of owners that vote for the second of two classes exceeds the
              threshold that is best in validation; by the single owner that is best in validation.
     vote   : an owner's vote counts as one ``share``, or by its ``sharpened`` probabilities as in the released program.
     """
+
+    filled_in: ClassVar[tuple[str, ...]] = tuple(PRACTICAL)
 
     preset: Literal["paper", "practical"] = "paper"
     fusion: Fusion = "graph"  # type: ignore[assignment]
@@ -57,7 +59,7 @@ class F3Settings(FusionSettings, EmbeddingSettings):
         if not isinstance(table, Mapping) or table.get("preset") != "practical":
             return table
         given = {key.replace("-", "_") for key in table}
-        return {**{name: value for name, value in PRACTICAL.items() if name not in given}, **table}
+        return {**{name: PRACTICAL[name] for name in cls.filled_in if name not in given}, **table}
 
 
 class F3InferenceSettings(EmbeddingSettings):

@@ -41,8 +41,8 @@ from fedgraph.support.randomness import derive_seed
 
 Array = NDArray[np.float64]
 
-PARTICIPANTS = ("producer", "consumer-1", "consumer-2", "consumer-3")
-FEATURES = ("reaction-time", "power", "elasticity")
+PARTICIPANTS: tuple[str, ...] = ("producer", "consumer-1", "consumer-2", "consumer-3")
+FEATURES: tuple[str, ...] = ("reaction-time", "power", "elasticity")
 CLASSES = ("stable", "unstable")
 _TOGETHER = "grid"
 
@@ -180,7 +180,7 @@ def _turns(delay: Array, power: Array, elasticity: Array, right_of: float) -> ND
     """Return the number of roots right of a line: steps along it in which the phase turns much are divided further."""
 
     def value(rows: slice | NDArray[np.int64], heights: Array) -> NDArray[np.complex128]:
-        root = right_of + 1j * heights
+        root = np.asarray(right_of + 1j * heights, dtype=np.complex128)
         return _determinant(root, delay[rows], power[rows], elasticity[rows]) / root
 
     ends = np.linspace(_LOWEST, _HIGHEST, _STEPS + 1)
