@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from fedgraph.data.owners import SampleSplit
-from fedgraph.fusion import PRACTICAL, FusionSettings
+from fedgraph.fusion import FusionSettings
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.privacy.noise import NoiseSettings
 from fedgraph.privacy.secret import ShareSettings
@@ -47,7 +47,7 @@ class F3Settings(FusionSettings, EmbeddingSettings):
     vote   : an owner's vote counts as one ``share``, or by its ``sharpened`` probabilities as in the released program.
     """
 
-    filled_in: ClassVar[tuple[str, ...]] = tuple(PRACTICAL)
+    filled_in: ClassVar[tuple[str, ...]] = tuple(FusionSettings.practical())
 
     preset: Literal["paper", "practical"] = "paper"
     fusion: Fusion = "graph"  # type: ignore[assignment]
@@ -59,7 +59,7 @@ class F3Settings(FusionSettings, EmbeddingSettings):
         if not isinstance(table, Mapping) or table.get("preset") != "practical":
             return table
         given = {key.replace("-", "_") for key in table}
-        return {**{name: PRACTICAL[name] for name in cls.filled_in if name not in given}, **table}
+        return {**{name: value for name, value in cls.practical().items() if name not in given}, **table}
 
 
 class F3InferenceSettings(EmbeddingSettings):

@@ -26,7 +26,6 @@ from fedgraph.algorithms.owners import (
 from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhaseRun, Recall, Without
 from fedgraph.algorithms.vfl_steps import VerticalSteps
 from fedgraph.fusion import (
-    DropoutShare,
     FusionEpoch,
     FusionNetwork,
     FusionSettings,
@@ -71,7 +70,7 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
     compile: Literal[False] = False
     pre_trained: bool = True
     learning_rates: tuple[Rate, ...] = Field(default=(0.01,), min_length=1, max_length=1)
-    owner_dropout: DropoutShare = 0.0
+    owner_dropout: float = Field(default=0.0, ge=0, lt=1)
     epochs: int = Field(default=100, ge=1)
     patience: int = Field(default=20, ge=1)
 

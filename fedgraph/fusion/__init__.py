@@ -26,15 +26,13 @@ from fedgraph.fusion.prediction import Prediction, predict
 from fedgraph.fusion.prediction_files import write_entropies, write_predictions
 from fedgraph.fusion.scores import decided, log_loss, owner_scores, scores
 from fedgraph.fusion.secret import SecretFusion, Stages
-from fedgraph.fusion.settings import PRACTICAL, DropoutShare, FusionSettings, Rate, SingleFusion
+from fedgraph.fusion.settings import FusionSettings, Rate, SingleFusion
 from fedgraph.fusion.training import FusionData, FusionEpoch
 
 if TYPE_CHECKING:
     from fedgraph.fusion.classifier import FusionClassifier
 
 __all__ = [
-    "PRACTICAL",
-    "DropoutShare",
     "FittedFusion",
     "FusionClassifier",
     "FusionData",

@@ -25,20 +25,6 @@ DropoutShare = Annotated[float, Field(ge=0, lt=1)]
 
 _MEMBERS: dict[SingleFusion, int] = {"graph": 3, "concatenation": 3}
 
-PRACTICAL: dict[str, Any] = {
-    "fusion": "ensemble",
-    "members": _MEMBERS,
-    "scaling": "owner",
-    "alignment_affine": True,
-    "draw_per": "never",
-    "hidden": 32,
-    "head": (32,),
-    "monitor": "auc",
-    "owner_dropout": (0.0, 0.2),
-}
-"""Fields that are set otherwise than in the paper where one wants predictions: chosen on validation samples of road
-sensors, patches of digits, tables and grids."""
-
 
 class FusionSettings(Settings):
     """The fusion of embeddings at the server.
@@ -142,6 +128,24 @@ class FusionSettings(Settings):
         """Return what each network is trained with in turn: settings with one owner dropout, and a learning rate."""
         single = [self.model_copy(update={"owner_dropout": share}) for share in self.dropout_shares]
         return [(each, rate) for each in single for rate in self.learning_rates]
+
+    @classmethod
+    def practical(cls) -> dict[str, Any]:
+        """Return the fields that are set otherwise than in the paper where one wants predictions, with their values.
+
+        Chosen on validation samples of road sensors, patches of digits, tables and grids.
+        """
+        return {
+            "fusion": "ensemble",
+            "members": _MEMBERS.copy(),
+            "scaling": "owner",
+            "alignment_affine": True,
+            "draw_per": "never",
+            "hidden": 32,
+            "head": (32,),
+            "monitor": "auc",
+            "owner_dropout": (0.0, 0.2),
+        }
 
     def warn_of_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
         """Log a warning that names owners without training samples, whose alignment is random but used in predictions.

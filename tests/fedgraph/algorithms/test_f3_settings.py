@@ -4,7 +4,7 @@ import pytest
 from sklearn.base import clone
 
 from fedgraph.algorithms.f3_settings import F3Settings
-from fedgraph.fusion import PRACTICAL, FusionClassifier
+from fedgraph.fusion import FusionClassifier, FusionSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 
@@ -13,7 +13,7 @@ def test_the_practical_preset_fills_in_what_is_not_given():
     plain, practical = F3Settings(), parse(F3Settings, {"preset": "practical"}, "[f3]")
     assert parse(F3Settings, {"preset": "paper"}, "[f3]") == plain
     different = {name for name in F3Settings.model_fields if getattr(plain, name) != getattr(practical, name)}
-    assert different == (PRACTICAL.keys() | {"preset"}) - {"members"}
+    assert different == (FusionSettings.practical().keys() | {"preset"}) - {"members"}
     assert (practical.fusion, practical.scaling, practical.monitor) == ("ensemble", "owner", "auc")
     assert practical.owner_dropout == (0.0, 0.2)
 
@@ -45,6 +45,6 @@ def test_other_presets_and_shares_are_refused():
 
 
 def test_the_classifier_takes_the_same_preset():
-    classifier = clone(FusionClassifier(**PRACTICAL))
+    classifier = clone(FusionClassifier(**FusionSettings.practical()))
     settings = F3Settings(preset="practical")
-    assert all(getattr(classifier.settings, name) == getattr(settings, name) for name in PRACTICAL)
+    assert all(getattr(classifier.settings, name) == getattr(settings, name) for name in FusionSettings.practical())
