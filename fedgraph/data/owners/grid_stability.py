@@ -1,4 +1,4 @@
-"""A small electricity grid that prices hold in balance: which participants would let it swing apart?
+"""A small electricity grid that prices keep in balance, or make swing apart.
 
 Decentral smart grid control: everybody measures the frequency of the grid, which sets the price of electricity, and
 changes consumption or production a while later, by as much as the price matters to them. With rotor angle theta, power
