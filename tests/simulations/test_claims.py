@@ -102,8 +102,8 @@ def test_vertical_learning_is_ahead_on_grids(numbers):
         assert ahead(numbers, file, "Vertical learning", "F3", "uci", metric) == (splits, 5)
     said(
         "simulations/f3/README.md",
-        "**Vertical learning is ahead of every other row** on average, in accuracy and in AUC, and of F3, practical, on "
-        "all five splits in accuracy and on four in AUC",
+        "**Vertical learning is ahead of every other row** on average, in accuracy and in AUC, and of F3, practical, "
+        "on all five splits in accuracy and on four in AUC",
     )
 
 
