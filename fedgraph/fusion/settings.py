@@ -133,7 +133,7 @@ class FusionSettings(Settings):
     def practical(cls) -> dict[str, Any]:
         """Return the fields that are set otherwise than in the paper where one wants predictions, with their values.
 
-        Chosen on validation samples of road sensors, patches of digits, tables and grids.
+        Chosen on validation samples of road sensors, patches of digits and grids.
         """
         return {
             "fusion": "ensemble",
