@@ -55,7 +55,7 @@ class F3(OwnersAlgorithm[F3Settings]):
     title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
     defences = ("clip",)
     # The fusion is trained from the start again, from what the owners have sent.
-    may_change = (*FusionSettings.keys(), "vote")
+    may_change = ("preset", *FusionSettings.keys(), "vote")
     default_client = "fedgraph.clients.f3:F3Client"
 
     def check(self, run: PhaseRun) -> None:

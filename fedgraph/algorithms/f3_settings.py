@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedgraph.data.owners import SampleSplit
 from fedgraph.fusion import FusionSettings
@@ -36,14 +37,29 @@ class F3Settings(FusionSettings, EmbeddingSettings):
 
     Attributes
     ----------
+    preset : what keys are that are not given: ``paper``, the defaults of all of them; ``practical``, for predictions:
+             three graph networks with a hidden layer after the mean over owners and three concatenations, averaged, on
+             scaled embeddings, stopped by the area under the ROC curve, with owner dropout where validation is better
+             for it. In an experiment that says every key, such as that of a run folder, it changes nothing.
     fusion : beside the fusion models, ``vote``, ``threshold`` and ``best-owner`` fuse the predictions of the owners'
              own models: by majority; by whether the share of owners that vote for the second of two classes exceeds the
              threshold that is best in validation; by the single owner that is best in validation.
     vote   : an owner's vote counts as one ``share``, or by its ``sharpened`` probabilities as in the released program.
     """
 
+    filled_in: ClassVar[tuple[str, ...]] = tuple(FusionSettings.practical())
+
+    preset: Literal["paper", "practical"] = "paper"
     fusion: Fusion = "graph"  # type: ignore[assignment]
     vote: Literal["share", "sharpened"] = "share"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, table: Any) -> Any:
+        if not isinstance(table, Mapping) or table.get("preset") != "practical":
+            return table
+        given = {key.replace("-", "_") for key in table}
+        return {**{name: value for name, value in cls.practical().items() if name not in given}, **table}
 
 
 class F3InferenceSettings(EmbeddingSettings):

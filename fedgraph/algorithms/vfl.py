@@ -52,8 +52,8 @@ from fedgraph.support.threads import pinned_threads
 
 
 class VerticalSettings(FusionSettings, LocalModelSettings):
-    """``[vfl]``: the fusion model at the server as in ``[f3]``, one of them and with one learning rate, and the owners'
-    own models.
+    """``[vfl]``: the fusion model at the server as in ``[f3]``, one of them, with one learning rate and owner dropout,
+    and the owners' own models.
 
     Embeddings change during training, and are therefore not scaled; native code, which takes many minibatches at once,
     is of no use to it.
@@ -70,6 +70,7 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
     compile: Literal[False] = False
     pre_trained: bool = True
     learning_rates: tuple[Rate, ...] = Field(default=(0.01,), min_length=1, max_length=1)
+    owner_dropout: float = Field(default=0.0, ge=0, lt=1)
     epochs: int = Field(default=100, ge=1)
     patience: int = Field(default=20, ge=1)
 

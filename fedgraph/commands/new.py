@@ -164,6 +164,7 @@ def method_table(name: str, kind: type[Settings]) -> str:
     if not kind.model_fields:
         return ""
     told, inner, values = meanings(kind), inner_tables(kind), kind().as_table()
+    of_preset = [key.replace("_", "-") for key in getattr(kind, "filled_in", ())]
     lines = [f"[{name}]"]
     for key in kind.keys():  # noqa: SIM118
         meaning = f"{key}: {told[key]}".replace("``", "") if key in told else ""
@@ -175,7 +176,8 @@ def method_table(name: str, kind: type[Settings]) -> str:
         if key in inner:
             lines.append(f"# A table of its own, [{name}.{key}]: `fedgraph keys {name}.{key}`")
         else:
-            lines.append(f"{key} = {_inline(values[key])}{default}" if key in values else f"# {key} is not set")
+            said = f"{key} = {_inline(values[key])}{default}" if key in values else f"# {key} is not set"
+            lines.append(f"# {said}" if key in of_preset else said)
     return "\n".join(lines) + "\n"
 
 

@@ -47,6 +47,10 @@ _SETS: dict[str, tuple[str, str]] = {
         "fedgraph.data.owners.table_columns:TableColumnSettings",
         "fedgraph.data.owners.table_columns:TableColumnSource",
     ),
+    "grid-stability": (
+        "fedgraph.data.owners.grid_stability:GridStabilitySettings",
+        "fedgraph.data.owners.grid_stability:GridStabilitySource",
+    ),
     "panel": ("fedgraph.data.owners.panel:PanelSettings", "fedgraph.data.owners.panel:PanelSource"),
     "graphs": ("fedgraph.data.graphs.own_graphs:OwnGraphSettings", "fedgraph.data.graphs.own_graphs:OwnGraphSource"),
     "stochastic-blocks": ("fedgraph.data.graphs.planted:PlantedSettings", "fedgraph.data.graphs.planted:PlantedSource"),
@@ -69,6 +73,7 @@ _CATALOGUES = (
     "fedgraph.data.series.traffic:TRAFFIC",
     "fedgraph.data.owners.rush_hour:RUSH_HOUR",
     "fedgraph.data.series.synthetic:SYNTHETIC",
+    "fedgraph.data.owners.grid_stability:GRID_STABILITY",
     "fedgraph.data.images.sets:IMAGES",
     "fedgraph.data.tables.tables:TABLES",
     "fedgraph.data.tables.linked_deaths:LINKED_DEATHS",

@@ -83,7 +83,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         The graph over the owners: learned edge probabilities, nearest neighbours, or as given; None for a fusion
         without a graph, and for an ensemble.
     history_ : DataFrame
-        Losses by ``learning_rate`` and ``epoch``.
+        Losses by ``learning_rate`` and ``epoch``, those of one ``owner_dropout`` after those of the other.
     n_iter_ : int
         The epoch that was chosen.
     validation_loss_ : float
@@ -139,7 +139,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         calibrated: bool = False,
         learning_rates: Sequence[float] = (0.01, 0.001),
         batch_size: int = 100,
-        owner_dropout: float = 0.0,
+        owner_dropout: float | Sequence[float] = 0.0,
         weight_decay: float = 0.0,
         class_weights: str = "none",
         workers: int | None = None,

@@ -106,7 +106,8 @@ class CompiledPasses:
     """
 
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
-        self._settings, self._taken = settings, 0
+        self._taken = 0
+        (self._owner_dropout,) = settings.dropout_shares
         self._graph = getattr(getattr(network, "consensus", None), "graph", None)
         parameters = _parameters(network)
         moments = [
@@ -130,7 +131,7 @@ class CompiledPasses:
             layers=len(layers),
             temperature=1.0,
             smallest=SMALLEST,
-            stretch=1 / (1 - settings.owner_dropout),
+            stretch=1 / (1 - self._owner_dropout),
             batch=settings.batch_size,
             first=_BETAS[0],
             second=_BETAS[1],
@@ -164,8 +165,8 @@ class CompiledPasses:
         samples, owners, size = embeddings.shape
         order = torch.randperm(samples, generator=random)
         there = present[order].float()
-        if self._settings.owner_dropout:
-            there *= torch.rand(there.shape, generator=random) >= self._settings.owner_dropout
+        if self._owner_dropout:
+            there *= torch.rand(there.shape, generator=random) >= self._owner_dropout
         embeddings, labels = embeddings.contiguous(), labels[order]
         self._pass.owners, self._pass.size, self._pass.embeddings = owners, size, embeddings.data_ptr()
         shape = self._noise_shape(owners)

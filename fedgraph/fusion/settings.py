@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,6 +21,7 @@ log = logging.getLogger("fedgraph")
 SingleFusion = Literal["graph", "mean-pooling", "transformer", "concatenation"]
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
+DropoutShare = Annotated[float, Field(ge=0, lt=1)]
 
 _MEMBERS: dict[SingleFusion, int] = {"graph": 3, "concatenation": 3}
 
@@ -71,7 +72,8 @@ class FusionSettings(Settings):
     learning_rates       : each is tried; the one with the best validation is kept, of those that do not diverge.
     batch_size           : samples of a training step.
     owner_dropout        : share of owners that each training sample is learned without, drawn anew in every step; it
-        keeps a network from relying on any single owner, and from learning training samples by heart.
+        keeps a network from relying on any single owner, and from learning training samples by heart. Of several, each
+        is tried, and the one with the best validation is kept, as with learning rates.
     weight_decay         : of weights, not of biases and graphs, as in AdamW.
     class_weights        : of samples in the training loss: ``none``; ``balanced``, so that all classes count the same.
     workers              : threads that draw graphs; None uses all cores. No result depends on it.
@@ -110,12 +112,40 @@ class FusionSettings(Settings):
     calibrated: bool = False
     learning_rates: tuple[Rate, ...] = Field(default=(0.01, 0.001), min_length=1)
     batch_size: int = Field(default=100, ge=1)
-    owner_dropout: float = Field(default=0.0, ge=0, lt=1)
+    owner_dropout: DropoutShare | Annotated[tuple[DropoutShare, ...], Field(min_length=1)] = 0.0
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     class_weights: Literal["none", "balanced"] = "none"
     workers: int | None = Field(default=None, ge=1)
     compile: bool = True
     device: Literal["cpu", "auto", "cuda"] = "auto"
+
+    @property
+    def dropout_shares(self) -> tuple[float, ...]:
+        """Each share of owners to try."""
+        return self.owner_dropout if isinstance(self.owner_dropout, tuple) else (self.owner_dropout,)
+
+    def trials(self) -> list[tuple[FusionSettings, float]]:
+        """Return what each network is trained with in turn: settings with one owner dropout, and a learning rate."""
+        single = [self.model_copy(update={"owner_dropout": share}) for share in self.dropout_shares]
+        return [(each, rate) for each in single for rate in self.learning_rates]
+
+    @classmethod
+    def practical(cls) -> dict[str, Any]:
+        """Return the fields that are set otherwise than in the paper where one wants predictions, with their values.
+
+        Chosen on validation samples of road sensors, patches of digits and grids.
+        """
+        return {
+            "fusion": "ensemble",
+            "members": _MEMBERS.copy(),
+            "scaling": "owner",
+            "alignment_affine": True,
+            "draw_per": "never",
+            "hidden": 32,
+            "head": (32,),
+            "monitor": "auc",
+            "owner_dropout": (0.0, 0.2),
+        }
 
     def warn_of_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
         """Log a warning that names owners without training samples, whose alignment is random but used in predictions.

@@ -125,6 +125,8 @@ class FusionFit:
         Learning rates that led to a loss that is not finite; none of their weights are used.
     calibration : Calibration or None
         What its logits were changed by after training.
+    owner_dropout : float
+        What it was trained with.
     members : tuple of FusionFit
         Those of an ensemble; its own learning rate and epoch are those of the best member.
     """
@@ -138,6 +140,7 @@ class FusionFit:
     history: tuple[FusionEpoch, ...] = ()
     diverged: tuple[float, ...] = ()
     calibration: Calibration | None = None
+    owner_dropout: float = 0.0
     members: tuple[FusionFit, ...] = ()
 
     def facts(self) -> dict[str, Any]:
@@ -148,6 +151,8 @@ class FusionFit:
             "epochs": len(self.history),
             "validation_loss": self.validation_loss,
         }
+        if self.owner_dropout:
+            found["owner_dropout"] = self.owner_dropout
         if self.calibration is not None:
             found["calibration"] = self.calibration.facts()
         if self.diverged:
@@ -164,9 +169,9 @@ class FusionFit:
 def fit(
     settings: FusionSettings, data: FusionData, seed: int, on_epoch: Callable[[FusionEpoch], None] | None = None
 ) -> FusionFit:
-    """Train the network of ``settings`` once per learning rate, from the same start, and keep the best.
+    """Train the network of ``settings`` once per owner dropout and learning rate, from the same start; keep the best.
 
-    Members of an ensemble are trained so one by one, and may end with different learning rates.
+    Members of an ensemble are trained so one by one, and may end with different ones.
 
     Training stops when validation, by ``monitor``, has not become better for ``patience`` epochs. It uses the same
     drawn graphs in every epoch, so that epochs differ by their weights alone. On a CPU one intra-op thread computes all
@@ -241,10 +246,10 @@ def _fit_one(
         if on_epoch is not None:
             on_epoch(epoch)
 
-    for rate in settings.learning_rates:
+    for single, rate in settings.trials():
         network = build_network(settings, data.sizes, data.classes, data.given, seed).to(training[0].device)
         try:
-            found = _fit_at(rate, network, settings, training, validation, seed, weights, record)
+            found = _fit_at(rate, network, single, training, validation, seed, weights, record)
         except _DivergedError as error:
             diverged[rate] = error
             log.warning("%s; this learning rate is left out", error)
@@ -302,7 +307,8 @@ def _fit_at(
         elif epoch - best_epoch >= settings.patience:
             break
     network.load_state_dict(kept)
-    return FusionFit(settings.fusion, network, rate, best_epoch, best_loss, best)
+    (share,) = settings.dropout_shares
+    return FusionFit(settings.fusion, network, rate, best_epoch, best_loss, best, owner_dropout=share)
 
 
 class _Passes:
@@ -310,6 +316,7 @@ class _Passes:
 
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
         self._network, self._settings, self._weights = network, settings, weights
+        (self._owner_dropout,) = settings.dropout_shares
         self._optimizer = optimizer_of(network, settings, rate, fused=True)
 
     def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
@@ -320,7 +327,7 @@ class _Passes:
         total = torch.zeros((), device=labels.device)
         for rows in order.split(self._settings.batch_size):
             part = embeddings[rows], present[rows], labels[rows]
-            loss = learn(self._network, self._optimizer, *part, random, self._weights, self._settings.owner_dropout)
+            loss = learn(self._network, self._optimizer, *part, random, self._weights, self._owner_dropout)
             total += loss * len(rows)
         return float(total) / len(labels)
 

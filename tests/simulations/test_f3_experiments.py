@@ -22,6 +22,15 @@ def test_on_data_that_scikit_learn_brings_along(run_experiment, name, owners):
     assert summary["clients"] == owners
 
 
+def test_participants_of_a_grid_know_together_what_none_knows_alone(run_experiment):
+    short = ["data.samples=1500", "train.workers=1", "f3.workers=1", "f3.epochs=60", "f3.learning-rates=[0.01]"]
+    single = ['f3.fusion="graph"', "f3.owner-dropout=0.0", "f3.draws=2"]
+    tables = load_experiment("f3/grid-stability.toml", [*short, *single]).as_dict()
+    found = run_experiment(tables).summary()["metrics"]["test"]
+    assert found["auc-local"]["mean"] < 0.8
+    assert found["auc"]["mean"] > 0.93
+
+
 def test_four_kinds_of_model_have_embeddings_of_four_sizes(run_experiment):
     from fedgraph.fusion.model_file import FittedFusion
 

@@ -167,7 +167,8 @@ def owner_source(source: DataSource, method: str) -> OwnerSource:
     if not isinstance(source, OwnerSource):
         raise DataError(
             f"method '{method}' needs clients that hold different features of the same samples, which this data set "
-            "does not have; sets that do: metr-la-rush-hour, pems-bay-rush-hour, image-patches, table-columns, panel"
+            "does not have; sets that do: metr-la-rush-hour, pems-bay-rush-hour, image-patches, table-columns, "
+            "grid-stability, panel"
         )
     return source
 

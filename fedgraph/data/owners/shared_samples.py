@@ -44,6 +44,7 @@ class SharedSampleSettings(Settings):
     split_seed    : seed of the split.
     new_share     : fraction of the samples held back as new: without label, for inference after training.
     lacking_share : fraction of the samples that each client lacks, drawn at random for each, to study missing data.
+    test_without  : clients that lack all test and new samples, to study what predictions are worth while they are away.
     overlap       : fraction of the training and validation samples that all clients hold, drawn by key and split_seed;
                     clients learn together from these alone. Each of the others is held by one client, which uses it for
                     its own model and sends nothing about it. Test and new samples are held by all.
@@ -57,6 +58,7 @@ class SharedSampleSettings(Settings):
     split_seed: int = 0
     new_share: _Part = 0.0
     lacking_share: _Part = 0.0
+    test_without: tuple[str, ...] = ()
     overlap: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     scaling: Literal["client", "none"] = "client"
     clients: tuple[str, ...] | None = None
@@ -142,6 +144,7 @@ class SharedSampleSource(ABC):
         chosen = every if self.settings.clients is None else self.settings.clients
         _check_known(self.title, "key clients: ", chosen, every)
         _check_known(self.title, "key without: ", self.settings.without, every)
+        _check_known(self.title, "key test-without: ", self.settings.test_without, every)
         left = [name for name in chosen if name not in self.settings.without]
         if not left:
             raise DataError(f"{self.title}: the key without leaves no clients")
@@ -187,6 +190,8 @@ class SharedSampleSource(ABC):
             # What not all clients hold goes to the one with the highest draw of its own.
             holder = _draws(found.keys, every, "holder", self.settings).argmax(0)
             present &= shared | (holder == torch.tensor([every.index(name) for name in names])[:, None])
+        away = torch.tensor([name in self.settings.test_without for name in names], dtype=torch.bool)
+        present &= ~(away[:, None] & ~torch.isin(split, _OVERLAPPING))
         order = torch.tensor(sorted(range(len(found.keys)), key=found.keys.__getitem__), dtype=torch.int64)
         order = order[present[:, order].any(0)]
         split = split[order]

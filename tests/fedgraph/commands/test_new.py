@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedgraph
+from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.algorithms.sfl import SFLSettings
 from fedgraph.commands import cli
 from fedgraph.commands.new import experiment_file, method_table, strategy_files
@@ -171,6 +172,14 @@ def test_the_table_of_a_method_has_every_key_with_its_meaning():
     assert all(len(line) <= 120 for line in text.splitlines())
     commented = {line.partition(":")[0] for line in text.splitlines() if line.startswith("# ")}
     assert {f"# {key}" for key in table} <= commented
+
+
+def test_what_a_preset_fills_in_is_commented_out():
+    text = method_table("f3", F3Settings)
+    assert parse(F3Settings, tomllib.loads(text)["f3"], "[f3]") == F3Settings(epochs=20)
+    text = text.replace('preset = "paper"', 'preset = "practical"')
+    assert parse(F3Settings, tomllib.loads(text)["f3"], "[f3]") == F3Settings(preset="practical", epochs=20)
+    assert '# scaling = "none"\n' in text
 
 
 def test_the_graph_of_a_template_has_edges():

@@ -319,6 +319,19 @@ def test_owner_dropout_changes_training():
     assert not torch.equal(without.weights[0], small.weights[0])
 
 
+def test_of_several_owner_dropouts_the_one_with_the_best_validation_is_kept():
+    samples, chosen = data(), settings(owner_dropout=(0.6, 0.0), learning_rates=(0.001, 0.03))
+    alone = [fit(settings(owner_dropout=share, learning_rates=(0.001, 0.03)), samples, 0) for share in (0.6, 0.0)]
+    found = fit(chosen, samples, 0)
+    better = max(alone, key=lambda each: each.quality)
+    assert alone[0].quality != alone[1].quality
+    assert (found.owner_dropout, found.learning_rate) == (better.owner_dropout, better.learning_rate)
+    assert torch.equal(found.network.weights[0], better.network.weights[0])
+    assert found.history == alone[0].history + alone[1].history
+    assert alone[0].facts()["owner_dropout"] == 0.6
+    assert "owner_dropout" not in alone[1].facts()
+
+
 def test_an_ensemble_is_the_mean_of_networks_that_were_trained_alone():
     samples = data()
     chosen = settings(fusion="ensemble", members={"graph": 2, "concatenation": 1}, scaling="owner", draw_per="never")

@@ -177,6 +177,20 @@ def test_lacking_samples_are_zero_differ_by_client_and_leave_the_split_alone():
         assert (data.inputs[owner][data.present[owner]] != 0).any()
 
 
+def test_clients_that_are_away_lack_all_test_and_new_samples_and_learn_from_the_others():
+    away, whole = Toy(test_without=("south",), new_share=0.2), Toy(new_share=0.2)
+    names = ["north", "south", "west"]
+    data, full = away.load_owners(names), whole.load_owners(names)
+    kept = [full.keys.index(key) for key in data.keys]
+    asked = (data.split == 2) | (data.split == NEW)
+    assert not data.present[1][asked].any()
+    assert (data.inputs[1][asked] == 0).all()
+    assert torch.equal(data.present[1][~asked], full.present[1][kept][~asked])
+    assert torch.equal(data.present[[0, 2]], full.present[[0, 2]][:, kept])
+    with pytest.raises(DataError, match="key test-without: there is no client 'souht'"):
+        Toy(test_without=("souht",)).client_names()
+
+
 def with_everything(**settings):
     source = Toy(**settings)
     source.there = {name: np.ones(len(KEYS), dtype=bool) for name in source.values}
