@@ -291,3 +291,19 @@ def test_forecasts_of_f3_beside_what_is_trained_in_one_place(numbers, row):
             ours, theirs = (numbers(HOUR, each, column, metric)[0] for each in ("F3 over a learned graph", row))
             assert ours < theirs, (column, metric)
     said("simulations/forecasting/README.md", "in MAE, MAPE and RMSE. So it is of Graph WaveNet after 1,500 steps")
+
+
+@pytest.mark.parametrize("column", ["digits-labels", "digits-turned", "fashion-labels", "fashion-turned"])
+def test_over_the_graph_of_the_groups_sfl_is_ahead_of_all_but_pfedgraph(numbers, column):
+    file, own = "sfl/groups-small", "accuracy (%)"
+    others = (
+        "Local only", "FedAvg", "FedAvg + fine-tuning", "FedPer", "Ditto", "SFL over a permuted graph",
+        "SFL over a complete graph", "SFL* without a given graph", "Pooled model",
+    )  # fmt: skip
+    for other in others:
+        assert ahead(numbers, file, "SFL", other, column, own) == (5, 5), other
+    assert abs(numbers(file, "SFL", column, own)[0] - numbers(file, "pFedGraph", column, own)[0]) < 0.3
+    assert numbers(file, "pFedGraph", column, "edge precision")[0] == 1
+    assert numbers(file, "pFedGraph", column, "edge recall")[0] == 1
+    said("simulations/sfl/README.md", "in every column and with every seed", "finds the groups without an error")
+    said("docs/methods/sfl.md", "pFedGraph, which finds the groups itself, is as good")
