@@ -110,7 +110,7 @@ def _sfl(run: Start) -> Block:
         "FedAvg, and a round of training at home": others["fedavg-ft"],
         "SFL over the same graph with the clients in wrong places": wrong,
         "SFL over the graph of the groups": over_graph,
-        "mixtures without a graph, which find the groups themselves (pFedGraph)": others["pfedgraph"],
+        "mixtures that find the groups themselves (pFedGraph)": others["pfedgraph"],
     }
     return Block(
         Comparison([over_graph, *others.values()]),
@@ -165,8 +165,8 @@ def _ipa(run: Start) -> Block:
         Comparison([together, averaged, alone]),
         "IPA: two peers without a class in common",
         "One peer has the digits 0 to 4, the other 5 to 9, and they start from different models. Nothing is averaged: "
-        "each pulls its parameters towards the other's while it trains, and keeps a model of its own. Where one model "
-        "for both will do, FedAvg is as good, for less. Share of all ten digits read correctly.",
+        "each pulls its parameters towards the other's while it trains. One model for both costs half as much, and is "
+        "behind. Share of all ten digits read correctly.",
         f"fedgraph run {experiment} --compare fedavg --compare local",
         (
             ("each for itself", f"{100 * _mean(alone, 'accuracy'):.1f} %"),
