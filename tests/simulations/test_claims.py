@@ -307,3 +307,19 @@ def test_over_the_graph_of_the_groups_sfl_is_ahead_of_all_but_pfedgraph(numbers,
     assert numbers(file, "pFedGraph", column, "edge recall")[0] == 1
     said("simulations/sfl/README.md", "in every column and with every seed", "finds the groups without an error")
     said("docs/methods/sfl.md", "pFedGraph, which finds the groups itself, is as good")
+
+
+def test_peers_of_ipa_without_a_class_in_common_beside_every_rival(numbers):
+    file, own = "ipa/own-models-small", "mean (%)"
+    for other in ("Local only", "Ditto", "FedAvg + fine-tuning", "SFL over a complete graph", "pFedGraph", "FedAvg"):
+        assert ahead(numbers, file, "IPA", other, "five", own) == (5, 5), other
+    (ours, by_seed), (theirs, others) = (numbers(file, row, "five", own) for row in ("IPA", "FedDyn"))
+    assert ours > theirs
+    assert sum(by_seed[seed] > others[seed] for seed in by_seed) >= 4
+    for other in ("FedAvg", "FedDyn"):
+        assert abs(numbers(file, "IPA", "two", own)[0] - numbers(file, other, "two", own)[0]) < 0.5
+    for column, times in (("two", 2), ("five", 5)):
+        sent = [numbers(file, row, column, "MB per client")[0] for row in ("IPA", "FedAvg")]
+        assert sent[0] / sent[1] == pytest.approx(times, rel=0.03)
+    said("simulations/ipa/README.md", "and of FedDyn with four of five, for 3 to 5 times the bytes")
+    said("docs/methods/ipa.md", "it is level with FedAvg and FedDyn")
