@@ -7,13 +7,16 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.metrics import roc_auc_score
 from torch_geometric.data import Data
 
 import fedgraph
 from fedgraph.data import open_source, parse_data
+from fedgraph.data.tables.client_tables import client_table_source
 from fedgraph.experiment import built_ins
 from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.probability_scores import calibration_error
 
 METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))
 AT_SERVER = {"cnfgnn"}  # a part of whose model is at the server, and which is of series alone
@@ -298,3 +301,33 @@ def test_series_in_rows_of_time_and_client_with_the_target_named(tmp_path, run_e
     assert_alike(run, run.score(one), ["mae", "rmse"], "s2")
     with pytest.raises(DataError, match="rain"):
         run.predict(one.drop(columns="rain"))
+
+
+def test_a_graphical_model_is_as_far_off_on_new_rows_as_the_run_says(tmp_path):
+    """Every target of every client: numbers, and categories with their probabilities."""
+    random = np.random.default_rng(0)
+    age = random.normal(50, 10, ROWS)
+    dose = 2 * age + random.normal(0, 5, ROWS)
+    frame = pd.DataFrame({"site": random.choice(["mercy", "county"], ROWS), "age": age, "dose": dose})
+    frame["sick"] = np.where(dose + random.normal(0, 10, ROWS) > 100, "yes", "no")
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    tables = {
+        "experiment": {"method": "fedngm"},
+        "data": {"set": "mixed-table", "path": str(tmp_path / "people.csv"), "client-column": "site"},
+        "fedngm": {
+            "targets": ["dose", "sick"], "scaling": {"source": "shared-ranges"},
+            "ngm": {"epochs": 30}, "distillation": {"samples": 500},
+        },
+    }  # fmt: skip
+    run = fedgraph.run(tables, out=tmp_path / "runs", node_config={"consent": "ranges"}, progress=False)
+    source = client_table_source(open_source(parse_data(tables["data"]), tmp_path), "fedngm")
+    own = run.summary["per_client"]["test"]
+    for client in ("mercy", "county"):
+        rows = frame[frame.site == client].iloc[source.load_table(client).rows("test").numpy()]
+        error = fedgraph.predict(run, rows, target="dose")["predicted"].to_numpy() - rows["dose"].to_numpy()
+        assert np.abs(error).mean() == pytest.approx(own["dose-mae"][client], rel=1e-5)
+        assert np.sqrt((error**2).mean()) == pytest.approx(own["dose-rmse"][client], rel=1e-5)
+        chances = fedgraph.predict(run, rows, target="sick")["probability yes"].to_numpy()
+        sick = (rows["sick"] == "yes").to_numpy()
+        assert roc_auc_score(sick, chances) == pytest.approx(own["sick-auc"][client], rel=1e-5)
+        assert calibration_error(chances, sick) == pytest.approx(own["sick-ece"][client], rel=1e-4)
