@@ -323,3 +323,26 @@ def test_peers_of_ipa_without_a_class_in_common_beside_every_rival(numbers):
         assert sent[0] / sent[1] == pytest.approx(times, rel=0.03)
     said("simulations/ipa/README.md", "and of FedDyn with four of five, for 3 to 5 times the bytes")
     said("docs/methods/ipa.md", "it is level with FedAvg and FedDyn")
+
+
+def test_what_a_client_graph_is_worth_on_ten_sets(numbers):
+    def change(experiment, rival):
+        low, high = (numbers("sfl/worth", rival, experiment, bound)[0] for bound in ("low", "high"))
+        return "level" if low <= 0 <= high else "above" if low > 0 else "below"
+
+    def pays(experiment):
+        return numbers("sfl/worth", "verdict", experiment, "pays")[0] == 1
+
+    groups = ("sfl/digits-groups.toml", "sfl/fashion-groups.toml")
+    shards = ("sfl/digits.toml", "sfl/mnist.toml", "sfl/fashion-mnist.toml")
+    space = ("sfl/synthetic-traffic.toml", "sfl/chickenpox.toml", "sfl/metr-la.toml")
+    assert all(map(pays, groups))
+    assert not any(map(pays, (*shards, *space, "sfl/breast-cancer.toml", "fedngm/occupations-sfl.toml")))
+    permuted = "sfl over a permuted graph"
+    assert [change(each, permuted) for each in shards] == ["above", "above", "level"]
+    assert {change(each, rival) for each in shards for rival in ("training alone", "FedAvg with fine-tuning")} == {
+        "level"
+    }
+    assert [change(each, "training alone") for each in space] == ["below", "below", "above"]  # errors
+    assert {change(each, permuted) for each in space} == {"level"}
+    said("docs/guides/client-graph.md", "wrong ones in two sets of three", "on none of these does it matter with whom")
