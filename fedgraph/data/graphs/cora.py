@@ -127,7 +127,7 @@ def read_citations(content: Path, cites: Path) -> Citations:
     Raises
     ------
     DataError
-        For a line that is none of these.
+        For a line of any other form.
     """
     lines = [line.split() for line in content.read_text().splitlines() if line.strip()]
     widths = {len(line) for line in lines}

@@ -64,7 +64,7 @@ class LabelledGraphs:
         Raises
         ------
         DataError
-            For no graph, or one without nodes or features; edges to nodes that there are not; types and shapes that do
+            For no graph, or one without nodes or features; edges to unknown nodes; types and shapes that do
             not fit; features that are NaN or infinite; and masks that overlap.
         """
         if not raw:

@@ -416,7 +416,7 @@ def test_keys_of_every_table():
     assert call("keys", "nothing").exit_code == 1
     # What a key chooses by name, and the arguments of Flower's own strategies.
     assert "fashion-mnist, cifar10" in call("keys", "data").output
-    assert "resnet9, scikit-learn" in call("keys", "model").output
+    assert "resnet9, gcn, graphsage, gin, scikit-learn" in call("keys", "model").output
     assert "proximal-mu = 0.1" in call("keys", "fedprox").output
     assert "Arguments of flwr.serverapp.strategy.FedAvg." in call("keys", "fedavg").output
     assert "has no keys of its own" in call("keys", "local").output

@@ -156,7 +156,7 @@ def test_clients_half_a_step_off_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"'a' and 'b' are both read every 1 hours, but 30 minutes apart") as caught:
         read_series(write(tmp_path, long(apart)), every_step=True)
     assert "2021" not in caught.value.without_values
-    # A client that is read twice as often is none of these.
+    # A client that is read twice as often is different.
     often = {"a": HOURS, "b": pd.date_range(HOURS[0], periods=119, freq="30min")}
     assert read_series(write(tmp_path, long(often), "b.csv"), every_step=True).values.shape == (2, 119, 1)
 
