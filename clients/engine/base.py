@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
@@ -41,14 +41,14 @@ def evaluate_splits(
     assignment: Assignment, cohort: Cohort, models: Tensor, splits: Iterable[SplitName]
 ) -> dict[str, Tensor]:
     """Evaluate models ``[clients, parameters]``; return metrics as ``<split>/<metric>``, each ``[clients]``."""
-    horizons = assignment.horizons_of(cohort.data.task)
-    measure = partial(
-        cohort.evaluate, models, missing_as=assignment.missing_as, unseen_classes=assignment.unseen_classes
-    )
+    horizons, missing_as = assignment.horizons_of(cohort.data.task), assignment.missing_as
+    unseen = assignment.unseen_classes
     return {
         f"{split}/{metric}": values
         for split in splits
-        for metric, values in measure(split=split, horizons=horizons).items()
+        for metric, values in cohort.evaluate(
+            models, split, horizons, missing_as=missing_as, unseen_classes=unseen
+        ).items()
     }
 
 

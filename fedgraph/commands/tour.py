@@ -75,6 +75,11 @@ def _mean(run: Run, metric: str) -> float:
     return float(run.summary["metrics"]["test"][metric]["mean"])
 
 
+def _right(run: Run, metric: str = "accuracy") -> str:
+    """Return the share that is told rightly, in per cent."""
+    return f"{100 * _mean(run, metric):.1f} %"
+
+
 def _forecast(run: Start) -> Block:
     from fedgraph.runs import Comparison
     from fedgraph.runs.reports.page import Block
@@ -119,7 +124,7 @@ def _sfl(run: Start) -> Block:
         "other names, so that a model of everybody is of no use to anybody. SFL averages models over the graph of the "
         "groups. Share of test digits named as the client's group does.",
         f"fedgraph run {experiment} --compare fedavg --compare fedavg-ft --compare pfedgraph --compare local",
-        tuple((words, f"{100 * _mean(found, 'accuracy'):.1f} %") for words, found in rows.items()),
+        tuple((words, _right(found)) for words, found in rows.items()),
     )
 
 
@@ -143,9 +148,9 @@ def _f3(run: Start) -> Block:
         f"fedgraph run {experiment} {options}",
         (
             ("the best participant alone", f"{100 * found.clients['test/accuracy-local'].max():.1f} %"),
-            ("all four, fused after one exchange", f"{100 * _mean(found, 'accuracy'):.1f} %"),
-            ("their embeddings side by side, without a graph", f"{100 * _mean(beside, 'accuracy'):.1f} %"),
-            ("all columns in one place, the participants' model", f"{100 * _mean(pooled, 'accuracy-local'):.1f} %"),
+            ("all four, fused after one exchange", _right(found)),
+            ("their embeddings side by side, without a graph", _right(beside)),
+            ("all columns in one place, the participants' model", _right(pooled, "accuracy-local")),
             ("sent by each participant", f"{found.summary['bytes_up_per_client'] / 1e3:.0f} kB"),
         ),
     )
@@ -178,10 +183,10 @@ def _ipa(run: Start) -> Block:
         "the settings that are best for it. Share of all ten digits read correctly.",
         " ".join(["fedgraph run", experiment, *(f"--set '{key}={value}'" for key, value in five.items())]),
         (
-            ("each for itself", f"{100 * _mean(alone, 'accuracy'):.1f} %"),
-            ("with iterative parameter alignment, mean of the five", f"{100 * _mean(together, 'accuracy'):.1f} %"),
-            ("one model for all (FedAvg)", f"{100 * _mean(averaged, 'accuracy'):.1f} %"),
-            ("one model for all, drift corrected (FedDyn)", f"{100 * _mean(corrected, 'accuracy'):.1f} %"),
+            ("each for itself", _right(alone)),
+            ("with iterative parameter alignment, mean of the five", _right(together)),
+            ("one model for all (FedAvg)", _right(averaged)),
+            ("one model for all, drift corrected (FedDyn)", _right(corrected)),
             ("sent by each peer, aligning / averaging", f"{sent(together)} / {sent(averaged)}"),
         ),
     )

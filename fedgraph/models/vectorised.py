@@ -191,11 +191,14 @@ class ModuleModel(ModelFromTwin):
     @property
     def module(self) -> nn.Module:
         """The calling thread's own module: a call overwrites its parameters."""
-        if not hasattr(self._own, "module"):
-            self._own.module = self._copy()
-            self._own.slots = Slots(self._own.module)
-        module: nn.Module = self._own.module
-        return module
+        return self._slots.module
+
+    @property
+    def _slots(self) -> Slots:
+        if not hasattr(self._own, "slots"):
+            self._own.slots = Slots(self._copy())
+        slots: Slots = self._own.slots
+        return slots
 
     def _copy(self) -> nn.Module:
         return copy.deepcopy(self._prototype)
@@ -295,8 +298,7 @@ class ModuleModel(ModelFromTwin):
         if torch.compiler.is_compiling():
             outputs: Tensor = functional_call(module, tensors, given.args, dict(given.named))
             return given.chosen(outputs)
-        found: Tensor = self._own.slots.call(tensors, given)
-        return found
+        return self._slots.call(tensors, given)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """See :class:`fedgraph.models.base.StackedModel`."""

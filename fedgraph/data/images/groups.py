@@ -46,11 +46,6 @@ class GroupSettings(Settings):
         return self
 
 
-def group_names(clients: int, groups: int) -> list[str]:
-    """Return the group of each client, ``group-1`` and so on."""
-    return [f"group-{1 + client % groups}" for client in range(clients)]
-
-
 def planted_graph(clients: int, groups: int) -> ClientGraph:
     """Return the client graph in which everybody of a group listens to all others of it."""
     names = client_names(clients)

@@ -15,7 +15,7 @@ from fedgraph.data.base import CohortData, SplitName
 from fedgraph.data.images import files as image_files
 from fedgraph.data.images.digits import read_digits
 from fedgraph.data.images.files import FileKey, Images
-from fedgraph.data.images.groups import GroupSettings, Rows, group_names, planted, planted_graph
+from fedgraph.data.images.groups import GroupSettings, Rows, planted, planted_graph
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import IDX_CONTENT, IMAGES, SETS, SetName, catalogue_entry
 from fedgraph.data.partition import Indices, balanced_subset, client_names, describe, match, partition, split
@@ -98,8 +98,7 @@ class ImageSource:
             self.settings, images, group, rows, len(self.spec.classes), self.settings.partition_seed
         )
         cohort = image_cohort(self.settings, self.spec, changed, names, rows)
-        every = group_names(len(known), self.settings.groups)
-        return replace(cohort, groups=tuple(every[place] for place in places))
+        return replace(cohort, groups=tuple(f"group-{1 + number}" for number in group))
 
     def given_graph(self) -> ClientGraph | None:
         """Return the graph of planted groups; None without groups, since none is published with the images."""
