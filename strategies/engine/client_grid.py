@@ -113,20 +113,23 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def noting_warnings(notes: list[str]) -> Iterator[None]:
-    """Add what Flower warns of to the notes of a run, each sentence once."""
+    """Add what Flower warns of to the notes of a run, each sentence once, however quiet its logger is."""
+    flower = logging.getLogger("flwr")
+    level, shown = flower.level, flower.getEffectiveLevel()
 
-    class Noting(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said = " ".join(record.getMessage().split()).rstrip(".")
-            if said not in notes:
-                notes.append(said)
+    def note(record: logging.LogRecord) -> bool:
+        said = " ".join(record.getMessage().split()).rstrip(".")
+        if record.levelno >= logging.WARNING and said not in notes:
+            notes.append(said)
+        return record.levelno >= shown
 
-    handler, flower = Noting(logging.WARNING), logging.getLogger("flwr")
-    flower.addHandler(handler)
+    flower.addFilter(note)
+    flower.setLevel(min(shown, logging.WARNING))
     try:
         yield
     finally:
-        flower.removeHandler(handler)
+        flower.setLevel(level)
+        flower.removeFilter(note)
 
 
 @contextmanager

@@ -289,13 +289,15 @@ def time_limit(seconds: int):
 def workplace():
     """A folder for all runs, in memory where there is one, and no waiting or talking meanwhile."""
     memory = Path("/dev/shm")
-    level, poll = logging.getLogger("fedgraph").level, opening_query._POLL_SECONDS
-    logging.getLogger("fedgraph").setLevel(logging.CRITICAL)
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    levels = {name: logging.getLogger(name).level for name in ("fedgraph", "flwr")}
+    poll = opening_query._POLL_SECONDS
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     opening_query._POLL_SECONDS = 0.001
     try:
         with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory if memory.is_dir() else None) as folder:
             yield Path(folder)
     finally:
-        logging.getLogger("fedgraph").setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
         opening_query._POLL_SECONDS = poll

@@ -206,7 +206,9 @@ def test_what_a_strategy_draws_is_seeded_and_what_it_leaves_out_is_noted(digits_
     ]
 
 
-def test_what_flower_warns_of_is_noted(digits_tables, run_experiment):
+@pytest.mark.parametrize("level", ["INFO", "CRITICAL"])
+def test_what_flower_warns_of_is_noted_however_quiet_it_is(digits_tables, run_experiment, caplog, level):
+    caplog.set_level(level, logger="flwr")
     name = "DifferentialPrivacyServerSideFixedClipping"
     table = {**WRAPPED, "clipping-norm": 1.0, "num-sampled-clients": 600}
     (note,) = run_experiment(stock(digits_tables, name, **table)).summary()["notes"]
