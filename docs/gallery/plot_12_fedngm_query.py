@@ -11,7 +11,7 @@ import networkx as nx
 
 import fedgraph
 from fedgraph.data.tables import asia_network
-from fedgraph.graphical.asking import posterior
+from fedgraph.graphical.inference import posterior
 
 keys = {"data.rows": 1500, "fedngm.recovery.method": "ges"}
 run = fedgraph.run("fedngm/asia.toml", set=keys, progress=False)

@@ -33,8 +33,8 @@ from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
 from fedgraph.commands.worth import worth
 from fedgraph.support.errors import ExperimentError, similar
+from fedgraph.support.listing_cache import cached_listing
 from fedgraph.support.plugins import other_checkouts
-from fedgraph.support.remembered import remembered
 from fedgraph.support.terminal import messages_for_people
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def methods() -> None:
     for column in ("what it is", "needs"):
         table.add_column(column, overflow="fold")
     # Methods for graphs first, then the baselines.
-    methods = sorted(remembered("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS)
+    methods = sorted(cached_listing("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS)
     for name, title, needs, paper in methods:
         table.add_row(name, escape(title), escape(needs))
         papers.setdefault(paper, []).append(name)
@@ -171,7 +171,7 @@ def keys(
     """
     console = Console(soft_wrap=True, highlight=False)
     with messages_for_people():
-        known = remembered("keys", _explained)
+        known = cached_listing("keys", _explained)
         wanted = [(heading, lines) for name, heading, lines in known if table in (None, name)] or _headed(table, known)
         if not wanted and table is not None and ":" in table:
             wanted = [_explained_own(table)]

@@ -97,9 +97,9 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
     """Load the frozen classifier given by ``text``, for inputs ``[samples, *task.input_shape]``.
 
     text : path of a ``torch.export`` program (``.pt2``), an ONNX model (``.onnx``) or a fitted scikit-learn pipeline
-           (``.skops``); or ``package.module:factory@weights.safetensors``, where ``factory()`` returns a ``torch.nn.Module``; without
-           ``@`` it has its weights already. Nothing is ever unpickled. The embedding is the input of the last linear
-           layer, or of the one whose name follows a ``#`` at the end.
+           (``.skops``); or ``package.module:factory@weights.safetensors``, where ``factory()`` returns a
+           ``torch.nn.Module``; without ``@`` it has its weights already. Nothing is ever unpickled. The embedding is
+           the input of the last linear layer, or of the one whose name follows a ``#`` at the end.
 
     It is evaluated on the CPU, in float32 and in evaluation mode.
 

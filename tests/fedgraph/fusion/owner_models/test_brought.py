@@ -229,7 +229,9 @@ def test_pickles_are_refused_and_not_read(tmp_path, what):
         path.write_bytes(pickle.dumps(Evil()))
     else:
         torch.save({"weights": Evil()} if what == "state" else made(), path)
-    with pytest.raises(ExperimentError, match=r"model\.pt' is a pickle, which .* a TorchScript program too, by torch\.export"):
+    with pytest.raises(
+        ExperimentError, match=r"model\.pt' is a pickle, which .* a TorchScript program too, by torch\.export"
+    ):
         load_local_model(str(path), TASK)
     with pytest.raises(ExperimentError, match=r"weights are read from \.safetensors files only"):
         load_local_model(f"torch.nn:Identity@{path}", TASK)
