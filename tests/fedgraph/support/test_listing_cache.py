@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from fedgraph.support import cached_listing as module
+from fedgraph.support import listing_cache as module
 from fedgraph.support.listing_cache import cached_listing
 
 
