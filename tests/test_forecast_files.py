@@ -14,7 +14,7 @@ TABLES = {
     "train": {"local-steps": 2},
     "graph": {"source": "data"},
     "evaluation": {"splits": ["validation", "test"], "forecasts": "csv"},
-    "cnfgnn": {"windows": 32, "server-steps": 2},
+    "CNFGNN": {"windows": 32, "server-steps": 2},
     "f3-forecast": {"steps": 4},
 }
 
@@ -27,21 +27,22 @@ TABLES = {
         "fedavg-ft",
         "fedper",
         "ipa",
-        "cnfgnn",
         "f3-forecast",
         "f3-forecast-private",
         "simple-forecast",
-        "joint-forecast",
+        "fedgraph.simulations.forecasting.cnfgnn:CNFGNN",
+        "fedgraph.simulations.forecasting.joint_forecast:JointForecast",
     ],
 )
 def test_errors_of_the_files_are_those_of_the_run(method, tmp_path):
     changes = {"evaluation.forecasts": "parquet"} if method == "sfl" else {}
     if method.endswith("-private"):
         method, changes = "f3-forecast", {"f3-forecast.targets": "private"}
-    if method == "joint-forecast":
-        changes = {"joint-forecast.steps": 30}
-    nodes = 1 if method == "joint-forecast" else 2
-    run = fedgraph.run(TABLES, method=method, set=changes, out=tmp_path, progress=False, nodes=nodes)
+    if method.endswith("JointForecast"):
+        changes = {"JointForecast.steps": 30}
+    nodes = 1 if method.endswith("JointForecast") else 2
+    named = {"strategy" if ":" in method else "method": method}
+    run = fedgraph.run(TABLES, **named, set=changes, out=tmp_path, progress=False, nodes=nodes)
     found = run.forecasts
     assert list(found.columns) == ["client", "window", "time", "forecast", "reading", "readings_in_window"]
     assert found["readings_in_window"].between(1, 12).all()

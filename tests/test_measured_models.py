@@ -14,7 +14,6 @@ from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.errors import RunError
 
 METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))
-OF_SERIES = {"cnfgnn"}
 NO_GLOBAL_MODULE = {"fedper", "lg-fedavg", "sfl-per", "sfl-lg"}
 SETTINGS = {
     "sfl-cold-start": {"sfl-cold-start": {"cold-below": 1.0}},
@@ -34,7 +33,7 @@ SETTINGS = {
     },
     "fedavg-ft-mean": {"experiment": {"method": "fedavg-ft", "rounds": 3}, "evaluation": {"average-last": 2}},
 }
-CASES = sorted({*METHODS, *SETTINGS} - OF_SERIES)
+CASES = sorted({*METHODS, *SETTINGS})
 
 
 def changed(tables, name):

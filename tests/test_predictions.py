@@ -19,7 +19,6 @@ from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.probability_scores import calibration_error
 
 METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))
-AT_SERVER = {"cnfgnn"}  # a part of whose model is at the server, and which is of series alone
 SETTINGS = {
     "sfl-cold-start": {"cold-below": 1.0},
     "cgsv": {"update-norm": 5.0},
@@ -81,7 +80,7 @@ def assert_alike(run, scored, metrics, client=None):
             assert scored.loc[name, metric] == pytest.approx(own, rel=2e-5, abs=1e-6), (run.method, metric, name)
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method not in AT_SERVER])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_rows_of_a_table(task, method, tmp_path, run_experiment, data_dir):
     frame = patients(tmp_path / "patients.csv")
@@ -121,7 +120,7 @@ def test_rows_of_a_table(task, method, tmp_path, run_experiment, data_dir):
         assert error.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
 
 
-@pytest.mark.parametrize("method", sorted({*METHODS} - AT_SERVER))
+@pytest.mark.parametrize("method", METHODS)
 def test_images(method, tmp_path, digits_tables, run_experiment, data_dir):
     tables = changed({**digits_tables, "evaluation": {"splits": ["test"]}}, method)
     run = fedgraph.load_run(run_experiment(tables, nodes=1 if method == "centralised" else 2).path)
@@ -136,7 +135,7 @@ def test_images(method, tmp_path, digits_tables, run_experiment, data_dir):
     )
 
 
-@pytest.mark.parametrize("method", sorted({*METHODS} - AT_SERVER))
+@pytest.mark.parametrize("method", METHODS)
 def test_nodes_of_graphs(method, tmp_path, run_experiment, data_dir):
     tables = changed(experiment({"set": "stochastic-blocks", "clients": 4, "regions": 2}, name="gcn"), method)
     tables["model"]["hidden"] = 8
@@ -190,7 +189,7 @@ def test_whole_graphs(tmp_path, run_experiment):
         run.export(tmp_path / "mercy.onnx", "mercy")
 
 
-@pytest.mark.parametrize("method", sorted({*METHODS} - AT_SERVER))
+@pytest.mark.parametrize("method", METHODS)
 def test_rows_of_mixed_columns_on_the_scale_of_public_rows(method, tmp_path, run_experiment, data_dir):
     frame = patients(tmp_path / "patients.csv")
     tables = changed(
@@ -225,7 +224,7 @@ def sensors(path, days=20):
     return frame
 
 
-SERIES = [(method, "client") for method in sorted({*METHODS} - AT_SERVER)]
+SERIES = [(method, "client") for method in METHODS]
 SERIES += [(method, scaling) for method in ("sfl", "local") for scaling in ("pooled", "none")]
 """Scales are the same for all methods: two of them are enough for the other kinds."""
 
@@ -263,8 +262,9 @@ def test_series_whose_windows_a_network_at_the_server_sees_together(tmp_path, ru
     data = {"set": "series", "path": str(tmp_path / "sensors.csv"), "input-steps": INPUT, "output-steps": OUTPUT}
     tables = experiment(data, name="gru")
     tables["model"]["hidden"] = 6
-    tables["experiment"] |= {"method": "cnfgnn"}
-    tables["cnfgnn"] = {"windows": 64, "server-steps": 3, "hidden": 8}
+    del tables["experiment"]["method"]
+    tables["experiment"] |= {"strategy": "fedgraph.simulations.forecasting.cnfgnn:CNFGNN"}
+    tables["CNFGNN"] = {"windows": 64, "server-steps": 3, "hidden": 8}
     run = fedgraph.load_run(run_experiment(tables).path)
     first = int(0.9 * len(frame) + 1e-6)
     # In another order of clients than that of the graph network.

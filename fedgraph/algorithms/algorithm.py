@@ -45,6 +45,11 @@ class Algorithm(Configured[S]):
         Keys of its table that may change in a run that is resumed.
     expected_failures : dict of str to str
         Checks of ``fedgraph check`` that it fails by design, by name, and the reason.
+    no_predictions : str
+        Why a run of it predicts no new data, and what to do instead; empty where its models do.
+    predicts_together : str
+        Why :meth:`fedgraph.Run.predict`, by which each client's own model predicts, is not for it; empty where it is.
+        :func:`fedgraph.predict` calls a static method ``predicted(run, data, windows)`` of the class, if it has one.
     """
 
     name: ClassVar[str] = ""
@@ -57,6 +62,8 @@ class Algorithm(Configured[S]):
     defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
     may_change: ClassVar[tuple[str, ...]] = ()
     expected_failures: ClassVar[dict[str, str]] = {}
+    no_predictions: ClassVar[str] = ""
+    predicts_together: ClassVar[str] = ""
 
     def __init__(self, settings: S) -> None:
         self.settings = settings

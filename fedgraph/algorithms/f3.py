@@ -56,6 +56,7 @@ class F3(OwnersAlgorithm[F3Settings]):
     defences = ("clip",)
     # The fusion is trained from the start again, from what the owners have sent.
     may_change = ("preset", *FusionSettings.keys(), "vote")
+    predicts_together = "models stay with their owners, who are asked for embeddings"
     default_client = "fedgraph.clients.f3:F3Client"
 
     def check(self, run: PhaseRun) -> None:

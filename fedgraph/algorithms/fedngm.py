@@ -124,6 +124,7 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
     needs = "clients with tables of their own (mixed-table, linked-deaths, bayesian-network); no [model]"
     paper = "https://arxiv.org/abs/2309.11680"
     own_models = True
+    predicts_together = "a graphical model predicts any feature, and target has to name it"
     default_client = "fedgraph.clients.fedngm:FedNGMClient"
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:

@@ -25,6 +25,10 @@ class SimpleForecast(ForecastAlgorithm[SimpleForecastSettings]):
 
     name = "simple-forecast"
     title = "Last reading, weekly profile, ridge regression or boosted trees, each client by itself"
+    no_predictions = (
+        'simple forecasters are fitted for a comparison and not kept; [evaluation] forecasts = "csv" writes what they '
+        "forecast of the test windows"
+    )
     default_client = "fedgraph.clients.simple_forecast:SimpleForecastClient"
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:

@@ -117,6 +117,10 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
     name = "vfl"
     may_change = ("epochs", "patience", "workers", "device")
     title = "Vertical federated learning: gradients of embeddings go back to the owners' models"
+    no_predictions = (
+        "the models of the owners go on changing with the fusion model and stay with their nodes; no run keeps them "
+        'for new samples: method = "f3" leaves frozen models, and predicts new samples by them'
+    )
     default_client = "fedgraph.clients.vfl:VerticalClient"
 
     @classmethod

@@ -13,14 +13,12 @@ from fedgraph.models.frozen import FrozenLayers
 from fedgraph.models.own_draws import OwnDraws
 from fedgraph.models.parameters import Layout, finite_rows, flattened, usable_rows, weights_sha256
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
-from fedgraph.models.recurrent import ContextForecaster
 from fedgraph.models.registry import MODELS, ScikitSettings, build, initial_model, parse_model
 from fedgraph.models.vectorised import ModuleSettings, last_linear, with_input_of
 
 __all__ = [
     "MODELS",
     "Batch",
-    "ContextForecaster",
     "Differentiated",
     "FrozenLayers",
     "Layout",

@@ -6,7 +6,6 @@ Read-out of all steps by a learned linear combination: Ma, Hoang and Chen (UAI 2
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, Self
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from fedgraph.models import recurrence_kernel
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights, run_sequence
-from fedgraph.models.stacked import ModelFromTwin, linear
+from fedgraph.models.stacked import ModelFromTwin
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
@@ -140,81 +139,3 @@ class RecurrentModel(ModelFromTwin):
         bias = state["combine.bias"].unsqueeze(2)
         combined = torch.baddbmm(bias, state["combine.weight"], steps.flatten(2)).unflatten(2, steps.shape[2:])
         return combined[:, 0].transpose(1, 2) if is_transposed else combined[:, 0]
-
-
-class ContextTwin(RecurrentTwin):
-    """One client's :class:`ContextForecaster`: inputs are flat windows, contexts behind them, ``[batch, numbers]``."""
-
-    def __init__(
-        self,
-        recurrent: nn.RNNBase,
-        combine: nn.Linear | None,
-        head: nn.Linear,
-        output_shape: tuple[int, ...],
-        window: tuple[int, ...],
-    ) -> None:
-        super().__init__(recurrent, combine, head, output_shape)
-        self.window = window
-        self.decoder = nn.Linear(2 * recurrent.hidden_size, head.in_features)
-
-    def read_out(self, inputs: Tensor) -> Tensor:
-        """Return what the last linear layer sees."""
-        windows, context = inputs.tensor_split([math.prod(self.window)], dim=1)
-        hidden = super().read_out(windows.unflatten(1, self.window))
-        return self.decoder(torch.cat([hidden, context], 1)).relu()
-
-
-class ContextForecaster(RecurrentModel):
-    """Forecasts from a window and from a context that comes from elsewhere, of the length of a hidden state.
-
-    A recurrent encoder makes a hidden state of the window; a perceptron with one hidden layer, twice as wide as the
-    hidden state, forecasts from this and the context. Inputs are flat windows and contexts behind them,
-    ``[clients, batch, steps * features + hidden]``.
-
-    Parameters
-    ----------
-    settings : Settings
-        Of the ``[model]``, which is the encoder.
-    task : TaskSpec
-        Whose inputs are windows.
-
-    Raises
-    ------
-    ExperimentError
-        If the ``[model]`` is not recurrent.
-    """
-
-    def __init__(self, settings: Settings, task: TaskSpec) -> None:
-        if not isinstance(settings, RecurrentSettings):
-            raise ExperimentError(
-                f"[model] name: a hidden state to be sent is that of a recurrent model: {', '.join(self.kinds)}"
-            )
-        super().__init__(settings, task)
-
-    @property
-    def context_size(self) -> int:
-        """Length of a context, and of a hidden state."""
-        return self.settings.hidden
-
-    def build_twin(self) -> nn.Module:
-        """Return the same model around ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``."""
-        twin = super().build_twin()
-        assert isinstance(twin, RecurrentTwin)
-        head = nn.Linear(2 * self.context_size, self.num_outputs)
-        return ContextTwin(twin.recurrent, twin.combine, head, twin.output_shape, self.task.input_shape)
-
-    def encode(self, state: Mapping[str, Tensor], windows: Tensor) -> Tensor:
-        """Compute hidden states ``[clients, batch, hidden]`` of windows ``[clients, batch, steps, features]``."""
-        return super().embed(state, windows, False)[0]
-
-    def decode(self, state: Mapping[str, Tensor], hidden: Tensor, context: Tensor) -> Tensor:
-        """Forecast from hidden states and contexts, ``[clients, batch, hidden]`` each; scaled, ``[..., steps]``."""
-        return self.shaped(self.head(state, self._decoded(state, hidden, context)))
-
-    def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Compute the inputs of the last layer."""
-        windows, context = inputs.tensor_split([math.prod(self.task.input_shape)], dim=2)
-        return self._decoded(state, self.encode(state, windows.unflatten(2, self.task.input_shape)), context), {}
-
-    def _decoded(self, state: Mapping[str, Tensor], hidden: Tensor, context: Tensor) -> Tensor:
-        return linear(state, "decoder", torch.cat([hidden, context], 2)).relu()

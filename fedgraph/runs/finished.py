@@ -22,20 +22,12 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
 from fedgraph.runs.predicting import Predicted, Predictor
 from fedgraph.runs.reports.words import sentence
-from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-_OF_ALL = {
-    **dict.fromkeys(("f3", "f3-forecast"), "models stay with their owners, who are asked for embeddings"),
-    "cnfgnn": "clients are forecast together, by a network over all of them",
-    "fedngm": "a graphical model predicts any feature, and target has to name it",
-}
-"""Methods whose predictions are not those of single clients' models."""
 
 
 class Run:
@@ -74,6 +66,15 @@ class Run:
     def method(self) -> str:
         """Name of the method."""
         return str(self.summary["method"])
+
+    @cached_property
+    def method_class(self) -> type | None:
+        """The class of the method; None where it is a class of the user's that cannot be imported any more."""
+        try:
+            found: type = self.experiment.method.strategy_class
+        except ExperimentError:
+            return None
+        return found
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -313,8 +314,8 @@ class Run:
 
     def predicted(self, data: Any, client: str | None = None, windows: int | None = None) -> Predicted:
         """Predict new data and measure what is known of it, as :meth:`predict` and :meth:`score` do."""
-        if self.method in _OF_ALL:
-            raise RunError(f"{self.path}: {_OF_ALL[self.method]}: fedgraph.predict(run, data) does it")
+        if reason := getattr(self.method_class, "predicts_together", ""):
+            raise RunError(f"{self.path}: {reason}: fedgraph.predict(run, data) does it")
         with TemporaryDirectory() as folder:
             place = as_file(data, Path(folder))
             try:

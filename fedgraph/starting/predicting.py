@@ -14,22 +14,18 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 from rich.console import Console
 
-from fedgraph.algorithms.cnfgnn import CNFGNNSettings, graph_network, with_graph_embeddings
 from fedgraph.algorithms.f3_forecast_settings import EncoderSettings
-from fedgraph.data import CohortData, as_file
+from fedgraph.data import as_file
 from fedgraph.data.columns import read_table
 from fedgraph.data.owners import SampleSplit
-from fedgraph.data.preprocessing import latest
 from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
-from fedgraph.models import ContextForecaster, parse_model
 from fedgraph.runs import Predicted, Run, RunFolder
 from fedgraph.starting.running import check_grid, run_one
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.files import file_name, load_state
+from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.settings import parse, selected
-from fedgraph.training import Cohort, TrainSettings
+from fedgraph.support.settings import selected
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,46 +125,17 @@ def predicted(
     list of str
         Notes.
     """
-    if run.method in _NO_MODEL:
-        raise RunError(f"{run.path}: {_NO_MODEL[run.method]}")
+    method: Any = run.method_class
+    if reason := getattr(method, "no_predictions", ""):
+        raise RunError(f"{run.path}: {reason}")
     if run.method == "fedngm":
         return _of_graphical_model(run, data, target)
     if target is not None:
         raise RunError(f"target is about runs of fedngm, and this is one of {run.method}: leave it out")
-    found = _of_cnfgnn(run, data, windows) if run.method == "cnfgnn" else run.predicted(data, client, windows)
+    together = getattr(method, "predicted", None)
+    found: Predicted = run.predicted(data, client, windows) if together is None else together(run, data, windows)
     means = {name: float(values.nanmean()) for name, values in found.metrics.items()}
     return found.table, means, list(found.notes)
-
-
-_NO_MODEL = {
-    "simple-forecast": 'simple forecasters are fitted for a comparison and not kept; [evaluation] forecasts = "csv" '
-    "writes what they forecast of the test windows",
-    "joint-forecast": 'its one network is trained for a comparison and not kept; [evaluation] forecasts = "csv" '
-    "writes what it forecasts of the test windows",
-    "vfl": "the models of the owners go on changing with the fusion model and stay with their nodes, and no run keeps "
-    'them for new samples: method = "f3" leaves frozen models, and predicts new samples by them',
-}
-"""Why there is nothing to predict with, and what to do, by method."""
-
-
-def _of_cnfgnn(run: Run, data: Any, windows: int | None) -> Predicted:
-    """Forecast series of all clients, whose windows the graph network of the run sees side by side."""
-    experiment, names = run.experiment, list(run.models)
-    settings = parse(CNFGNNSettings, experiment.method_table, "[cnfgnn]")
-    model = ContextForecaster(parse_model(experiment.model), run.models.task)
-    row = run.models.shared
-    assert row is not None
-    models = model.layout.row(row).expand(len(names), -1)
-    network = graph_network(model.context_size, settings, experiment.experiment.seed, run.graph)
-    weights = load_state(run.folder.checkpoint)["strategy"]["network"]
-    with TemporaryDirectory() as folder:
-        new, scaled = run.read(as_file(data, Path(folder)), names)
-
-    def cohort(part: CohortData) -> Cohort:
-        alone = Cohort(model, part, TrainSettings(), 0)
-        return with_graph_embeddings(alone, model, models, network, weights)
-
-    return Predicted.of(new, latest(scaled, windows), models, cohort, experiment.evaluation.horizons or (), new.notes)
 
 
 def _of_graphical_model(run: Run, data: Any, target: str | None) -> tuple[pd.DataFrame, dict[str, float], list[str]]:

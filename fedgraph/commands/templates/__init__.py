@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["kind_of_data", "template"]
 
 _OWNERS = ("f3", "vfl")
-_SERIES = ("cnfgnn", "f3-forecast", "simple-forecast", "joint-forecast")
+_SERIES = ("f3-forecast", "simple-forecast")
 _TABLES = ("fedngm",)
 
 GO_ON_WITH = {"f3-inference": "f3", "f3-secret": "f3", "f3-forecast-inference": "f3-forecast"}

@@ -13,8 +13,6 @@ from fedgraph.fusion.forecasting.fusion import (
     fit_forecasts,
     graph_weights,
 )
-from fedgraph.fusion.forecasting.graph_network import GraphNetwork
-from fedgraph.fusion.forecasting.joint import JointForecastSettings, fit_joint
 from fedgraph.fusion.forecasting.model_file import FittedForecasts
 from fedgraph.fusion.forecasting.windows import OwnerWindows, shared_windows
 
@@ -23,12 +21,9 @@ __all__ = [
     "ForecastFit",
     "ForecastFusion",
     "ForecastFusionSettings",
-    "GraphNetwork",
-    "JointForecastSettings",
     "OwnerGraph",
     "OwnerWindows",
     "fit_forecasts",
-    "fit_joint",
     "forecasts",
     "graph_weights",
     "shared_windows",

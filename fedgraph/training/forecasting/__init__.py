@@ -5,7 +5,6 @@
 ('last-reading', 'weekly-profile', 'ridge', 'trees')
 """
 
-from fedgraph.training.forecasting.context import cohort_with_context, context_gradients, hidden_states
 from fedgraph.training.forecasting.examples import (
     FileForm,
     batches,
@@ -24,11 +23,8 @@ __all__ = [
     "SimpleForecaster",
     "batches",
     "cohort_of_embeddings",
-    "cohort_with_context",
-    "context_gradients",
     "embeddings_of",
     "forecast_errors",
-    "hidden_states",
     "in_unit",
     "simple_forecasts",
     "targets_of",

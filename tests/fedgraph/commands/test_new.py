@@ -143,7 +143,7 @@ def test_an_experiment_of_every_method_is_valid(name):
     experiment = parse_experiment(tomllib.loads(text))
     assert (experiment.method.name, experiment.experiment.name) == (name, "x")
     ChosenMethod(experiment)
-    if name in ("centralised", "joint-forecast"):
+    if name == "centralised":
         assert text.startswith("# fedgraph run x.toml --nodes 1\n")
 
 
@@ -156,7 +156,7 @@ def test_an_experiment_runs(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["sfl", "f3", "vfl", "cnfgnn", "f3-forecast", "simple-forecast", "fedngm"])
+@pytest.mark.parametrize("method", ["sfl", "f3", "vfl", "f3-forecast", "simple-forecast", "fedngm"])
 def test_experiments_run_within_seconds(method):
     call("new", "experiment", "--method", method)
     told = call("run", f"{method}.toml", "--quiet")

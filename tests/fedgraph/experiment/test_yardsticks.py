@@ -62,7 +62,7 @@ def test_they_stand_beside_the_methods_of_a_comparison(tmp_path):
     ("method", "permuted"),
     [
         ("sfl", True),
-        ("cnfgnn", True),
+        ("fedgraph.simulations.forecasting.cnfgnn:CNFGNN", True),
         ("local", False),
         ("fedavg", False),
         ("pfedgraph", False),
@@ -73,7 +73,8 @@ def test_they_stand_beside_the_methods_of_a_comparison(tmp_path):
 )
 def test_over_a_permuted_graph_where_the_method_uses_it(method, permuted):
     tables = {name: table for name, table in TABLES.items() if name != "sfl"}
-    tables["experiment"] = {**tables["experiment"], "method": method.partition(" ")[0]}
+    del (head := dict(tables["experiment"]))["method"]
+    tables["experiment"] = {**head, "strategy" if ":" in method else "method": method.partition(" ")[0]}
     if "given" in method:
         tables["f3-forecast"] = {"graph": "given"}
     experiment = parse_experiment(tables)

@@ -18,7 +18,6 @@ DIGITS = {
     [
         ("f3", "f3 cannot run here: method 'f3' needs clients that hold different features"),
         ("vfl", "vfl cannot run here: .*different features"),
-        ("cnfgnn", "cnfgnn cannot run here: cnfgnn forecasts time series"),
         ("f3-forecast", "f3-forecast cannot run here: f3-forecast forecasts time series"),
         ("sfl", "sfl cannot run here: SFL needs a client graph"),
     ],

@@ -94,13 +94,17 @@ def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path
 
 @pytest.mark.parametrize(
     ("method", "why"),
-    [("simple-forecast", "fitted for a comparison and not kept"), ("joint-forecast", "not kept; .*forecasts = .csv.")],
-)  # fmt: skip
+    [
+        ("simple-forecast", "fitted for a comparison and not kept"),
+        ("fedgraph.simulations.forecasting.joint_forecast:JointForecast", "not kept; .*forecasts = .csv."),
+    ],
+)
 def test_methods_that_leave_nothing_to_predict_with_say_so(method, why, road_tables, run_experiment, tmp_path):
-    road_tables["experiment"] |= {"method": method}
+    del road_tables["experiment"]["method"], road_tables["f3-forecast"]
+    road_tables["experiment"] |= {"strategy" if ":" in method else "method": method}
     road_tables["graph"] = {"source": "complete"}
-    del road_tables["f3-forecast"]
-    road_tables[method] = {"joint-forecast": {"steps": 20, "evaluate-every": 10}}.get(method, {})
+    if ":" in method:
+        road_tables["JointForecast"] = {"steps": 20, "evaluate-every": 10}
     run = fedgraph.load_run(run_experiment(road_tables, nodes=1).path)
     with pytest.raises(RunError, match=why):
         fedgraph.predict(run, road_tables["data"]["path"])

@@ -564,7 +564,7 @@ def test_no_built_in_method_is_another_one_by_default(digits_tables, run_experim
     measured = {}
     for name, strategy in built_ins().items():
         phases = has_phases(strategy)
-        if phases or getattr(strategy, "own_models", False) or name in ("cnfgnn", "sfl-cold-start"):
+        if phases or getattr(strategy, "own_models", False) or name == "sfl-cold-start":
             continue
         digits_tables["experiment"] |= {"method": name, "rounds": 3}
         summary = run_experiment(digits_tables, nodes=1).summary()

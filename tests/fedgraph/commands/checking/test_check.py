@@ -10,7 +10,7 @@ from fedgraph.experiment import built_ins
 from fedgraph.support.errors import ContractError, ExperimentError
 
 # Variants of others, and what takes longer.
-SLOW = {"vfl", "cnfgnn", "joint-forecast", "sfl-lg", "lg-fedavg", "fedavg-ft", "feddc", "sfl-ft"}
+SLOW = {"vfl", "sfl-lg", "lg-fedavg", "fedavg-ft", "feddc", "sfl-ft"}
 # Of each kind of method one; the others are tried where there is more time.
 FIRST = {"sfl", "sfl-star", "fedavg", "scaffold", "ipa", "f3", "f3-forecast"}
 NEEDS_MORE = {
@@ -31,7 +31,7 @@ NEEDS_MORE = {
 )
 def test_a_built_in_method_keeps_the_contract(name):
     results = {result.name: result.status for result in check_strategy(name)}
-    pooled = name in ("centralised", "joint-forecast")
+    pooled = name == "centralised"
     assert results["number-of-nodes"] == ("expected" if pooled else "pass")
     assert {check for check, status in results.items() if status == "skipped"} == (
         {"reply-order", "absent-client", "all-absent", "malformed-replies"} if pooled else set()

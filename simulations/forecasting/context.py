@@ -2,18 +2,101 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgraph.data import Split, SplitName
-from fedgraph.models import Batch, ContextForecaster
+from fedgraph.models import Batch, TaskSpec
+from fedgraph.models.recurrent import RecurrentModel, RecurrentSettings, RecurrentTwin
+from fedgraph.models.stacked import linear
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 from fedgraph.training.cohort import Cohort
 from fedgraph.training.metrics import loss_sums, masked_mean
 
 _AT_ONCE = 1024
+
+
+class ContextTwin(RecurrentTwin):
+    """One client's :class:`ContextForecaster`: inputs are flat windows, contexts behind them, ``[batch, numbers]``."""
+
+    def __init__(
+        self,
+        recurrent: nn.RNNBase,
+        combine: nn.Linear | None,
+        head: nn.Linear,
+        output_shape: tuple[int, ...],
+        window: tuple[int, ...],
+    ) -> None:
+        super().__init__(recurrent, combine, head, output_shape)
+        self.window = window
+        self.decoder = nn.Linear(2 * recurrent.hidden_size, head.in_features)
+
+    def read_out(self, inputs: Tensor) -> Tensor:
+        """Return what the last linear layer sees."""
+        windows, context = inputs.tensor_split([math.prod(self.window)], dim=1)
+        hidden = super().read_out(windows.unflatten(1, self.window))
+        return self.decoder(torch.cat([hidden, context], 1)).relu()
+
+
+class ContextForecaster(RecurrentModel):
+    """Forecasts from a window and from a context that comes from elsewhere, of the length of a hidden state.
+
+    A recurrent encoder makes a hidden state of the window; a perceptron with one hidden layer, twice as wide as the
+    hidden state, forecasts from this and the context. Inputs are flat windows and contexts behind them,
+    ``[clients, batch, steps * features + hidden]``.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the ``[model]``, which is the encoder.
+    task : TaskSpec
+        Whose inputs are windows.
+
+    Raises
+    ------
+    ExperimentError
+        If the ``[model]`` is not recurrent.
+    """
+
+    def __init__(self, settings: Settings, task: TaskSpec) -> None:
+        if not isinstance(settings, RecurrentSettings):
+            raise ExperimentError(
+                f"[model] name: a hidden state to be sent is that of a recurrent model: {', '.join(self.kinds)}"
+            )
+        super().__init__(settings, task)
+
+    @property
+    def context_size(self) -> int:
+        """Length of a context, and of a hidden state."""
+        return self.settings.hidden
+
+    def build_twin(self) -> nn.Module:
+        """Return the same model around ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``."""
+        twin = super().build_twin()
+        assert isinstance(twin, RecurrentTwin)
+        head = nn.Linear(2 * self.context_size, self.num_outputs)
+        return ContextTwin(twin.recurrent, twin.combine, head, twin.output_shape, self.task.input_shape)
+
+    def encode(self, state: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+        """Compute hidden states ``[clients, batch, hidden]`` of windows ``[clients, batch, steps, features]``."""
+        return super().embed(state, windows, False)[0]
+
+    def decode(self, state: Mapping[str, Tensor], hidden: Tensor, context: Tensor) -> Tensor:
+        """Forecast from hidden states and contexts, ``[clients, batch, hidden]`` each; scaled, ``[..., steps]``."""
+        return self.shaped(self.head(state, self._decoded(state, hidden, context)))
+
+    def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Compute the inputs of the last layer."""
+        windows, context = inputs.tensor_split([math.prod(self.task.input_shape)], dim=2)
+        return self._decoded(state, self.encode(state, windows.unflatten(2, self.task.input_shape)), context), {}
+
+    def _decoded(self, state: Mapping[str, Tensor], hidden: Tensor, context: Tensor) -> Tensor:
+        return linear(state, "decoder", torch.cat([hidden, context], 2)).relu()
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedgraph.fusion.forecasting import GraphNetwork
 from fedgraph.graph import ClientGraph
+from fedgraph.simulations.forecasting.graph_network import GraphNetwork
 
 OWNERS, WINDOWS, SIZE = 5, 3, 4
 NAMES = tuple("abcde")

@@ -10,15 +10,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedgraph.algorithms.cnfgnn import CNFGNNSettings
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_splits
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import starts_of
 from fedgraph.messages import WorkReply
-from fedgraph.models import ContextForecaster, parse_model
+from fedgraph.models import parse_model
+from fedgraph.simulations.forecasting.cnfgnn import CNFGNNSettings
+from fedgraph.simulations.forecasting.context import (
+    ContextForecaster,
+    cohort_with_context,
+    context_gradients,
+    hidden_states,
+)
 from fedgraph.support.errors import ReplyError
 from fedgraph.training import Cohort
-from fedgraph.training.forecasting import cohort_with_context, context_gradients, hidden_states
 
 _PURPOSE = "encoder"
 
@@ -40,7 +45,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     )
 
     def reply(self) -> WorkReply:
-        """Answer the kind of request that came; see :mod:`fedgraph.algorithms.cnfgnn`.
+        """Answer the kind of request that came; see :mod:`fedgraph.simulations.forecasting.cnfgnn`.
 
         Raises
         ------

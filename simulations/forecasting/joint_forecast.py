@@ -1,4 +1,4 @@
-"""The client class of one network for all: trains and measures it on the one node that has all clients' data."""
+"""One network that sees the windows of all clients, on the one node that has them: what sharing everything reaches."""
 
 from __future__ import annotations
 
@@ -7,15 +7,48 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, exchanged, outcome_of
+from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import starts_of
-from fedgraph.fusion.forecasting import JointForecastSettings, OwnerWindows, fit_joint, forecasts
+from fedgraph.fusion.forecasting import OwnerWindows, forecasts
 from fedgraph.messages import WorkReply
+from fedgraph.simulations.forecasting.joint_network import JointForecastSettings, fit_joint
+from fedgraph.support.errors import ExperimentError
 from fedgraph.training.forecasting import batches, in_unit, targets_of
 
 log = logging.getLogger("fedgraph")
+
+
+class JointForecast(ForecastAlgorithm[JointForecastSettings]):
+    """Asks the one node that has all data to train a network and to measure it for each client."""
+
+    title = "One network that sees the windows of all clients: Graph WaveNet, or a perceptron"
+    needs = "time series, such as metr-la, and all clients on one node (--nodes 1)"
+    paper = "https://arxiv.org/abs/1906.00121"
+    expected_failures: ClassVar = {"number-of-nodes": "it pools the data of all clients, which one node must have"}
+    no_predictions = (
+        'its network is trained for a comparison and not kept; [evaluation] forecasts = "csv" writes what it forecasts '
+        "of the test windows"
+    )
+    default_client = "fedgraph.simulations.forecasting.joint_forecast:JointForecastClient"
+
+    def phases(self, run: PhaseRun) -> Phase[Outcome]:
+        """See :class:`PhasedAlgorithm`. Raises ExperimentError when more than one node hosts clients."""
+        clients = yield from self.identified()
+        if len(clients.hosts) > 1:
+            raise ExperimentError(
+                f"JointForecast needs the readings of all clients on one node; here {len(clients.hosts)} nodes host "
+                "them: run it with --nodes 1"
+            )
+        graph = run.graph_of(clients)
+        given: dict[str, Tensor] = {} if graph is None else {"graph": graph.subgraph(clients.names).dense().float()}
+        told = yield from exchanged(run, shared=given)
+        measured = f"{len(told.names)} clients, forecast by one network that sees all: {self.settings.network}"
+        return outcome_of(clients, told, measured, told.metrics)
 
 
 class JointForecastClient(CohortClient[JointForecastSettings]):

@@ -5,11 +5,16 @@ import pytest
 import torch
 
 from fedgraph.data import open_source, parse_data
-from fedgraph.models import ContextForecaster, build, initial_model, parse_model
+from fedgraph.models import build, initial_model, parse_model
 from fedgraph.models.base import TaskSpec
+from fedgraph.simulations.forecasting.context import (
+    ContextForecaster,
+    cohort_with_context,
+    context_gradients,
+    hidden_states,
+)
 from fedgraph.support.errors import ExperimentError
 from fedgraph.training import Cohort, TrainSettings
-from fedgraph.training.forecasting import cohort_with_context, context_gradients, hidden_states
 
 NAMES = ("whole", "gaps")
 INPUT, OUTPUT, HIDDEN = 4, 2, 3

@@ -17,12 +17,13 @@ from fedgraph.support.errors import FedgraphError, RunError
 
 @pytest.fixture
 def tables(road_tables, tmp_path):
-    road_tables["experiment"] |= {"method": "cnfgnn", "rounds": 3}
+    del road_tables["experiment"]["method"]
+    road_tables["experiment"] |= {"strategy": "fedgraph.simulations.forecasting.cnfgnn:CNFGNN", "rounds": 3}
     road_tables["train"] |= {"local-steps": 10, "workers": 1}
     # A sensor listens to the one before it.
     (tmp_path / "listens.csv").write_text("from,to,weight\nmiddle,upstream,1\ndownstream,middle,1\nfar,downstream,1\n")
     road_tables["graph"] = {"source": "file", "path": str(tmp_path / "listens.csv"), "directed": True}
-    road_tables["cnfgnn"] = {"windows": 64, "server-steps": 3, "server-batch-size": 16, "hidden": 8}
+    road_tables["CNFGNN"] = {"windows": 64, "server-steps": 3, "server-batch-size": 16, "hidden": 8}
     return road_tables
 
 
@@ -34,13 +35,14 @@ def test_the_graph_network_tells_what_comes_down_the_road(tables, run_experiment
     tables["experiment"]["rounds"] = 6
     tables["train"]["local-steps"] = 30
     tables["evaluation"]["every"] = 6
-    tables["cnfgnn"] |= {"windows": 500, "server-steps": 20, "server-learning-rate": 0.02}
+    tables["CNFGNN"] |= {"windows": 500, "server-steps": 20, "server-learning-rate": 0.02}
     folder = run_experiment(tables)
     summary = folder.summary()
     # The opening query and one for the starts of windows, windows of the first round, and two to evaluate.
     assert summary["exchanges"] == 3 + 6 * (2 + 20) + 2
     assert summary["parameters_at_server"] > 100
-    tables["experiment"]["method"] = "local"
+    tables["experiment"] = {**tables["experiment"], "method": "local"}
+    del tables["experiment"]["strategy"]
     assert errors(folder) < 0.9 * errors(run_experiment(tables))
 
 
@@ -148,7 +150,7 @@ def test_a_client_without_an_answer_is_left_out_if_that_is_tolerated(tables, run
     [
         ({"model": {"name": "mlp"}}, "a hidden state to be sent is that of a recurrent model"),
         ({"data": {"set": "digits", "clients": 3}, "model": {"name": "mlp"}, "graph": {}}, "forecasts time series"),
-        ({"cnfgnn": {"layers": 0}}, "layers"),
+        ({"CNFGNN": {"layers": 0}}, "layers"),
         ({"evaluation": {"monitor": "validation/mae", "patience": 2}}, "set restore-best = false"),
     ],
 )

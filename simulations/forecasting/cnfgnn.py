@@ -10,6 +10,8 @@ what the server made of them, it is for training or evaluation, or, without a mo
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -20,16 +22,20 @@ from torch.func import functional_call
 from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
-from fedgraph.data import SPLITS, SplitName
-from fedgraph.fusion.forecasting import GraphNetwork, shared_windows
+from fedgraph.data import SPLITS, CohortData, SplitName, as_file
+from fedgraph.data.preprocessing import latest
+from fedgraph.fusion.forecasting import shared_windows
 from fedgraph.graph import ClientGraph
-from fedgraph.models import ContextForecaster, Layout, parse_model
+from fedgraph.models import Layout, parse_model
+from fedgraph.runs import Predicted, Run
+from fedgraph.simulations.forecasting.context import ContextForecaster, cohort_with_context, hidden_states
+from fedgraph.simulations.forecasting.graph_network import GraphNetwork
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import load_state
 from fedgraph.support.randomness import derive_seed, generator
-from fedgraph.support.settings import Settings
+from fedgraph.support.settings import Settings, parse
 from fedgraph.support.threads import pinned_threads
 from fedgraph.training import Cohort, Optimiser, TrainSettings, fresh_state
-from fedgraph.training.forecasting import cohort_with_context, hidden_states
 
 _AT_ONCE = 64
 _TRAINING = TrainSettings(optimizer="adam")
@@ -42,7 +48,7 @@ Places = dict[SplitName, Tensor]
 
 
 class CNFGNNSettings(Settings):
-    """``[cnfgnn]``: what the server trains in a round after the clients have trained.
+    """``[CNFGNN]``: what the server trains in a round after the clients have trained.
 
     Attributes
     ----------
@@ -89,11 +95,11 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         If the data is no time series, or the model not recurrent.
     """
 
-    name = "cnfgnn"
     title = "Recurrent models on clients, a graph network over their hidden states at the server (CNFGNN)"
     needs = "clients that are time series, such as metr-la, a recurrent model, and a client graph ([graph])"
     paper = "https://arxiv.org/abs/2106.05223"
-    default_client = "fedgraph.clients.cnfgnn:CNFGNNClient"
+    predicts_together = "clients are forecast together, by a network over all of them"
+    default_client = "fedgraph.simulations.forecasting.cnfgnn_client:CNFGNNClient"
 
     @classmethod
     def uses_graph(cls, settings: CNFGNNSettings) -> bool:
@@ -113,7 +119,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         """Return the clients' model: the recurrent one of ``[model]``, and the perceptron that forecasts."""
         assert facts.task is not None
         if facts.task.kind != "forecast":
-            raise ExperimentError(f"cnfgnn forecasts time series, and this data is for {facts.task.kind}")
+            raise ExperimentError(f"CNFGNN forecasts time series, and this data is for {facts.task.kind}")
         return ContextForecaster(parse_model(facts.model), facts.task)
 
     def init(self, clients: Clients, models: Models) -> State:
@@ -220,6 +226,27 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
                 (gradient,) = torch.autograd.grad(found, row, gradients)
             optimiser.step(weights, gradient[None])
         return {"network": weights, "moments": moments}
+
+    @staticmethod
+    def predicted(run: Run, data: Any, windows: int | None) -> Predicted:
+        """Forecast series of all clients, whose windows the graph network of the run sees side by side."""
+        experiment, names = run.experiment, list(run.models)
+        settings = parse(CNFGNNSettings, experiment.method_table, "[CNFGNN]")
+        model = ContextForecaster(parse_model(experiment.model), run.models.task)
+        row = run.models.shared
+        assert row is not None
+        models = model.layout.row(row).expand(len(names), -1)
+        network = graph_network(model.context_size, settings, experiment.experiment.seed, run.graph)
+        weights = load_state(run.folder.checkpoint)["strategy"]["network"]
+        with TemporaryDirectory() as folder:
+            new, scaled = run.read(as_file(data, Path(folder)), names)
+
+        def cohort(part: CohortData) -> Cohort:
+            alone = Cohort(model, part, TrainSettings(), 0)
+            return with_graph_embeddings(alone, model, models, network, weights)
+
+        horizons = experiment.evaluation.horizons or ()
+        return Predicted.of(new, latest(scaled, windows), models, cohort, horizons, new.notes)
 
     def facts(self, clients: Clients, state: State) -> dict[str, Any]:
         """Return how many parameters the graph network has, and why a client's model is none by itself."""

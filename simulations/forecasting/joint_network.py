@@ -27,7 +27,7 @@ JointNetwork = Literal["graph-wavenet", "perceptron"]
 
 
 class JointForecastSettings(FitSettings):
-    """``[joint-forecast]``: the network, and how it is trained.
+    """``[JointForecast]``: the network, and how it is trained.
 
     Attributes
     ----------
