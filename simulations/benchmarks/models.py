@@ -234,9 +234,13 @@ def _verdicts(title: str, case: Case, numbers: Mapping[str, float]) -> list[str]
 
 
 def candidates(
-    case: Case, clients: int, rounds: int, nodes: int, device: str = "cpu", made_up: Path | None = None
+    case: Case, clients: int, rounds: int, nodes: int, device: str | None = None, made_up: Path | None = None
 ) -> dict[str, Callable[[], list[Timing]]]:
-    """Return what is measured of a model; on a GPU without what is about cores, and with CUDA graphs."""
+    """Return what is measured of a model by the table of the command; with ``device`` by that of ``gpu``.
+
+    The latter has nothing about cores, and CUDA graphs on a GPU.
+    """
+    by_cores, device = device is None, device or "cpu"
 
     def chosen(**train: object) -> Experiment:
         return case.experiment(clients, rounds + 1, made_up, device=device, **train)
@@ -258,12 +262,12 @@ def candidates(
         experiment = chosen(**train)
         return lambda: in_process(experiment, nodes)[1:]
 
-    on_cpu = device == "cpu"
     return {
         OURS: ours(),
-        **({ONE: ours(workers=1)} if on_cpu else {GRAPHS: ours(compile=True)}),
+        **({ONE: ours(workers=1)} if by_cores else {}),
+        **({GRAPHS: ours(compile=True)} if device == "cuda" else {}),
         IDLE: ours(**{"local-steps": 0}),
         LOOP: loop(1),
-        **({LOOP_2: loop(2)} if on_cpu else {}),
+        **({LOOP_2: loop(2)} if by_cores else {}),
         FLOOR: warmed(floor.run),
     }

@@ -616,7 +616,7 @@ def test_other_optimisers_are_given_the_gradient_of_native_code(keys):
     torch.testing.assert_close(found.parameters, wanted.parameters, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("compile_", [False, True])
 @pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
 def test_a_gpu_gives_the_same_result(name, compile_):
