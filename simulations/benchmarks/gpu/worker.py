@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from fedgraph.federation.grids.local_flower import die_with_parent
+from fedgraph.federation.grids import die_with_parent
 from fedgraph.simulations.benchmarks.gpu.found import Found
 
 
