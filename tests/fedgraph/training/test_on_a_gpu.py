@@ -25,6 +25,10 @@ CASES = {
     "gru": ({"name": "gru", "hidden": 3}, SEQUENCES),
     "lstm": ({"name": "lstm", "hidden": 3, "read-out": "steps"}, SEQUENCES),
     "resnet9": ({"name": "resnet9", "width": 2}, IMAGES),
+    "module": (
+        {"name": "fedgraph.simulations.benchmarks.models:ConvolutionNet"},
+        TaskSpec("classification", (1, 28, 28), (10,)),
+    ),
 }
 NAMES = ("a", "b", "c")
 
@@ -130,6 +134,14 @@ def test_a_model_that_all_start_from_is_sent_to_a_gpu_once(monkeypatch, no_gpu):
     assert torch.equal(found, row.repeat(2, 1))
     rows = torch.rand(3, len(row))
     assert torch.equal(cohort._from(rows, torch.tensor([2, 0])), rows[[2, 0]])
+
+
+def test_counters_of_a_module_are_sent_to_a_gpu_once():
+    model, counter = build(*CASES["module"]), torch.tensor(3)
+    sent = model._on(META, "layers.1.num_batches_tracked", counter)
+    assert sent.device == META
+    assert model._on(META, "layers.1.num_batches_tracked", counter) is sent
+    assert model._on(counter.device, "layers.1.num_batches_tracked", counter) is counter
 
 
 def test_a_schedule_is_that_of_the_cpu():

@@ -225,8 +225,8 @@ def test_options_are_found_by_what_the_installed_version_offers():
 
 @pytest.mark.parametrize(
     ("gpus", "cores", "nodes", "share"),
-    [(0, 16, 4, None), (1, 16, 1, 0.9999), (1, 16, 4, 0.2499), (1, 16, 10, 0.0999), (1, 16, 207, 0.0624), (4, 16, 2, 2.0),
-     (3, 16, 2, 0.9999)],
+    [(0, 16, 4, None), (1, 16, 1, 0.9999), (1, 16, 4, 0.2499), (1, 16, 10, 0.0999), (1, 16, 207, 0.0624),
+     (4, 16, 2, 2.0), (3, 16, 2, 0.9999)],
 )  # fmt: skip
 def test_nodes_on_ray_share_the_gpus(gpus, cores, nodes, share, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
