@@ -290,7 +290,7 @@ class LocalTraining:
             return [Part(slice(None), split.batch(indices[:, : lengths[0]]))]
         parts = []
         for length in sorted(lengths, reverse=True):
-            rows = (counts == length).nonzero().flatten().to(indices.device)
+            rows = (counts == length).nonzero().flatten().to(indices.device, non_blocking=True)
             parts.append(Part(rows, split.select(rows).batch(indices[rows, :length])))
         return parts
 

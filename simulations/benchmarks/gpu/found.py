@@ -63,5 +63,7 @@ def compared(candidates: Candidates, repeats: int, *baselines: str) -> Found:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Return the median of some numbers, with the least and the most."""
+    """Return the median of some numbers, with the least and the most where there are several."""
+    if len(values) == 1:
+        return number(values[0])
     return f"{number(median(values))} ({number(min(values))} to {number(max(values))})"

@@ -62,6 +62,14 @@ def _models(chosen: int) -> Iterator[tuple[str, Part]]:
             yield f"models/{name}/{chosen}", Part(title, "training:model", 60, sizes, tiny)
 
 
+def _resnet9() -> Iterator[tuple[str, Part]]:
+    for block in (1, 10, None):
+        sizes = {"case": "resnet9", "clients": 100, "rounds": 2, "repeats": 2, "block": block}
+        tiny = {"clients": 2, "rounds": 1, "repeats": 1, "table": _TINY_MODELS["resnet9"]}
+        title = "An epoch of 90 images by 100 ResNet9" + (f", {block} at once" if block else "")
+        yield f"resnet9/{block or 'whole'}", Part(title, "training:model", 90, sizes, tiny)
+
+
 def _growth(*chosen: int) -> Iterator[tuple[str, Part]]:
     for clients in chosen:
         sizes = {"clients": clients, "steps": 10, "batch_size": 64, "repeats": 3 if clients <= _MANY else 1}
@@ -96,12 +104,7 @@ def _in_order() -> Iterator[tuple[str, Part]]:
     )  # fmt: skip
     yield from _fusion("METR-LA")
     yield from _models(_FEW)
-    blocks = {"blocks": [1, 10]}
-    yield "resnet9", Part(
-        "An epoch of 90 images by 100 ResNet9", "training:model", 150,
-        {"case": "resnet9", "clients": 100, "rounds": 2, "repeats": 2, **blocks},
-        {"clients": 2, "rounds": 1, "repeats": 1, "table": _TINY_MODELS["resnet9"], "blocks": [1]},
-    )  # fmt: skip
+    yield from _resnet9()
     yield from _fusion("PEMS-BAY")
     yield "nodes/ray", Part(
         "Several nodes on Ray, which share the GPU", "nodes:nodes", 150,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -101,31 +101,25 @@ def model(
     rounds: int,
     repeats: int,
     table: Mapping[str, object] | None = None,
-    blocks: Sequence[int] = (),
+    block: int | None = None,
 ) -> Found:
-    """A row of the table of ``models`` on the device; also with so many clients computed at once, where asked for.
+    """A row of the table of ``models`` on the device, or only a round with so many clients computed at once.
 
-    table : keys of the model that are others than those of the case.
+    table : keys of the model that are others than those of the case. block : clients computed at once.
     """
     own = models.CASES[case]
     own = replace(own, model={**own.model, **(table or {})})
-    found = in_turn(
-        {
-            **models.candidates(own, clients, rounds, 1, device, Path(folder)),
-            **{
-                f"{block} at once": _rounds(
-                    own.experiment(clients, rounds + 1, Path(folder), device=device, **{"block-size": block}), 1
-                )
-                for block in blocks
-            },
-        },
-        repeats,
-    )
+    candidates = models.candidates(own, clients, rounds, 1, device, Path(folder))
+    if block is not None:
+        few = own.experiment(clients, rounds + 1, Path(folder), device=device, **{"block-size": block})
+        candidates = {models.OURS: _rounds(few, 1), models.LOOP: candidates[models.LOOP]}
+    found = in_turn(candidates, repeats)
     row = {f"{models.LOOP}, ms": spread([1000 * each.wall for each in found[models.LOOP]])}
     row |= {name: spread(turn_ratios(found, name, models.LOOP)) for name in found if name != models.LOOP}
     raw = {name: [asdict(each) for each in timings] for name, timings in found.items()}
     said = f"All but '{models.LOOP}' are in units of it, of the same turn."
-    return Found({f"{own.title}, {clients:,} clients": row}, [said], raw)
+    behind = "" if block is None else f", {block} at once"
+    return Found({f"{own.title}, {clients:,} clients{behind}": row}, [said], raw)
 
 
 def _rounds(experiment: Experiment, nodes: int) -> Callable[[], list[Timing]]:

@@ -45,27 +45,30 @@ def split_of(task, each=10):
 class Known(Schedule):
     """A schedule of which the numbers of examples were read before, on the CPU."""
 
+    device = META
+
     def __init__(self, batches):
-        super().__init__(batches.to(META))
+        super().__init__(batches.to(self.device))
         self.__dict__["known"] = Schedule(batches).known
 
 
-def train(name, monkeypatch, term=None, short=0, **keys):
+def train(name, monkeypatch, term=None, short=0, device=META, **keys):
     """A round of training on the device; a wait for a value, or a tensor on another device, is an error."""
+    monkeypatch.setattr(Known, "device", device)
     table, task = CASES[name]
     settings = TrainSettings(**{"batch-size": 4, "local-steps": 3, **keys})
     model, split = build(table, task), split_of(task)
     split.rows[2, 9 - short :] = -1
-    block = Block(slice(0, 3), NAMES, torch.arange(3), split.num_examples, split.to(META))
+    block = Block(slice(0, 3), NAMES, torch.arange(3), split.num_examples, split.to(device))
     monkeypatch.setattr(local_training, "Schedule", Known)
-    rows = torch.stack([model.initial(torch.Generator().manual_seed(0))] * 3).to(META)
-    moments = fresh_state(settings, 3, model.layout.num_trainable, META)
+    rows = torch.stack([model.initial(torch.Generator().manual_seed(0))] * 3).to(device)
+    moments = fresh_state(settings, 3, model.layout.num_trainable, device)
     one = replace(block, rows=slice(0, 1), names=NAMES[:1], keys=block.keys[:1], num_examples=block.num_examples[:1],
                   split=block.split.select(slice(0, 1)))  # fmt: skip
     if isinstance(term, PeerAlignment):
         block, rows, moments = one, rows[:1], {key: value[:1] for key, value in moments.items()}
     loss, _ = LocalTraining(model, task, settings, 0).run(block, rows, moments, 1, term)
-    assert loss.device == META
+    assert loss.device.type == device.type
     assert loss.shape == (len(rows),)
 
 
@@ -148,3 +151,40 @@ def test_a_schedule_is_that_of_the_cpu():
     settings = TrainSettings(**{"batch-size": 4, "local-epochs": 2})
     batches = training_batches(torch.arange(3), torch.tensor([10, 10, 10]), settings, 1)
     assert Known(batches).active == Schedule(batches).active
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["mlp", "cnn", "gru", "lstm"])
+def test_steps_do_not_wait_for_a_real_gpu(name, monkeypatch):
+    train(name, monkeypatch, device=torch.device("cuda"), momentum=0.9)  # what is loaded once waits
+    differentiate = LocalTraining._differentiate
+
+    def checked(*given):
+        """One step, in which to wait is an error."""
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return differentiate(*given)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(LocalTraining, "_differentiate", checked)
+    train(name, monkeypatch, device=torch.device("cuda"), momentum=0.9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", [{"momentum": 0.9}, {"optimizer": "adam"}, {"compile": True}], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_gpu_computes_what_a_cpu_does_and_the_same_twice(name, keys):
+    table, task = CASES[name]
+    found = []
+    for device in ("cpu", "cuda", "cuda"):
+        settings = TrainSettings(
+            **{"batch-size": 4, "local-epochs": 3, "learning-rate": 0.01, "device": device, **keys}
+        )
+        cohort = Cohort(build(table, task), data_of(task), settings, 0)
+        row = cohort.model.initial(torch.Generator().manual_seed(0))
+        found.append(cohort.train(row.expand(3, -1), 1).parameters)
+    on_cpu, first, second = found
+    assert torch.equal(first, second)
+    if not cohort.model.draws:  # other numbers on each device
+        assert torch.linalg.vector_norm(first - on_cpu) <= 1e-3 * torch.linalg.vector_norm(on_cpu)
