@@ -35,8 +35,9 @@ NAMES = ("a", "b", "c")
 
 def split_of(task, each=10):
     count, classes = each * len(NAMES), task.kind == "classification"
-    inputs = torch.rand(count, *task.input_shape)
-    targets = torch.arange(count) % 4 if classes else torch.rand(count, *task.output_shape)
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.rand(count, *task.input_shape, generator=random)
+    targets = torch.arange(count) % 4 if classes else torch.rand(count, *task.output_shape, generator=random)
     return ExampleSplit(
         inputs, targets, torch.arange(count).view(len(NAMES), each), torch.tensor(2.0), torch.tensor(0.5)
     )
