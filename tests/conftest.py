@@ -37,10 +37,12 @@ LONG = Path(__file__).with_name("long.txt")
 def pytest_collection_modifyitems(items):
     """Long tests are of the tier ``process``, and those that one worker takes one after the other come first.
 
-    Begun late, they would keep the other worker waiting.
+    Begun late, they would keep the other worker waiting. Those that need a GPU are skipped where there is none.
     """
-    long = set(LONG.read_text().split())
+    long, no_gpu = set(LONG.read_text().split()), not torch.cuda.is_available()
     for item in items:
+        if no_gpu and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.nodeid.partition("[")[0] in long:
             item.add_marker(pytest.mark.process)
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.fusion.prediction import Average
 from fedgraph.fusion.scaling import Scaling
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.devices import chosen
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
 
@@ -194,10 +194,4 @@ class FusionSettings(Settings):
         ExperimentError
             When CUDA is demanded and not available.
         """
-        available = torch.cuda.is_available()
-        if self.device == "cuda" and not available:
-            raise ExperimentError(
-                "device: 'cuda' was asked for, but this machine has no CUDA device that PyTorch can use; set device to "
-                "'cpu', or to 'auto' to use one where there is one"
-            )
-        return torch.device("cuda" if self.device != "cpu" and available else "cpu")
+        return chosen(self.device, "device")

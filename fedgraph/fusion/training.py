@@ -203,7 +203,10 @@ def fit(
     """
     device = settings.torch_device()
     training = tuple(part.to(device) for part in data.of_split("train"))
-    validation = data.of_split("validation")
+    # What is predicted is compared with labels on the CPU.
+    *seen, wanted = data.of_split("validation")
+    embeddings, present = (part.to(device) for part in seen)
+    validation = embeddings, present, wanted
     weights = class_weights(settings, training[2], data.classes)
     fits = [_fit_one(each, data, training, validation, own, weights, on_epoch) for each, own in settings.networks(seed)]
     if settings.fusion != "ensemble":

@@ -137,6 +137,7 @@ class ModuleModel(ModelFromTwin):
         self.options = constructor_options(self.kind, task, settings.options)
         self.vectorise = True
         self._mixes: dict[bool, bool] = {}
+        self._sent: dict[tuple[str, torch.device], Tensor] = {}
         self._own = threading.local()
         self._lock = threading.Lock()
         self._types: list[str] = []
@@ -415,9 +416,17 @@ class ModuleModel(ModelFromTwin):
         tensors |= {name: tensors[name].to(kind) for name, kind in self._whole_numbers.items() if name in tensors}
         for name, value in module.named_buffers():
             if name not in tensors:
-                tensors[name] = value.to(inputs.device, copy=True)
+                tensors[name] = self._on(inputs.device, name, value).clone()
         outputs = call(module, tensors, self._call(inputs))
         return outputs, {name: tensors[name] for name in kept}
+
+    def _on(self, device: torch.device, name: str, value: Tensor) -> Tensor:
+        """Return a buffer that never changes on a device; sent to a GPU once, which would wait for it in every step."""
+        if value.device == device:
+            return value
+        if (name, device) not in self._sent:
+            self._sent[name, device] = value.to(device)
+        return self._sent[name, device]
 
     @cached_property
     def _whole_numbers(self) -> dict[str, torch.dtype]:

@@ -35,15 +35,20 @@ class Schedule:
         return (self.batches >= 0).sum(2)
 
     @cached_property
+    def known(self) -> Tensor:
+        """The same on the CPU, read once: every look at a GPU waits for it."""
+        return self.counts.cpu()
+
+    @cached_property
     def active(self) -> list[int]:
         """How many clients each step has, the first of the block."""
-        active: list[int] = (self.counts > 0).sum(1).tolist()
+        active: list[int] = (self.known > 0).sum(1).tolist()
         return active
 
     @cached_property
     def longest(self) -> list[int]:
         """Most examples of a minibatch of each step."""
-        longest: list[int] = self.counts.amax(1).tolist()
+        longest: list[int] = self.known.amax(1).tolist()
         return longest
 
     def alike(self) -> Iterator[tuple[slice, int, int]]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedgraph.data import CohortData, SplitName
+from fedgraph.data import CohortData, Split, SplitName
 from fedgraph.models import StackedModel, finite_rows
 from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
 from fedgraph.training.blocks import Blocks
@@ -102,11 +102,12 @@ class Cohort:
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
         model = model if data.graphs is None else model.with_graphs(data.graphs)
-        self.model = model.compiled() if settings.compiles else model
+        self.device = settings.torch_device()
+        # Native code is for a CPU.
+        self.model = model.compiled() if settings.compiles and self.device.type == "cpu" else model
         self.data = data
         self.settings = settings
         self.seed = seed
-        self.device = settings.torch_device()
         self._function = None if settings.function is None else OwnFunction(settings)
         if self._function is not None and data.augment is not None:
             raise ExperimentError("[data] augments training examples, and [train] function would not: leave one out")
@@ -165,7 +166,7 @@ class Cohort:
             # In place where rows lie together. Of `data`, since autograd counts changes of a tensor and all its views,
             # and other threads change theirs.
             shared = isinstance(block.rows, slice) and self.device.type == "cpu"
-            matrix = result.data[block.rows].copy_(start[block.rows]) if shared else start[block.rows].to(self.device)
+            matrix = result.data[block.rows].copy_(start[block.rows]) if shared else self._from(start, block.rows)
             moments = {name: value[block.rows].to(self.device, copy=True) for name, value in kept.items()}
             used = moments or fresh_state(self.settings, len(matrix), trainable, self.device)
             mean_loss, count = self._training.run(block, matrix, used, round, gradient_term)
@@ -224,7 +225,7 @@ class Cohort:
 
         def summed(chosen: slice) -> Tensor:
             block = self._blocks.block(chosen)
-            matrix = start[block.rows].to(self.device, copy=True)
+            matrix = self._from(start, block.rows)
             moments = fresh_state(self.settings, len(matrix), self.model.layout.num_trainable, self.device)
             mean_loss, _ = self._training.run(block, matrix, moments, round, gradient_term)
             total, fine = weighted_sum(matrix, shares[block.rows].to(self.device))
@@ -233,10 +234,17 @@ class Cohort:
 
         self._check_batches()
         native = self._training.descends(gradient_term)
-        most = portion(self.model.layout.num_parameters)
+        most = portion(self.model.layout.num_parameters, self.device)
         sums = self._blocks.each(summed, self.settings.batch_size, training=True, native=native, most=most)
         mean = torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
         return TrainedMean(mean if bool(finite.all()) else mean / shares[finite].sum(), finite, loss)
+
+    def _from(self, start: Tensor, rows: slice | Tensor) -> Tensor:
+        """Return a copy of the models of some clients on the device; one that all have in common is sent there once."""
+        if start.stride(0) == 0 and len(start) > 1:
+            first = start[:1].to(self.device)
+            return first.expand(len(start[rows]), -1).clone(memory_format=torch.contiguous_format)
+        return start[rows].to(self.device, copy=isinstance(rows, slice))
 
     def evaluate(
         self,
@@ -294,6 +302,10 @@ class Cohort:
 
         results = self._blocks.each(measure, batch_size)
         return {name: torch.cat([result[name] for result in results]) for name in results[0]}
+
+    def split(self, name: SplitName) -> Split:
+        """Return a split on the device, where it stays. Raises DataError when there is none."""
+        return self._blocks.split(name)
 
     def _unseen(self, block: slice) -> Tensor | None:
         """Return which classes each client has not in training, bool ``[clients, classes]``."""
@@ -361,7 +373,8 @@ class Cohort:
             return "by native code, compiled on the node ([train] compile)"
         if self._training.alone(self.device):
             return f"one client after the other, on {where}"
-        compiled = ", by torch.compile where that works" if self.settings.compile is True else ""
+        by = "torch.compile" if self.device.type == "cpu" else "CUDA graphs"
+        compiled = f", by {by} where that works" if self.settings.compile is True else ""
         return f"stacked, on {where}{compiled}"
 
     @property

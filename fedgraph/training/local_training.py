@@ -248,7 +248,7 @@ class LocalTraining:
         steps' are gathered at once.
         """
         if self.alone(schedule.batches.device):
-            counts = schedule.counts.tolist()
+            counts = schedule.known.tolist()
             for steps, clients, batch in self._gathered(split, schedule):
                 for number, step in enumerate(range(steps.start, steps.stop)):
                     yield [
@@ -257,8 +257,8 @@ class LocalTraining:
                     ]
             return
         if self._unpadded:
-            pairs = zip(schedule.batches, schedule.active, strict=True)
-            yield from (self._parts(split, step[:clients]) for step, clients in pairs)
+            each = zip(schedule.batches, schedule.known, schedule.active, strict=True)
+            yield from (self._parts(split, step[:clients], counts[:clients]) for step, counts, clients in each)
             return
         for _, _, batch in self._gathered(split, schedule):
             yield from (
@@ -280,15 +280,17 @@ class LocalTraining:
                 found = split.batch(chosen.flatten(1))
                 yield steps, clients, Batch(*(part.unflatten(1, chosen.shape[1:]) for part in found))
 
-    def _parts(self, split: Split, indices: Tensor) -> list[Part]:
-        """Gather the minibatches ``indices`` ``[clients, batch]``, those with equally many examples together."""
-        counts = (indices >= 0).sum(1)
+    def _parts(self, split: Split, indices: Tensor, counts: Tensor) -> list[Part]:
+        """Gather the minibatches ``indices`` ``[clients, batch]``, those with equally many examples together.
+
+        counts : of examples, on the CPU, ``[clients]``.
+        """
         lengths = counts.unique(sorted=False).tolist()
         if len(lengths) == 1:
             return [Part(slice(None), split.batch(indices[:, : lengths[0]]))]
         parts = []
         for length in sorted(lengths, reverse=True):
-            rows = (counts == length).nonzero().flatten()
+            rows = (counts == length).nonzero().flatten().to(indices.device, non_blocking=True)
             parts.append(Part(rows, split.select(rows).batch(indices[rows, :length])))
         return parts
 

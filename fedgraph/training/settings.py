@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedgraph.models.native.loader import can_compile
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.devices import chosen
 from fedgraph.support.settings import Schedule, Settings, parse, value_at
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -146,10 +146,4 @@ class TrainSettings(Settings):
         ExperimentError
             When CUDA is demanded and not available.
         """
-        available = torch.cuda.is_available()
-        if self.device == "cuda" and not available:
-            raise ExperimentError(
-                "[train] device: 'cuda' was asked for, but this node has no CUDA device that PyTorch can use; "
-                "set device to 'cpu', or to 'auto' to use one where there is one"
-            )
-        return torch.device("cuda" if self.device != "cpu" and available else "cpu")
+        return chosen(self.device, "[train] device")

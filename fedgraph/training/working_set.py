@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.models import StackedModel, TaskSpec
+from fedgraph.support import devices
 
 GATHERED = 1 << 19
 """Number of values of examples that are gathered at once for native code: 2 MiB."""
@@ -44,6 +45,9 @@ connected models: smaller ones spend their time on starting operations, larger o
 
 _PORTION = 1 << 24
 """Bytes of the models of which a mean is taken at a time: few enough for their memory to be used again and again."""
+
+_PORTION_OF_GPU = 1 << 30
+"""The same on a GPU, which is fast where it has many clients at once."""
 
 _SHARE_OF_GPU = 0.4
 """The rest is for the backward pass, the data and what the allocator cannot use."""
@@ -70,8 +74,7 @@ class WorkingSet:
         ``native`` says that native code goes from client to client.
         """
         if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
-            room = free * _SHARE_OF_GPU
+            room = devices.room(device) * _SHARE_OF_GPU
         elif native:
             return max(1, GATHERED // (batch_size * self.inputs))
         elif self.alone:
@@ -114,6 +117,6 @@ def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:
         return sum(saved.values()) + outputs.numel() * _FLOAT
 
 
-def portion(parameters: int) -> int:
+def portion(parameters: int, device: torch.device) -> int:
     """Return how many models of so many parameters are in memory at a time where only their mean is wanted."""
-    return max(1, _PORTION // (_FLOAT * max(1, parameters)))
+    return max(1, (_PORTION if device.type == "cpu" else _PORTION_OF_GPU) // (_FLOAT * max(1, parameters)))

@@ -1,4 +1,4 @@
-"""``python -m fedgraph.simulations.benchmarks``: rounds, models, server, growth, memory, grids, apps, F3, IPA."""
+"""``python -m fedgraph.simulations.benchmarks``: rounds, models, server, growth, memory, grids, apps, F3, IPA, GPUs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fedgraph.simulations.benchmarks.cohort import cohort
 from fedgraph.simulations.benchmarks.deployment import deployment
 from fedgraph.simulations.benchmarks.fusion import fusion
 from fedgraph.simulations.benchmarks.fusion_loop import fusion_loop
+from fedgraph.simulations.benchmarks.gpu.command import gpu
 from fedgraph.simulations.benchmarks.graphical import graphical
 from fedgraph.simulations.benchmarks.grids import grids
 from fedgraph.simulations.benchmarks.kernels import kernels
@@ -28,7 +29,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 
 _COMMANDS = (
     *(rounds, models, peers, cohort, server, scale, memory, grids, deployment),
-    *(simulate, fusion, fusion_loop, alignment, graphical, kernels),
+    *(simulate, fusion, fusion_loop, alignment, graphical, kernels, gpu),
 )
 for command in _COMMANDS:
     app.command()(command)

@@ -55,23 +55,24 @@ class PlainLoop:
 
     def train(self, parameters: Tensor, round: int) -> Tensor:
         """Train every client from its row of ``parameters`` ``[clients, parameters]``; returns the trained rows."""
+        parameters = parameters.to(self.device)
         trained = torch.empty_like(parameters)
         with pinned_threads(self.threads):
             for client in range(len(self.examples)):
                 self._train(client, parameters[client], round)
                 torch.cat([each.flatten() for each in self._tensors], out=trained[client])
-        return trained
+        return trained.cpu()
 
     def average(self, model: Tensor, round: int) -> Tensor:
         """Train every client from ``model`` ``[parameters]``; returns the mean weighted by examples, as FedAvg does."""
-        start = self.model.layout.row_state(model)
+        start = self.model.layout.row_state(model.to(self.device))
         total = [torch.zeros_like(each) for each in self._tensors]
         with pinned_threads(self.threads):
             for client, (inputs, _) in enumerate(self.examples):
                 self._train(client, start, round)
                 torch._foreach_add_(total, self._tensors, alpha=float(len(inputs)))
         examples = sum(len(inputs) for inputs, _ in self.examples)
-        return torch.cat([each.flatten() for each in total]) / examples
+        return (torch.cat([each.flatten() for each in total]) / examples).cpu()
 
     def _train(self, client: int, start: Tensor | dict[str, Tensor], round: int) -> None:
         """Leave the trained model of a client in the module."""
@@ -247,8 +248,6 @@ class Floor:
         with pinned_threads(1):
             for _ in range(self.products):
                 torch.mm(left, right, out=out)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
 
 
 class Arithmetic:
@@ -261,9 +260,11 @@ class Arithmetic:
     module : of one client. input_shape : of an example. batches : examples of each minibatch of a round.
     """
 
-    def __init__(self, module: nn.Module, input_shape: tuple[int, ...], batches: Sequence[int]) -> None:
+    def __init__(
+        self, module: nn.Module, input_shape: tuple[int, ...], batches: Sequence[int], device: str = "cpu"
+    ) -> None:
         self.batches = Counter(batches)
-        self._work = {size: _products(module, input_shape, size) for size in self.batches}
+        self._work = {size: _products(module, input_shape, size, torch.device(device)) for size in self.batches}
 
     def run(self) -> None:
         """Do the arithmetic of a round."""
@@ -274,7 +275,9 @@ class Arithmetic:
                         work()
 
 
-def _products(module: nn.Module, input_shape: tuple[int, ...], size: int) -> list[Callable[[], object]]:
+def _products(
+    module: nn.Module, input_shape: tuple[int, ...], size: int, device: torch.device
+) -> list[Callable[[], object]]:
     """Return what computes the products of one minibatch of ``size`` examples."""
     found: list[Callable[[], object]] = []
 
@@ -282,16 +285,16 @@ def _products(module: nn.Module, input_shape: tuple[int, ...], size: int) -> lis
         first = not found
         if isinstance(layer, nn.Linear):
             rows = inputs[0].numel() // layer.in_features
-            found.append(_matrix_products(rows, layer.out_features, layer.in_features, first))
+            found.append(_matrix_products(rows, layer.out_features, layer.in_features, first, device))
         elif isinstance(layer, nn.Conv2d):
-            found.append(_convolutions(layer, inputs[0], outputs, first))
+            found.append(_convolutions(layer, inputs[0], outputs, first, device))
         elif isinstance(layer, nn.RNNBase):
             batch, steps, features = inputs[0].shape
             for number in range(layer.num_layers):
                 gates = layer.get_parameter(f"weight_hh_l{number}").shape[0]
                 width = features if number == 0 else layer.hidden_size
-                inside = _matrix_products(batch, gates, layer.hidden_size, False)
-                found.append(_matrix_products(batch * steps, gates, width, number == 0))
+                inside = _matrix_products(batch, gates, layer.hidden_size, False, device)
+                found.append(_matrix_products(batch * steps, gates, width, number == 0, device))
                 found.extend([inside] * steps)
 
     layers = [layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d, nn.RNNBase))]
@@ -305,8 +308,10 @@ def _products(module: nn.Module, input_shape: tuple[int, ...], size: int) -> lis
     return found
 
 
-def _matrix_products(rows: int, outputs: int, inputs: int, first: bool) -> Callable[[], object]:
-    values, weight, result = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(rows, outputs)
+def _matrix_products(rows: int, outputs: int, inputs: int, first: bool, device: torch.device) -> Callable[[], object]:
+    values, weight, result = (
+        torch.ones(shape, device=device) for shape in ((rows, inputs), (outputs, inputs), (rows, outputs))
+    )
     into, gradient = torch.empty_like(weight), torch.empty_like(values)
 
     def work() -> None:
@@ -318,13 +323,14 @@ def _matrix_products(rows: int, outputs: int, inputs: int, first: bool) -> Calla
     return work
 
 
-def _convolutions(layer: nn.Conv2d, inputs: Tensor, outputs: Tensor, first: bool) -> Callable[[], object]:
-    last = torch.channels_last
-    values, weight = (
-        torch.ones_like(inputs).to(memory_format=last),
-        torch.ones_like(layer.weight).to(memory_format=last),
+def _convolutions(
+    layer: nn.Conv2d, inputs: Tensor, outputs: Tensor, first: bool, device: torch.device
+) -> Callable[[], object]:
+    values, weight, slopes = (
+        torch.ones(like.shape, device=device).to(memory_format=torch.channels_last)
+        for like in (inputs, layer.weight, outputs)
     )
-    slopes, padding = torch.ones_like(outputs).to(memory_format=last), list(layer.padding)
+    padding = list(layer.padding)
     shape = (list(layer.stride), padding, list(layer.dilation), False, [0, 0], layer.groups)
 
     def work() -> None:

@@ -109,6 +109,8 @@ def measure(
     # What is loaded and started with the first step does not count.
     training.fit(settings.model_copy(update={"epochs": 1}), random_data(owners, 20, size), 0)
     before = resident_bytes()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     timing: Timing = timed(lambda: training.fit(settings.model_copy(update={"epochs": epochs}), data, 0))
     on_gpu = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     # The kernel counts pages in batches, so that its peak may be a little below what is resident.

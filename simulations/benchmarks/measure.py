@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -37,10 +38,18 @@ class Timing:
 
 
 def timed(work: Callable[[], object]) -> Timing:
-    """Time a piece of work in this process."""
+    """Time a piece of work in this process, on a GPU too: until all that was begun there is done."""
+    settle()
     wall, core = time.perf_counter(), time.process_time()
     work()
+    settle()
     return Timing(time.perf_counter() - wall, time.process_time() - core)
+
+
+def settle() -> None:
+    """Wait for the GPU, if this process uses one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def in_turn(candidates: Mapping[str, Callable[[], list[Timing]]], repeats: int) -> dict[str, list[Timing]]:
@@ -112,6 +121,17 @@ def ratio(results: Mapping[str, Sequence[Timing]], name: str, baseline: str, kin
     """Median of ``name`` over the median of ``baseline``; ``kind`` is ``wall`` or ``core``."""
     ours, theirs = (median(getattr(each, kind) for each in results[key]) for key in (name, baseline))
     return ours / theirs if theirs else float("nan")
+
+
+def turn_ratios(results: Mapping[str, Sequence[Timing]], name: str, baseline: str, kind: str = "wall") -> list[float]:
+    """Of every turn, ``name`` over ``baseline``, of which one turn may have several timings: their median counts."""
+
+    def of_turns(key: str) -> list[float]:
+        own = [getattr(each, kind) for each in results[key]]
+        return [median(own[at : at + len(own) // turns]) for at in range(0, len(own), len(own) // turns)]
+
+    turns = min(len(timings) for timings in results.values())
+    return [mine / theirs for mine, theirs in zip(of_turns(name), of_turns(baseline), strict=True)]
 
 
 def target_line(what: str, measured: float, limit: float, unit: str = "") -> str:

@@ -17,6 +17,7 @@ from fedgraph.experiment import Experiment, parse_experiment
 from fedgraph.models import build
 from fedgraph.reproduce import ResultLine, merge_into
 from fedgraph.simulations.benchmarks.baselines import Arithmetic, PlainLoop
+from fedgraph.simulations.benchmarks.gpu.made_up import images
 from fedgraph.simulations.benchmarks.measure import (
     JsonFile,
     Repeats,
@@ -25,6 +26,7 @@ from fedgraph.simulations.benchmarks.measure import (
     median,
     number,
     print_report,
+    turn_ratios,
     warmed,
     write_raw,
 )
@@ -36,6 +38,7 @@ from fedgraph.training import shuffling_keys, training_batches
 
 OURS, ONE, IDLE = "fedgraph, as it comes", "fedgraph, one worker", "fedgraph, nothing trained"
 LOOP, LOOP_2, FLOOR = "plain loop", "plain loop, 2 intra-op threads", "bare arithmetic"
+GRAPHS = "fedgraph, CUDA graphs"
 
 
 class ConvolutionNet(nn.Module):
@@ -55,6 +58,11 @@ class ConvolutionNet(nn.Module):
         return logits
 
 
+_IMAGES = {"fashion-mnist": 60_000, "cifar10": 50_000}
+_SHAPES = {"fashion-mnist": (28, 1), "cifar10": (32, 3)}
+"""Side and channels of images."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A model and the data that it is trained on.
@@ -70,12 +78,16 @@ class Case:
     core: float
     wall: float
 
-    def experiment(self, clients: int, rounds: int, **train: object) -> Experiment:
-        """FedAvg of clients with three minibatches of up to 32 examples each, which nobody evaluates."""
-        return parse_experiment(self.tables(clients, rounds, **train))
+    def experiment(self, clients: int, rounds: int, made_up: Path | None = None, **train: object) -> Experiment:
+        """FedAvg of clients with three minibatches of up to 32 examples each, which nobody evaluates.
 
-    def tables(self, clients: int, rounds: int, **train: object) -> dict[str, Any]:
+        Where there is a folder for ``made_up`` images, they are random ones.
+        """
+        return parse_experiment(self.tables(clients, rounds, made_up, **train))
+
+    def tables(self, clients: int, rounds: int, made_up: Path | None = None, **train: object) -> dict[str, Any]:
         """The tables of :meth:`experiment`."""
+        most = min(90, _IMAGES.get(self.data, 0) // clients)
         if self.data == "series":
             data: dict[str, object] = {
                 "set": "synthetic-traffic",
@@ -85,13 +97,14 @@ class Case:
                 "input-steps": 12,
                 "output-steps": 12,
             }
+        elif made_up is not None:
+            data = images(made_up, *_SHAPES[self.data], clients, most)
         else:
-            most = 60_000 // clients if self.data == "fashion-mnist" else 50_000 // clients
             data = {
                 "set": self.data,
                 "clients": clients,
                 "partition": "iid",
-                "limit": clients * min(90, most),
+                "limit": clients * most,
                 "validation-share": 0.0,
             }
         return {
@@ -147,7 +160,7 @@ def models(
                 continue
             title = f"{CASES[name].title}, {count:,} clients"
             try:
-                found = in_turn(_candidates(CASES[name], count, rounds, nodes), repeats)
+                found = in_turn(candidates(CASES[name], count, rounds, nodes), repeats)
             except DataError as error:
                 lines.append(f"'{title}' was left out: {str(error).splitlines()[0]}")
                 continue
@@ -197,22 +210,14 @@ def _headings() -> Table:
 
 def _numbers(found: Mapping[str, Sequence[Timing]]) -> dict[str, float]:
     """Return medians, and ratios to the plain loop of the same turn."""
-    loop = found[LOOP]
-
-    def ratios(name: str, kind: str) -> list[float]:
-        # A start of ours has several rounds, of which one turn takes the median.
-        own = [getattr(each, kind) for each in found[name]]
-        turns = [median(own[at : at + len(own) // len(loop)]) for at in range(0, len(own), len(own) // len(loop))]
-        return [mine / getattr(theirs, kind) for mine, theirs in zip(turns, loop, strict=True)]
-
-    core, wall = ratios(ONE, "core"), ratios(OURS, "wall")
+    core, wall = turn_ratios(found, ONE, LOOP, "core"), turn_ratios(found, OURS, LOOP)
     values = [
-        median(each.wall for each in loop),
+        median(each.wall for each in found[LOOP]),
         median(each.wall for each in found[OURS]),
         *(median(core), min(core), max(core)),
         *(median(wall), min(wall), max(wall)),
-        median(ratios(LOOP_2, "wall")),
-        median(ratios(FLOOR, "core")),
+        median(turn_ratios(found, LOOP_2, LOOP)),
+        median(turn_ratios(found, FLOOR, LOOP, "core")),
         1000 * median(each.core for each in found[IDLE]),
     ]
     return dict(zip(_METRICS, values, strict=True))
@@ -228,29 +233,41 @@ def _verdicts(title: str, case: Case, numbers: Mapping[str, float]) -> list[str]
     ]
 
 
-def _candidates(case: Case, clients: int, rounds: int, nodes: int) -> dict[str, Callable[[], list[Timing]]]:
-    some = case.experiment(clients, rounds + 1)
+def candidates(
+    case: Case, clients: int, rounds: int, nodes: int, device: str | None = None, made_up: Path | None = None
+) -> dict[str, Callable[[], list[Timing]]]:
+    """Return what is measured of a model by the table of the command; with ``device`` by that of ``gpu``.
+
+    The latter has nothing about cores, and CUDA graphs on a GPU.
+    """
+    by_cores, device = device is None, device or "cpu"
+
+    def chosen(**train: object) -> Experiment:
+        return case.experiment(clients, rounds + 1, made_up, device=device, **train)
+
+    some = chosen()
     source = open_source(some.data, data_dir())
     data = source.load(source.client_names())
     model, seed = build(some.model, data.task), some.experiment.seed
     start = model.initial(generator(seed, "initial model"))
     batches = training_batches(shuffling_keys(seed, data.names), data.splits["train"].num_examples, some.train, 1)
     sizes = (batches >= 0).sum(2).flatten().tolist()
-    floor = Arithmetic(model.twin(), data.task.input_shape, [size for size in sizes if size])
+    floor = Arithmetic(model.twin(), data.task.input_shape, [size for size in sizes if size], device)
 
     def loop(threads: int) -> Callable[[], list[Timing]]:
         own = PlainLoop(model, data, some.train, seed, threads)
         return warmed(lambda: own.average(start, 1))
 
     def ours(**train: object) -> Callable[[], list[Timing]]:
-        experiment = case.experiment(clients, rounds + 1, **train)
+        experiment = chosen(**train)
         return lambda: in_process(experiment, nodes)[1:]
 
     return {
         OURS: ours(),
-        ONE: ours(workers=1),
+        **({ONE: ours(workers=1)} if by_cores else {}),
+        **({GRAPHS: ours(compile=True)} if device == "cuda" else {}),
         IDLE: ours(**{"local-steps": 0}),
         LOOP: loop(1),
-        LOOP_2: loop(2),
+        **({LOOP_2: loop(2)} if by_cores else {}),
         FLOOR: warmed(floor.run),
     }

@@ -148,6 +148,7 @@ def plain_flower(experiment: Experiment, nodes: int, rounds: int) -> PlainRun:
             "local-steps": train.local_steps or 0,
             "batch-size": train.batch_size,
             "hidden": int(experiment.model["hidden"]),
+            "optimizer": train.optimizer,
             "learning-rate": train.learning_rate,
             "momentum": train.momentum,
             "clip-norm": train.clip_norm or float("inf"),
@@ -179,8 +180,12 @@ def _check_same_work(experiment: Experiment, nodes: int) -> None:
         ),
         "[model] name and layers: it has a GRU of one layer": model["name"] != "gru" or model.get("layers", 1) != 1,
         "[train] local-steps: it counts steps, not epochs": train.local_steps is None,
-        "[train] optimizer: it has SGD, without Nesterov's momentum, decay or kept moments": (
-            train.optimizer != "sgd" or train.nesterov or train.weight_decay > 0 or train.keep_optimizer
+        "[train] optimizer: it has SGD and Adam, without Nesterov's momentum, decay, kept moments or betas": (
+            train.optimizer not in ("sgd", "adam")
+            or train.nesterov
+            or train.weight_decay > 0
+            or train.keep_optimizer
+            or train.betas != (0.9, 0.999)
         ),
         "[train] learning-rate-decay, learning-rate-factor, final-learning-rate: its rate stays as it is": (
             (train.learning_rate_decay, train.learning_rate_factor, train.final_learning_rate) != (1, 1, None)

@@ -178,7 +178,7 @@ def hidden_states(
         Float32 ``[clients, chosen, size]``, 0 where a client lacks the window.
     """
     state = model.layout.unflatten(parameters.to(cohort.device))
-    data = cohort.data.splits[split].to(cohort.device)
+    data = cohort.split(split)
     parts = [model.encode(state, data.batch(part.to(cohort.device)).inputs) for part in places.split(_AT_ONCE, 1)]
     return torch.cat(parts, 1).float().cpu().masked_fill((places < 0)[..., None], 0.0)
 
@@ -207,7 +207,7 @@ def context_gradients(
         Float32 ``[clients, chosen, size]``; 0 where a client lacks the window.
     """
     state = model.layout.unflatten(parameters.to(cohort.device))
-    batch = cohort.data.splits["train"].to(cohort.device).batch(places.to(cohort.device))
+    batch = cohort.split("train").batch(places.to(cohort.device))
     with torch.no_grad():
         hidden = model.encode(state, batch.inputs)
     leaf = contexts.detach().to(cohort.device).requires_grad_()

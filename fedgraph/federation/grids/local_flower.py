@@ -395,13 +395,28 @@ def run_app_on_flower(
         with process(command, variables, log, cwd=Path(scratch)) as superlink:
             wait_for_superlink(port, superlink, log)
             settings = " ".join(f"{key}={_toml(value)}" for key, value in run_config.items())
-            federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
+            federation = f"num-supernodes={nodes} client-resources-num-cpus=1 {_gpu_resources(nodes)}".rstrip()
             run = [program("flwr"), "run", str(app), "here", "--stream", "-c", settings]
             with process([*run, "--federation-config", federation], variables, log) as started:
                 while started.poll() is None:
                     on_wait()
                     time.sleep(_POLL_SECONDS)
                 on_wait()
+
+
+def _gpu_resources(nodes: int) -> str:
+    """Return what a node on Ray has of the GPUs here, without which Ray hides them; nothing where there are none.
+
+    As many nodes as have a core of their own compute at once.
+    """
+    import torch  # takes a second
+
+    gpus, at_once = torch.cuda.device_count(), min(nodes, os.cpu_count() or 1)
+    if not gpus:
+        return ""
+    # A little less, so that rounding leaves nobody out. Of more than one GPU Ray takes whole ones only.
+    share = gpus // at_once if gpus >= 2 * at_once else (10_000 * min(gpus / at_once, 1.0) - 1) // 1 / 10_000
+    return f"client-resources-num-gpus={float(share)}"
 
 
 def _toml(value: str | int | float) -> str:

@@ -221,7 +221,9 @@ _STANDARD: dict[str, dict[str, float]] = {
 
 
 def _logistic(loc: float, scale: float) -> Distribution:
-    return TransformedDistribution(Uniform(0.0, 1.0), [SigmoidTransform().inv, AffineTransform(loc, scale)])
+    return TransformedDistribution(
+        Uniform(0.0, 1.0, validate_args=False), [SigmoidTransform().inv, AffineTransform(loc, scale)]
+    )
 
 
 def reference_distribution(name: str, options: Mapping[str, float]) -> Distribution:
@@ -239,6 +241,8 @@ def reference_distribution(name: str, options: Mapping[str, float]) -> Distribut
     try:
         found: Distribution = kind(**parameters)
         found.icdf(torch.tensor(0.5))
+        # To look at what is computed with it, in every step, would have to wait for a GPU each time.
+        found._validate_args = False
     except NotImplementedError:
         raise ExperimentError(
             f"{where} has no inverse CDF in torch.distributions; use one that has, such as {', '.join(_STANDARD)}"

@@ -117,10 +117,7 @@ class PeerAlignment:
 
     def __call__(self, own: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
         """Return the gradient for ``own`` ``[1, trainable]``; see ``GradientTerm``."""
-        if self._weighed is None or float(batch_weight) != self._weighed[0]:
-            # Almost all minibatches have the same size.
-            self._weighed = float(batch_weight), self.distance.weighed(self.weights[None], batch_weight)[0]
-        weights = self._weighed[1]
+        weights = self._weights(batch_weight)
         rates = None if self._rates is None else self._rates[self._step]
         self._step += 1
         if self._native:
@@ -133,6 +130,14 @@ class PeerAlignment:
         if self.moves:
             self._optimiser.step(self.others, pull.neg_(), None if rates is None else rates.expand(len(pull)))
         return added
+
+    def _weights(self, batch_weight: Tensor) -> Tensor:
+        """Return lambda c ``[peers]`` for a minibatch; on a CPU once for all of the same size, as almost all are."""
+        if batch_weight.device.type != "cpu":  # to compare would have to wait for a GPU
+            return self.distance.weighed(self.weights[None], batch_weight)[0]
+        if self._weighed is None or float(batch_weight) != self._weighed[0]:
+            self._weighed = float(batch_weight), self.distance.weighed(self.weights[None], batch_weight)[0]
+        return self._weighed[1]
 
 
 class FixedAlignment:

@@ -207,9 +207,8 @@ def cohort_of_embeddings(cohort: Cohort, inputs: Mapping[SplitName, Tensor], hid
 
 def batches(cohort: Cohort, split: SplitName) -> Iterator[tuple[Batch, Tensor]]:
     """The examples of all clients in order, and which of them exist, bool ``[clients, batch]``."""
-    data = cohort.data.splits[split]
+    data = cohort.split(split)
     counts = data.num_examples.cpu()
-    data = data.to(cohort.device)
     for places in torch.arange(int(counts.max())).split(_AT_ONCE):
         present = places < counts[:, None]
         indices = places.expand(len(counts), -1).masked_fill(~present, -1)

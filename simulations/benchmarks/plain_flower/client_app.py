@@ -26,6 +26,7 @@ def train(msg: Message, context: Context) -> Message:
         float(config["momentum"]),
         float(config["clip-norm"]),
         torch.device("cuda:0" if torch.cuda.is_available() else "cpu"),
+        str(config["optimizer"]),
     )
 
     metrics = MetricRecord({"train_loss": train_loss, "num-examples": len(trainloader.dataset)})

@@ -57,11 +57,16 @@ def train(
     momentum: float,
     clip_norm: float,
     device: torch.device,
+    optimizer_name: str = "sgd",
 ) -> float:
     """Train on so many minibatches, as many epochs as that takes; returns the mean of their losses."""
     net.to(device)
     criterion = nn.L1Loss().to(device)
-    optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate, momentum=momentum)
+    optimizer: torch.optim.Optimizer
+    if optimizer_name == "adam":
+        optimizer = torch.optim.Adam(net.parameters(), lr=learning_rate)
+    else:
+        optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate, momentum=momentum)
     net.train()
     running_loss = 0.0
     epochs = chain.from_iterable(repeat(trainloader))

@@ -616,7 +616,7 @@ def test_other_optimisers_are_given_the_gradient_of_native_code(keys):
     torch.testing.assert_close(found.parameters, wanted.parameters, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("compile_", [False, True])
 @pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
 def test_a_gpu_gives_the_same_result(name, compile_):
@@ -638,7 +638,7 @@ def test_a_gpu_gives_the_same_result(name, compile_):
     "table", [{"name": "mlp", "hidden": [7]}, {"name": "gru", "hidden": 3}], ids=lambda t: t["name"]
 )
 def test_a_mean_is_that_of_the_trained_models(table, keys, most, monkeypatch):
-    monkeypatch.setattr("fedgraph.training.cohort.portion", lambda parameters: most)
+    monkeypatch.setattr("fedgraph.training.cohort.portion", lambda parameters, device: most)
     model, data = build(table, FORECAST), make_data(sizes=(11, 4, 7, 1, 9, 9))
     keys = {"batch-size": 4, **({"local-epochs": 2} if "local-steps" not in keys else {}), **keys}
     start, weights = rows_of(model, 6), torch.tensor([11.0, 4.0, 7.0, 0.0, 9.0, 9.0])

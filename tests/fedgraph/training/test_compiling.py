@@ -135,7 +135,7 @@ def test_errors_of_the_function_itself_come_through(counted, caplog):
     assert not caplog.records
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["gru", "mlp"])
 def test_recorded_graphs_give_the_results_and_gradients_of_the_plain_function(name):
     model = build({"name": name, "hidden": 6 if name == "gru" else [6]}, TaskSpec("forecast", (5, 1), (3,)))

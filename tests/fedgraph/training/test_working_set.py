@@ -9,7 +9,7 @@ import torch
 
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
-from fedgraph.training.working_set import GATHERED, WorkingSet, working_set
+from fedgraph.training.working_set import GATHERED, WorkingSet, portion, working_set
 
 CPU = torch.device("cpu")
 
@@ -60,5 +60,11 @@ def test_the_way_follows_from_the_kind_of_model():
 
 
 def test_a_gpu_takes_as_many_as_its_memory_holds(monkeypatch):
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (10_000_000, 20_000_000))
-    assert WorkingSet(1000.0, 100.0).clients_per_block(10, torch.device("cuda")) == 2000
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (20_000_000, 20_000_000))
+    assert WorkingSet(1000.0, 100.0).clients_per_block(10, torch.device("cuda")) == 4000
+
+
+def test_a_gpu_has_more_models_at_once_of_which_a_mean_is_taken():
+    # 100 ResNet9 of 2.4 million parameters are more than a processor's cache, and little for a GPU.
+    assert portion(2_443_200, CPU) == 1
+    assert portion(2_443_200, torch.device("cuda")) > 100

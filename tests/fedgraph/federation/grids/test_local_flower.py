@@ -8,6 +8,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedgraph
@@ -220,3 +221,18 @@ def test_a_child_with_a_session_of_its_own_does_not_outlive_the_process_that_sta
 
 def test_options_are_found_by_what_the_installed_version_offers():
     assert offered("flower-superlink", "--port", "--no-such-option", "--database") == ["--port", "--database"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cores", "nodes", "share"),
+    [(0, 16, 4, None), (1, 16, 1, 0.9999), (1, 16, 4, 0.2499), (1, 16, 10, 0.0999), (1, 16, 207, 0.0624),
+     (4, 16, 2, 2.0), (3, 16, 2, 0.9999)],
+)  # fmt: skip
+def test_nodes_on_ray_share_the_gpus(gpus, cores, nodes, share, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    told = local_flower._gpu_resources(nodes)
+    assert told == ("" if share is None else f"client-resources-num-gpus={share}")
+    if share is not None:
+        # As Flower counts, which reads it as float32.
+        assert int(gpus / np.float32(share)) >= min(nodes, cores)

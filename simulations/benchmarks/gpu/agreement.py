@@ -1,0 +1,73 @@
+"""Whether a GPU computes what a CPU does, and the same twice: runs of every kind of model that comes along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedgraph
+from fedgraph.simulations.benchmarks.gpu import made_up
+from fedgraph.simulations.benchmarks.gpu.found import Found
+from fedgraph.simulations.benchmarks.measure import target_line
+
+LARGEST_DIFFERENCE = 1e-3
+"""Between models of a CPU and a GPU, relative to their length."""
+
+_MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "mlp": ("images", {"name": "mlp", "hidden": [32]}),
+    "cnn": ("images", {"name": "cnn", "channels": [8, 16]}),
+    "resnet9": ("images", {"name": "resnet9", "width": 8}),
+    "module": ("images", {"name": "fedgraph.simulations.benchmarks.models:ConvolutionNet"}),
+    "gru": ("traffic", {"name": "gru", "hidden": 16}),
+    "lstm": ("traffic", {"name": "lstm", "hidden": 16}),
+    "rnn": ("traffic", {"name": "rnn", "hidden": 16, "read-out": "steps"}),
+    "gcn": ("graphs", {"name": "gcn", "hidden": 8}),
+    "graphsage": ("graphs", {"name": "graphsage", "hidden": 8}),
+    "gin": ("graphs", {"name": "gin", "hidden": 8}),
+}
+"""By kind of model, its data and its table. What a module draws in training, as dropout does, differs by device."""
+
+KINDS = tuple(_MODELS)
+_DRAWS = frozenset({"module"})
+
+
+def agreement(device: str, folder: str, kind: str, clients: int, rounds: int) -> Found:
+    """Models after a few rounds of SFL, by a CPU and by the device, and by the device once more."""
+    on_cpu, first, second = (_models(Path(folder), kind, clients, rounds, each) for each in ("cpu", device, device))
+    difference = float(torch.linalg.vector_norm(first - on_cpu) / torch.linalg.vector_norm(on_cpu))
+    same = torch.equal(first, second)
+    row = {"difference": f"{difference:.1e}", "twice": "the same, bit for bit" if same else "NOT the same"}
+    lines = [] if same else [f"Target: {kind}: two runs on {device} are the same bit for bit: missed."]
+    if kind in _DRAWS:
+        lines.append(f"{kind}: it draws random numbers in training, other ones on another device.")
+    elif not difference <= LARGEST_DIFFERENCE:
+        lines.append(f"{kind}: " + target_line("relative difference", difference, LARGEST_DIFFERENCE))
+    return Found({f"{kind}, {rounds} rounds of {clients} clients": row}, lines, {"difference": difference})
+
+
+def _models(folder: Path, kind: str, clients: int, rounds: int, device: str) -> torch.Tensor:
+    """Run an experiment; return the models of all clients."""
+    data, model = _MODELS[kind]
+    tables = {
+        "experiment": {"name": f"{kind}-{device}", "method": "sfl", "rounds": rounds},
+        "data": _data(folder, data, clients),
+        "model": model,
+        "train": {"batch-size": 16, "local-steps": 4, "learning-rate": 0.02, "momentum": 0.9, "device": device},
+        "graph": {"source": "complete"},
+        "evaluation": {"splits": []},
+        "output": {"report": False},
+    }
+    run = fedgraph.run(tables, out=folder / "agreement", nodes=1, progress=False)
+    every = [run.models[name] for name in sorted(run.models)]
+    return torch.cat([value.flatten().float() for model in every for value in model.values()])
+
+
+def _data(folder: Path, kind: str, clients: int) -> dict[str, Any]:
+    if kind == "traffic":
+        return {"set": "synthetic-traffic", "sensors": clients, "days": 1}
+    if kind == "graphs":
+        return {"set": "stochastic-blocks", "clients": clients}
+    return made_up.images(folder, 28, 1, clients, 64)
