@@ -12,7 +12,8 @@ from rich.text import Text
 
 from fedgraph.runs.finished import Run, as_html, final_metrics, load_run
 from fedgraph.runs.labels import labels
-from fedgraph.runs.reports.words import results_table, sentence
+from fedgraph.runs.reports.tables import results_table
+from fedgraph.runs.reports.words import sentence
 from fedgraph.support.errors import RunError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.reports.words import shown_split
+from fedgraph.runs.reports.results import shown_split
 from fedgraph.support.errors import RunError
 
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import shlex
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from os import PathLike
@@ -25,7 +27,8 @@ from fedgraph.runs.reports.page import charts
 from fedgraph.runs.reports.page.sections import Shown, method_charts
 from fedgraph.runs.reports.page.template import PAGE
 from fedgraph.runs.reports.plot import spring_layout
-from fedgraph.runs.reports.words import costs, sentence, shown_number, shown_split
+from fedgraph.runs.reports.results import Results, Spread
+from fedgraph.runs.reports.words import costs, mean_text, range_text, sentence, shown_number, spread_text
 from fedgraph.support.files import write_atomically
 
 log = logging.getLogger("fedgraph")
@@ -67,6 +70,12 @@ class Block:
         How the runs are made, of a page with several parts.
     facts : tuple of tuple of str
         What to look at first: rows of a table, words and a number or several.
+    compared : mapping of str to float
+        The comparison that matters: a number for each of several, which is drawn above the facts.
+    unit : str
+        Of these numbers.
+    own : str
+        Which of them is of what the part is about.
     shown : tuple of Shown
         Charts above those of the runs.
     """
@@ -76,6 +85,17 @@ class Block:
     text: str = ""
     command: str = ""
     facts: tuple[tuple[str, ...], ...] = ()
+    compared: Mapping[str, float] = field(default_factory=dict)
+    unit: str = "%"
+    own: str = ""
+
+    @property
+    def numbers(self) -> list[tuple[str, str]]:
+        """The compared numbers as text, with their unit: 2 decimals below 10, else 1."""
+        return [
+            (words, f"{value:.{2 if abs(value) < 10 else 1}f} {self.unit}") for words, value in self.compared.items()
+        ]
+
     shown: tuple[Shown, ...] = ()
 
 
@@ -135,15 +155,15 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the template shows of one part, and add its charts to ``figures``."""
     compared = block.runs
     runs, summaries, labels = compared.runs, compared.summaries, compared.labels
-    split = shown_split(summaries)
+    results = Results.of(summaries)
+    split, first = results.split, results.telling
+    environments = [json.loads((run.path / "environment.json").read_text()) for run in runs]
 
     def place(figure: Any) -> int:
         """Keep a figure for the page, and return its number there."""
         figures.append(json.loads(figure.to_json()))
         return len(figures) - 1
 
-    measured = list(dict.fromkeys(metric for each in summaries for metric in each["metrics"].get(split, {})))
-    first = _telling(summaries, split, measured)
     drawn = _graphs(compared, split, first) if first else []
     return {
         "title": block.title,
@@ -153,12 +173,15 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
         "sentence": sentence(summaries),
         "split": split,
         "labels": labels,
-        "remarks": [each.get("remark", "") for each in summaries],
-        "results": _results(summaries, split, measured),
+        "made": _made(labels, environments),
+        "columns": _heads(results),
+        "results": [(row, [_cell(values) for values in results.row(row)]) for row in results.overall],
+        "features": _features(results),
+        "first": place(charts.ranked(block.compared, dict(block.numbers), block.own)) if block.compared else None,
         "curves": [{"name": name, "chart": place(figure)} for name, figure in _curves(compared, split)],
-        "strips": place(_strips(compared, f"{split}/{first}")) if first and summaries[0]["clients"] > 2 else None,
-        "clients": _clients(compared, split, measured, first),
-        "first": first,
+        "telling": first,
+        "strips": place(_strips(results, first)) if first else None,
+        "clients": _clients(results, first),
         "many": max(each["clients"] for each in summaries) > 1,
         "graphs": [{**graph, "chart": place(graph["chart"])} for graph in drawn],
         "shown": [
@@ -175,9 +198,9 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
                 "label": label,
                 "path": str(run.path),
                 "toml": (run.path / "experiment.toml").read_text(encoding="utf-8"),
-                "environment": json.loads((run.path / "environment.json").read_text()),
+                "environment": environment,
             }
-            for label, run in zip(labels, runs, strict=True)
+            for label, run, environment in zip(labels, runs, environments, strict=True)
         ],
     }
 
@@ -191,23 +214,52 @@ def _notes(labels: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> lis
     return [("" if len(who) == len(labels) else ", ".join(who), note) for note, who in told.items()]
 
 
-def _results(
-    summaries: Sequence[Mapping[str, Any]], split: str, measured: Sequence[str]
-) -> list[tuple[str, list[dict[str, str]]]]:
-    """Return for each metric, run by run, its mean with deviation, and the means of its worst and best clients."""
-    rows = []
-    for metric in measured:
-        values = [each["metrics"].get(split, {}).get(metric) for each in summaries]
-        rows.append((metric, [_spread(each) for each in values]))
-    return rows
+def _made(labels: Sequence[str], environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Return labels, time and command of runs; without labels where all were made together."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for label, environment in zip(labels, environments, strict=True):
+        began = str(environment.get("began", ""))[:16].replace("T", " ")
+        found.setdefault((began, _typed(environment.get("command", ()))), []).append(label)
+    if len({command for _, command in found}) == 1:
+        # Runs of one command begin one after the other.
+        return [("", *next(iter(found)))]
+    return [(", ".join(who), *made) for made, who in found.items()]
 
 
-def _spread(values: Mapping[str, float | None] | None) -> dict[str, str]:
-    if not values:
-        return {"mean": "-", "worst": "-", "best": "-"}
-    deviation = f" ± {shown_number(values['std'])}" if values["std"] else ""
-    worst, best = (shown_number(values.get(key)) for key in ("worst5", "best5"))
-    return {"mean": f"{shown_number(values['mean'])}{deviation}", "worst": worst, "best": best}
+def _typed(arguments: Sequence[str]) -> str:
+    """Return a command as it was typed; nothing for programs that nobody types, such as the kernel of a notebook."""
+    program, *rest = arguments or [""]
+    path = Path(program)
+    if path.name == "fedgraph" or path.parts[-2:] == ("fedgraph", "__main__.py"):
+        return shlex.join(["fedgraph", *rest])
+    is_script = path.suffix == ".py" and not path.name.startswith(("ipykernel", "__main__"))
+    return shlex.join(["python", path.name, *rest]) if is_script else ""
+
+
+def _heads(results: Results) -> list[dict[str, str]]:
+    """Return what columns are called, with the remark that is needed to read the numbers of a run."""
+    return [
+        {"name": each.name, "remark": "" if each.ending else results.summaries[each.run].get("remark", "")}
+        for each in results.columns
+    ]
+
+
+def _features(results: Results) -> dict[str, Any]:
+    """Return the table of single features: a row for each, a column for each measure, a line for each model."""
+    measures = list(dict.fromkeys(measure for _, measure in results.features.values()))
+    rows: dict[str, dict[str, list[str]]] = {}
+    for row, (feature, measure) in results.features.items():
+        rows.setdefault(feature, {})[measure] = [mean_text(values) for values in results.row(row)]
+    empty = ["" for _ in results.columns]
+    return {
+        "measures": measures,
+        "rows": [(name, [found.get(measure, empty) for measure in measures]) for name, found in rows.items()],
+    }
+
+
+def _cell(values: Spread | None) -> dict[str, str]:
+    worst, best = (shown_number((values or {}).get(key)) for key in ("worst5", "best5"))
+    return {"mean": spread_text(values), "range": range_text(values), "worst": worst, "best": best}
 
 
 def _curves(compared: Comparison, split: str) -> list[tuple[str, Any]]:
@@ -248,37 +300,44 @@ def _curves(compared: Comparison, split: str) -> list[tuple[str, Any]]:
     ]
 
 
-def _strips(compared: Comparison, metric: str) -> Any:
-    frame = compared.clients(metric)
-    return charts.strips({label: frame[label].tolist() for label in frame}, list(frame.index), metric)
+def _strips(results: Results, metric: str) -> Any:
+    """Return the chart of every client at the end, model by model."""
+    return charts.strips(
+        {
+            column.name: (results.clients(metric, column), mean_text(values))
+            for column, values in zip(results.columns, results.row(metric), strict=True)
+            if values
+        },
+        f"{results.split} {metric}",
+    )
 
 
-def _telling(summaries: Sequence[Mapping[str, Any]], split: str, measured: Sequence[str]) -> str | None:
-    """Return the first metric in which clients differ, failing that the first; None when nothing was measured."""
-    spread = {metric for each in summaries for metric, of in each["metrics"].get(split, {}).items() if of["std"]}
-    return next((metric for metric in measured if metric in spread), measured[0] if measured else None)
+def _clients(results: Results, telling: str | None) -> dict[str, Any]:
+    """Return the table of clients, a column for each model: of every metric of one run, of the telling one of several.
 
-
-def _clients(compared: Comparison, split: str, measured: Sequence[str], first: str | None) -> dict[str, Any]:
-    """Return the table of clients: every metric of one run, or the one that tells most of several."""
-    if first is None:
-        return {"heads": [], "rows": [], "left_out": 0}
-    if len(compared) == 1:
-        frame = compared[0].clients
-        heads = ["group"] * ("group" in frame) + [f"{split}/{metric}" for metric in measured]
-        titles = [head.removeprefix(f"{split}/") for head in heads]
-    else:
-        frame = compared.clients(f"{split}/{first}")
-        heads = titles = list(frame.columns)
+    ``metrics`` are headings above those of the models, each with the number of its columns.
+    """
+    wanted = list(results.overall) if len(results.summaries) == 1 else [telling] if telling else []
+    columns = [(row, column, results.clients(row, column)) for row in wanted for column in results.columns]
+    columns = [each for each in columns if each[2]]
+    groups = results.summaries[0].get("groups", {})
+    names = dict.fromkeys(name for *_, values in columns for name in values)
+    for summary in results.summaries:
+        for values in summary["per_client"].get(results.split, {}).values():
+            names |= dict.fromkeys(values)
     rows = [
-        (client, [value if isinstance(value, str) else _number(value) for value in values])
-        for client, values in zip(frame.index, frame[heads].to_numpy().tolist(), strict=True)
+        (name, [*([groups.get(name, "")] if groups else []), *(shown_number(of.get(name)) for *_, of in columns)])
+        for name in names
     ]
-    return {"heads": titles, "rows": rows[:_MOST_ROWS], "left_out": max(0, len(rows) - _MOST_ROWS)}
-
-
-def _number(value: float) -> str:
-    return "-" if value != value else shown_number(value)
+    models = len(results.columns) > 1
+    counts = Counter(row for row, *_ in columns)
+    return {
+        "metrics": list(counts.items()) if models else [],
+        "groups": bool(groups),
+        "heads": [*(["group"] if groups else []), *(column.name if models else row for row, column, _ in columns)],
+        "rows": rows[:_MOST_ROWS] if columns else [],
+        "left_out": max(0, len(rows) - _MOST_ROWS),
+    }
 
 
 def _graphs(compared: Comparison, split: str, metric: str | None) -> list[dict[str, Any]]:

@@ -90,19 +90,19 @@ def test_the_page_needs_nothing_from_elsewhere(ran):
     assert not OUTSIDE.search(head + tail)
 
 
-def test_curves_are_means_and_bands_of_clients(ran):
+def test_curves_are_means_and_the_middle_half_of_clients(ran):
     run = ran()
     page = Page(fedgraph.report(run))
     figure = page.figures[0]
-    band, mean = figure["data"]
+    (points,) = figure["data"]
     each = run.client_metrics.query("split == 'test' and metric == 'accuracy'").pivot_table(
         index="round", columns="client", values="value"
     )
-    assert mean["x"] == each.index.tolist()
-    assert np.allclose(mean["y"], each.mean(axis=1))
-    count = len(each)
-    assert np.allclose(band["y"][:count], each.quantile(0.75, axis=1))
-    assert np.allclose(band["y"][count:][::-1], each.quantile(0.25, axis=1))
+    assert points["x"] == each.index.tolist()
+    assert np.allclose(points["y"], each.mean(axis=1))
+    bars, mean = points["error_y"], each.mean(axis=1)
+    assert np.allclose(bars["array"], each.quantile(0.75, axis=1) - mean)
+    assert np.allclose(bars["arrayminus"], mean - each.quantile(0.25, axis=1))
 
 
 def test_several_runs_are_compared(ran):
@@ -111,7 +111,7 @@ def test_several_runs_are_compared(ran):
     assert path == runs[0].path / "comparison.html"
     page = Page(path)
     results, clients, costs, *_ = page.tables
-    assert results[0] == ["test data", "sfl", "local"]
+    assert results[0] == ["metric", "sfl", "local"]
     assert [row[0] for row in clients[1:]] == list(runs[0].clients.index)
     assert [float(row[2]) for row in clients[1:]] == runs[1].clients["test/accuracy"].round(3).tolist()
     assert ["rounds", "2", "2"] in costs
