@@ -1,7 +1,7 @@
 """Reports of runs: live display, tables, sentences, plots, and comparisons of the models of peers."""
 
 from fedgraph.runs.reports.peer_comparison import COUNTS, FILE, MEASURES, PeerComparison
-from fedgraph.runs.reports.plot import PICTURES, plot_runs
+from fedgraph.runs.reports.plot import PICTURES, picture_of_runs
 from fedgraph.runs.reports.progress import LiveDisplay, LogProgress, live_display
 from fedgraph.runs.reports.results import Results
 from fedgraph.runs.reports.tables import as_text, results_table
@@ -19,7 +19,7 @@ __all__ = [
     "as_text",
     "extreme_clients",
     "live_display",
-    "plot_runs",
+    "picture_of_runs",
     "results_table",
     "sentence",
 ]

@@ -158,6 +158,10 @@ class Results:
         values = found.get(self.split, {}).get(f"{metric}{column.ending}")
         return values if values and values.get("mean") is not None else None
 
+    def measured(self, column: Column) -> bool:
+        """Return whether anything of a column was measured."""
+        return any(self.cell(row, column) is not None for row in self.rows)
+
     def clients(self, metric: str, column: Column) -> dict[str, float]:
         """Return a metric of each client that was measured, by name."""
         found = self.summaries[column.run].get("per_client", {}).get(self.split, {})

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from fedgraph.graph import ClientGraph
+from fedgraph.runs.reports.plot import FEW_POINTS
 
 Floats = NDArray[np.float64]
 Places = Mapping[str, tuple[float, float]]
@@ -19,9 +20,6 @@ COLOURS = ("#3b7ddd", "#e8730c", "#2a9d5c", "#b5449a", "#8a6d3b", "#d64550", "#5
 
 MOST_EDGES = 5
 """Edges that are drawn for each client, on average: with more, none could be told from another."""
-
-FEW_POINTS = 3
-"""Rounds that make no curve: a line would claim to know what lies between them."""
 
 _OTHERS = "#a3adba"
 _MOST_NAMED = 12
@@ -97,30 +95,38 @@ def strips(values: Mapping[str, tuple[Mapping[str, float], str]], metric: str) -
         The metric.
     """
     traces: list[Any] = []
+    names: list[str] = []
     for colour, (model, (clients, mean)) in zip(_colours(len(values)), values.items(), strict=True):
-        where = f"{model}  <b>{mean}</b>"
+        names.append(f"{model}  <b>{mean}</b>")
         traces.append(
             go.Box(
-                x=list(clients.values()), y0=where, text=list(clients), boxpoints="all", jitter=0.5, pointpos=0,
+                x=list(clients.values()), y0=names[-1], text=list(clients), boxpoints="all", jitter=0.5, pointpos=0,
                 boxmean=True, marker={"size": 5, "opacity": 0.55, "color": colour}, fillcolor="rgba(0,0,0,0)",
                 line={"color": colour, "width": 1.2}, hoveron="points",
                 hovertemplate="%{text}: %{x:.4g}<extra></extra>",
             )
         )  # fmt: skip
-    axis = {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
-    return _figure(traces, height=80 + 56 * len(values), xaxis={"title": metric}, yaxis=axis, showlegend=False)
+    return _lying(traces, names, xaxis={"title": metric})
 
 
 def ranked(values: Mapping[str, float], texts: Mapping[str, str], own: str = "") -> go.Figure:
     """Draw a number of each of several as bars across, with the numbers at their ends; that of ``own`` stands out."""
     trace = go.Bar(
-        x=list(values.values()), y=list(values), orientation="h", text=list(texts.values()),
+        x=list(values.values()), y=list(values), orientation="h", width=0.4, text=list(texts.values()),
         textposition="outside", cliponaxis=False, hoverinfo="skip",
         marker={"color": [COLOURS[0] if own in ("", label) else _OTHERS for label in values]},
     )  # fmt: skip
-    axis = {"type": "category", "autorange": "reversed", "automargin": True}
-    margin = {"l": 56, "r": 64, "t": 8, "b": 30}
-    return _figure([trace], height=50 + 36 * len(values), xaxis={"rangemode": "tozero"}, yaxis=axis, margin=margin)
+    return _lying([trace], list(values), xaxis={"rangemode": "tozero"}, right=64)
+
+
+def _lying(traces: Sequence[Any], names: Sequence[str], xaxis: Mapping[str, Any], right: int = 12) -> go.Figure:
+    """Return a figure of what lies below each other, with each name above what it is of: on a telephone too."""
+    above = {"x": 0, "xref": "paper", "xanchor": "left", "yshift": 21, "showarrow": False}
+    return _figure(
+        traces, height=70 + 54 * len(names), margin={"l": 8, "r": right, "t": 16, "b": 46}, xaxis=dict(xaxis),
+        yaxis={"type": "category", "autorange": "reversed", "showticklabels": False, "showgrid": False},
+        annotations=[{**above, "y": place, "text": name} for place, name in enumerate(names)], showlegend=False,
+    )  # fmt: skip
 
 
 def client_graph(

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
-from fedgraph.graph import ClientGraph
+from fedgraph.graph import ClientGraph, spring_layout
 from fedgraph.runs import attendance
 from fedgraph.runs.comparison import Comparison, compare
 from fedgraph.runs.finished import Run
 from fedgraph.runs.reports.page import charts
 from fedgraph.runs.reports.page.sections import Shown, method_charts
 from fedgraph.runs.reports.page.template import PAGE
-from fedgraph.runs.reports.plot import spring_layout
 from fedgraph.runs.reports.results import Results, Spread
 from fedgraph.runs.reports.words import costs, mean_text, range_text, sentence, shown_number, spread_text
 from fedgraph.support.files import write_atomically
@@ -363,15 +362,12 @@ def _graphs(compared: Comparison, split: str, metric: str | None) -> list[dict[s
 
 def _places(graph: ClientGraph, run: Run) -> tuple[dict[str, tuple[float, float]], bool]:
     """Return where each client is drawn, and whether that is a place on a map: else neighbours are drawn together."""
-    import networkx as nx  # takes a fifth of a second
-
     known = run.folder.coordinates()
     if known and all(name in known for name in graph.names):
         # East is as long as north only at the equator.
         middle = np.cos(np.radians(np.mean([known[name][0] for name in graph.names])))
         return {name: (known[name][1] * middle, known[name][0]) for name in graph.names}, True
-    spread = spring_layout(nx.Graph(graph.without_self_loops().to_networkx()))
-    return {name: (float(x), float(y)) for name, (x, y) in spread.items()}, False
+    return spring_layout(graph.without_self_loops().to_networkx().to_undirected()), False
 
 
 def _shown(run: Run) -> list[Shown]:
