@@ -223,7 +223,7 @@ class ClientGraph(Builders):
         if absent and missing == "error":
             raise GraphError(
                 f"the graph has no client {quoted(absent)} (it has {quoted(surplus or self.names, 3)})"
-                f"{similar(absent, self.names)}; correct the name, or give such clients no edges: [graph] missing = "
+                f"{similar(surplus, absent)}; correct the name, or give such clients no edges: [graph] missing = "
                 '"isolate" (in Python reindex(names, missing="isolate"))'
             )
         if surplus and extra == "error":

@@ -194,8 +194,11 @@ def test_asymmetry_names_the_worst_pair_with_both_weights():
 
 
 def test_missing_clients_are_named_or_isolated():
-    with pytest.raises(GraphError, match=r"no client 'client-x'.*did you mean 'client-\d'.*missing = \"isolate\""):
+    with pytest.raises(GraphError, match=r"no client 'client-x'[^;]*; correct .*missing = \"isolate\""):
         ClientGraph.complete(named(3)).reindex([*named(3), "client-x"])
+    # The name to correct is that in the graph.
+    with pytest.raises(GraphError, match="did you mean 'station-a' for 'staton-a'"):
+        ClientGraph.complete(["staton-a", "station-b"]).reindex(["station-a", "station-b"])
     wider = road().reindex(["e", "a", "b", "c", "d"], missing="isolate")
     np.testing.assert_array_equal(wider.dense()[1:, 1:].numpy(), road().dense().numpy())
     assert float(wider.dense()[0].sum() + wider.dense()[:, 0].sum()) == 0
