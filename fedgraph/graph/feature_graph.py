@@ -139,14 +139,18 @@ class FeatureGraph:
         matplotlib.figure.Figure
             A notebook shows it; ``savefig`` writes it.
         """
+        figure = picture(4.8, 4.8)
+        self.draw(figure.subplots(), strengths)
+        return figure
+
+    def draw(self, axes: Any, strengths: Mapping[Pair, float] | None = None) -> None:
+        """Draw the graph into axes of Matplotlib, as :meth:`plot` does: every feature in the same place each time."""
         import networkx as nx  # takes a fifth of a second
 
         drawn = nx.Graph()
         drawn.add_nodes_from(self.names)
         drawn.add_weighted_edges_from((*pair, (strengths or {}).get(pair, 1.0)) for pair in self.edges)
-        figure = picture(4.8, 4.8)
-        draw_graph(figure.subplots(), drawn, nx.circular_layout(drawn), named=True)
-        return figure
+        draw_graph(axes, drawn, nx.circular_layout(sorted(self.names)), named=True)
 
     def subgraph(self, names: Sequence[str]) -> FeatureGraph:
         """Return the graph among ``names``, in that order. Raises GraphError naming features that the graph lacks."""
