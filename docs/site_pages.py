@@ -34,6 +34,7 @@ FOUR_PAPERS = ("sfl", "f3", "ipa", "fedngm")
 _STANDS_FOR = re.compile(r"This page is \[[^\]]*\]\(([^)]+)\)\.")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_QUOTED = re.compile(r'("[^"]*")')
 _KEYS = re.compile(r"<!-- keys ([\w.-]+) -->")
 _BASELINES = "<!-- baselines -->"
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -111,7 +112,7 @@ def keys_table(name: str) -> str:
     lines = [f"| key of `{heading}` | meaning |", "|---|---|"]
     for key, default, told in fields(kind, name):
         assigned = f"{key} = {default}" if default else key
-        typed = "a table" if key in inner else told
+        typed = "a table" if key in inner else _QUOTED.sub(r"`\1`", told)
         lines.append(f"| `{assigned}`<br>{typed} | {_cell(said.get(key, ''))} |")
     return "\n".join(lines)
 
@@ -153,7 +154,8 @@ def _settings(app: Sphinx, what: str, name: str, item: Any, options: Any, lines:
     lines[:] = [line for line in head if not line.startswith(".. attribute::")]
     for key, default, typed in fields(item):
         assigned = f"{key} = {default}" if default else key
-        lines += ["", f"``{assigned}`` : {_plain(typed)}", f"    {_plain(said.get(key, '')) or '..'}"]
+        told = _QUOTED.sub(r"``\1``", typed)
+        lines += ["", f"``{assigned}`` : {told}", f"    {_plain(said.get(key, '')) or '..'}"]
     lines.append("")
 
 

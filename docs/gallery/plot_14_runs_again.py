@@ -49,9 +49,9 @@ again.graph.to_pandas().head()
 # %%
 # Models are state dicts. How far are those of the clients from each other?
 
-models = torch.stack([torch.cat([value.flatten() for value in model.values()]) for model in again.models.values()])
+models = [torch.cat([value.flatten() for value in model.values()]) for model in again.models.values()]
 figure, axis = plt.subplots(figsize=(5, 4), layout="constrained")
-picture = axis.imshow(torch.cdist(models, models), cmap="viridis")
+picture = axis.imshow(torch.cdist(torch.stack(models), torch.stack(models)), cmap="viridis")
 figure.colorbar(picture, ax=axis, label="distance of parameters")
 axis.set(xlabel="client", ylabel="client")
 plt.show()

@@ -100,9 +100,9 @@ def strips(values: Mapping[str, tuple[Mapping[str, float], str]], metric: str) -
         names.append(f"{model}  <b>{mean}</b>")
         traces.append(
             go.Box(
-                x=list(clients.values()), y0=names[-1], text=list(clients), boxpoints="all", jitter=0.5, pointpos=0,
-                boxmean=True, marker={"size": 5, "opacity": 0.55, "color": colour}, fillcolor="rgba(0,0,0,0)",
-                line={"color": colour, "width": 1.2}, hoveron="points",
+                x=list(clients.values()), y0=names[-1], text=list(clients), boxpoints="all", jitter=0.5,
+                pointpos=0, width=0.5, boxmean=True, marker={"size": 5, "opacity": 0.55, "color": colour},
+                fillcolor="rgba(0,0,0,0)", line={"color": colour, "width": 1.2}, hoveron="points",
                 hovertemplate="%{text}: %{x:.4g}<extra></extra>",
             )
         )  # fmt: skip
@@ -121,7 +121,7 @@ def ranked(values: Mapping[str, float], texts: Mapping[str, str], own: str = "")
 
 def _lying(traces: Sequence[Any], names: Sequence[str], xaxis: Mapping[str, Any], right: int = 12) -> go.Figure:
     """Return a figure of what lies below each other, with each name above what it is of: on a telephone too."""
-    above = {"x": 0, "xref": "paper", "xanchor": "left", "yshift": 21, "showarrow": False}
+    above = {"x": 0, "xref": "paper", "xanchor": "left", "yshift": 23, "showarrow": False}
     return _figure(
         traces, height=70 + 54 * len(names), margin={"l": 8, "r": right, "t": 16, "b": 46}, xaxis=dict(xaxis),
         yaxis={"type": "category", "autorange": "reversed", "showticklabels": False, "showgrid": False},

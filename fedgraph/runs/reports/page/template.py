@@ -27,7 +27,7 @@ p { margin: 4px 0 10px; max-width: 82ch; }
 .tall { max-height: 720px; overflow-y: auto; }
 .fit { width: fit-content; max-width: 100%; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px; }
-th, td { padding: 5px 9px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: 5px 8px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child, td.text { text-align: left; }
 td.text { white-space: normal; min-width: 220px; }
 tbody tr:last-child td { border-bottom: 0; }
