@@ -396,7 +396,7 @@ def final_metrics(summaries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def as_html(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Return what a notebook shows of runs: the table of results, and a sentence."""
-    results = Results.of(summaries)
+    results = Results(summaries)
     rows = [(row, *map(spread_text, results.row(row))) for row in results.rows]
     heads = (f"{results.split} data", *(column.name for column in results.columns))
     return table_as_html("", "", heads, rows, sentence(summaries))

@@ -42,7 +42,7 @@ def picture_of_runs(folders: Sequence[RunFolder], summaries: Sequence[Mapping[st
     RunError
         When nothing was measured in a run.
     """
-    results = Results.of(summaries)
+    results = Results(summaries)
     for place, folder in enumerate(folders):
         if not any(column.run == place and results.measured(column) for column in results.columns):
             raise RunError(f"{folder.path} measured nothing: there is nothing to draw")

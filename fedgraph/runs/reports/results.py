@@ -70,17 +70,17 @@ class Results:
     ----------
     summaries : sequence of mappings
         Contents of ``summary.json``, one per run, with labels for methods.
-    split : str, optional
-        By default test data, or the last split that was measured.
+    further : bool
+        Whether models beside those that runs are about have columns.
     """
 
     summaries: Sequence[Mapping[str, Any]]
-    split: str
+    further: bool = True
 
-    @classmethod
-    def of(cls, summaries: Sequence[Mapping[str, Any]], split: str | None = None) -> Results:
-        """Return the results of runs, by default on the data that results are shown for."""
-        return cls(summaries, shown_split(summaries) if split is None else split)
+    @cached_property
+    def split(self) -> str:
+        """The split that results are shown for: test if it was measured, else the last that was."""
+        return shown_split(self.summaries)
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -89,7 +89,8 @@ class Results:
         for place, summary in enumerate(self.summaries):
             label = str(summary["method"])
             endings = dict.fromkeys(ending for metric in self._metrics(place) for _, ending in [parts(metric)])
-            for ending in sorted(endings or [""], key=lambda each: each != ""):
+            models = sorted(endings or [""], key=lambda each: each != "")
+            for ending in models if self.further else models[:1]:
                 model = MODELS.get(ending, "")
                 alone = model if len(self.summaries) == 1 else f"{label}: {model}"
                 found.append(Column(place, label, ending, alone if ending else label))
@@ -126,16 +127,19 @@ class Results:
         differing = (row for row in self.rows if any((of or {}).get("std") for of in self.row(row)))
         return next(differing, self.rows[0] if self.rows else None)
 
-    @property
-    def of_runs(self) -> list[int]:
-        """Places of the columns of the models that runs are about, one for each run that has such a column."""
-        return [place for place, column in enumerate(self.columns) if not column.ending]
+    def by_run(self, rows: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Return rows with a cell for each run as rows of columns: the cells are in the first column of each run."""
+        first = {column.run: place for place, column in reversed(list(enumerate(self.columns)))}
+        cells = list(enumerate(self.columns))
+        return {
+            label: [of[column.run] if first[column.run] == place else "" for place, column in cells]
+            for label, of in rows.items()
+        }
 
     def of_longest(self, most: int) -> list[str]:
         """Return the last rows that most runs have, one for each measure: those of the longest forecast."""
-        having = {
-            row: sum(self.cell(row, self.columns[place]) is not None for place in self.of_runs) for row in self.rows
-        }
+        own = [column for column in self.columns if not column.ending]
+        having = {row: sum(self.cell(row, column) is not None for column in own) for row in self.rows}
         last = {_family(row): row for row in self.rows if having[row] == max(having.values())}
         return list(last.values())[-most:]
 

@@ -56,72 +56,46 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     RenderableType
         To print on a rich console.
     """
-    results = Results.of(summaries)
     few = len(summaries) <= _MOST_RUNS
-    whole = _Layout(results, range(len(results.columns)) if few else results.of_runs)
-    took = costs(summaries)
-    lost = attendance.rows(summaries, results.split)
-    means = whole.metrics(mean_text, results.of_longest(_METRICS_OF_MANY))
-    rest = whole.of_runs({**lost, UP: took[UP], "seconds": took["seconds"]})
-    heading = title(summaries, results.split)
-    rows = _RowPerRun(heading, whole.names, {**means, **rest})
+    results = Results(summaries, further=few)
+    heading, names = title(summaries, results.split), _names(results)
+    took, lost = costs(summaries), attendance.rows(summaries, results.split)
+    means = _metrics(results, mean_text, results.of_longest(_METRICS_OF_MANY))
+    rows = _RowPerRun(heading, names, {**means, **results.by_run({**lost, UP: took[UP], "seconds": took["seconds"]})})
     if not few:
         return rows
     every = len(results.rows) <= _MOST_ROWS
-    measured = whole.metrics(spread_text, results.rows if every else results.overall)
-    parts = (measured, *map(whole.of_runs, (lost, targets(summaries), took)))
+    measured = _metrics(results, spread_text, results.rows if every else results.overall)
+    parts = (measured, *map(results.by_run, (lost, targets(summaries), took)))
     caption = "" if every or not results.features else "Single features are in the report."
-    return _ColumnPerRun(heading, whole.names, parts, rows if len(summaries) > 1 else None, caption)
+    return _ColumnPerRun(heading, names, parts, rows if len(summaries) > 1 else None, caption)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Cells of some of the columns of results."""
+def _names(results: Results) -> list[str]:
+    """Return what columns are called, with the remark that is needed to read the numbers of a run."""
+    remarks = ["" if each.ending else results.summaries[each.run].get("remark", "") for each in results.columns]
+    named = zip(results.columns, remarks, strict=True)
+    return [escape(f"{column.name}\n({remark})" if remark else column.name) for column, remark in named]
 
-    results: Results
-    chosen: Sequence[int]
 
-    @property
-    def names(self) -> list[str]:
-        """What columns are called, with the remark that is needed to read the numbers of a run."""
-        found = []
-        for place in self.chosen:
-            column = self.results.columns[place]
-            remark = "" if column.ending else self.results.summaries[column.run].get("remark", "")
-            found.append(escape(f"{column.name}\n({remark})" if remark else column.name))
+def _metrics(results: Results, shows: Callable[[Spread | None], str], wanted: Sequence[str]) -> _Part:
+    """Return rows of metrics, fairness where it was followed, and of the first metric best, worst and groups."""
+    found: dict[str, Sequence[str]] = {metric: list(map(shows, results.row(metric))) for metric in wanted}
+    summaries = results.summaries
+    if any("fairness" in each for each in summaries):
+        last = [shown_number(each.get("fairness", {}).get("last")) for each in summaries]
+        found |= results.by_run({"fairness": last})
+    if not wanted:
         return found
-
-    def of_runs(self, rows: _Part) -> _Part:
-        """Return rows that have a cell per run, in the first column of the run."""
-        columns = [self.results.columns[place] for place in self.chosen]
-        first = {column.run: place for place, column in reversed(list(enumerate(columns)))}
-        return {
-            label: [cells[column.run] if first[column.run] == place else "" for place, column in enumerate(columns)]
-            for label, cells in rows.items()
-        }
-
-    def metrics(self, shows: Callable[[Spread | None], str], wanted: Sequence[str]) -> _Part:
-        """Return rows of metrics, fairness where it was followed, and of the first best, worst and groups."""
-        found: dict[str, Sequence[str]] = {metric: self._shown(shows, self.results.row(metric)) for metric in wanted}
-        summaries = self.results.summaries
-        if any("fairness" in each for each in summaries):
-            last = [shown_number(each.get("fairness", {}).get("last")) for each in summaries]
-            found |= self.of_runs({"fairness": last})
-        if not wanted:
-            return found
-        first = wanted[0]
-        over = extreme_clients(summaries, self.results.split, first)
-        for key, label in EXTREMES.items():
-            values = self.results.row(first)
-            extremes = [shown_number((values[place] or {}).get(key)) for place in self.chosen]
-            if set(extremes) != {"-"}:
-                found[f"{first}, {label}, {over}"] = extremes
-        for group in self.results.groups[:_MOST_GROUPS] if len(self.results.groups) <= _MOST_GROUPS else ():
-            found[f"{first}, {group}"] = self._shown(shows, self.results.row(first, group))
-        return found
-
-    def _shown(self, shows: Callable[[Spread | None], str], row: Sequence[Spread | None]) -> list[str]:
-        return [shows(row[place]) for place in self.chosen]
+    first = wanted[0]
+    over = extreme_clients(summaries, results.split, first)
+    for key, label in EXTREMES.items():
+        extremes = [shown_number((values or {}).get(key)) for values in results.row(first)]
+        if set(extremes) != {"-"}:
+            found[f"{first}, {label}, {over}"] = extremes
+    if len(results.groups) <= _MOST_GROUPS:
+        found |= {f"{first}, {group}": list(map(shows, results.row(first, group))) for group in results.groups}
+    return found
 
 
 @dataclass(frozen=True)

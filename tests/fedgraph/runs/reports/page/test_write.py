@@ -81,6 +81,56 @@ def test_the_page_of_one_run(ran):
     assert set(page.charts) < set(range(len(page.figures)))
 
 
+def test_the_page_begins_with_time_and_command(ran):
+    run = ran()
+    file = run.path / "environment.json"
+    about = json.loads(file.read_text())
+    assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d[+-]", about["began"])
+    for typed, shown in (
+        (["/somewhere/bin/fedgraph", "run", "a b.toml"], "fedgraph run 'a b.toml'"),
+        (["scripts/mine.py", "--fast"], "python mine.py --fast"),
+        (["/lib/ipykernel_launcher.py", "-f", "x.json"], ""),
+    ):
+        file.write_text(json.dumps({**about, "began": "2026-01-02T03:04:05+00:00", "command": typed}))
+        top = Page(fedgraph.report(run)).text.partition("Results on")[0]
+        assert f"2026-01-02 03:04 {shown}".strip() in top
+        assert "x.json" not in top
+
+
+def test_the_owners_own_model_stands_beside_the_joint_one(patches_tables, run_experiment):
+    run = fedgraph.load_run(run_experiment(patches_tables).path)
+    page = Page(fedgraph.report(run))
+    results, clients, *_ = page.tables
+    assert results[0] == ["metric", "f3", "own model"]
+    metrics = run.summary["metrics"]["test"]
+    assert results[1][0] == "accuracy"
+    for cell, name in zip(results[1][1:], ("accuracy", "accuracy-local"), strict=True):
+        assert cell.startswith(f"{metrics[name]['mean']:.3f} ± {metrics[name]['std']:.3f}")
+    assert not any("-local" in row[0] for row in results)
+    assert clients[1][:3] == ["client", "f3", "own model"]
+    assert [float(row[2]) for row in clients[2:]] == run.clients["test/accuracy-local"].round(3).tolist()
+
+
+def test_a_range_that_is_not_known_is_not_shown(ran):
+    run = ran()
+    spread = {"mean": 0.5, "std": 0.1, "best5": None, "worst5": None}
+    summary = {**run.summary, "metrics": {"test": {"rows": spread, "odd": {**spread, "mean": None, "std": None}}}}
+    run.folder.write_summary(summary)
+    source = fedgraph.report([run.path, ran("local")]).read_text()
+    assert "- to -" not in source
+    assert "- ± -" not in source
+
+
+def test_single_features_are_a_table_by_themselves(ran):
+    run = ran()
+    names = ["mean-auc", "mean-aupr", "age-auc", "age-aupr", "ill-auc", "age-auc-local"]
+    metrics = {name: {"mean": place / 10, "std": 0.0, "best5": 1.0, "worst5": 0.0} for place, name in enumerate(names)}
+    run.folder.write_summary({**run.summary, "metrics": {"test": metrics}})
+    results, features, *_ = Page(fedgraph.report(run.path)).tables
+    assert [row[0] for row in results[1:]] == ["mean-auc", "mean-aupr"]
+    assert features == [["feature", "auc", "aupr"], ["age", "0.2000.500", "0.300-"], ["ill", "0.400-", ""]]
+
+
 def test_the_page_needs_nothing_from_elsewhere(ran):
     source = fedgraph.report(ran()).read_text()
     head, _, rest = source.partition('id="library">')
