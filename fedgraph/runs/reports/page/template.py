@@ -93,7 +93,7 @@ nav a { color: var(--accent); margin-right: 16px; }
 <div class="columns">
 <section>
 {% if block.strips is not none %}
-<h3>{{ block.telling }}{% if block.many %} of every client{% endif %}</h3>
+<h3>{{ "Clients at the end: " if block.many else "At the end: " }}{{ block.telling }}</h3>
 {% if block.many %}<p class="soft">Every point is a client; the dashed line and the number are their mean.</p>{% endif %}
 <div class="chart" data-chart="{{ block.strips }}"></div>
 {% endif %}
@@ -249,16 +249,15 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 // A table that does not show all it has says so.
 function hint(box) {
-  const more = box.scrollWidth > box.clientWidth + 1 ? "sideways" : "";
-  const down = box.scrollHeight > box.clientHeight + 1 ? "down" : "";
+  const aside = box.scrollWidth > box.clientWidth + 1, down = box.scrollHeight > box.clientHeight + 1;
   let said = box.nextElementSibling;
   if (!said || !said.classList.contains("hint")) {
     said = document.createElement("p");
     said.className = "soft hint";
     box.after(said);
   }
-  said.hidden = !more && !down;
-  said.textContent = `This table scrolls ${[down, more].filter(Boolean).join(" and ")}: ${box.querySelectorAll("tbody tr").length} rows.`;
+  said.hidden = !aside && !down;
+  said.textContent = down ? `This table scrolls: ${box.querySelectorAll("tbody tr").length} rows.` : "This table scrolls sideways.";
 }
 const hints = () => document.querySelectorAll(".scroll").forEach(hint);
 hints();
