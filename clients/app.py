@@ -30,7 +30,7 @@ from fedgraph.messages import (
 )
 from fedgraph.support.errors import ExperimentError, FedgraphError
 from fedgraph.support.plugins import add_plugin_paths, load_object
-from fedgraph.support.telling import tell, tell_warnings
+from fedgraph.support.status import report_status, report_warnings
 from fedgraph.support.threads import pinned_threads
 from fedgraph.support.untrusted import in_short
 
@@ -84,7 +84,7 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
     answer : callable
         Returns the content of the reply.
     """
-    tell_warnings()
+    report_warnings()
     node, began = Node.of(context), time.perf_counter()
     try:
         _find_plugins(context)
@@ -92,7 +92,7 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
         count_message(node)
         content = answer(node)
         _add_proof(message, content, node)
-        tell(f"{', '.join(node.done) or _kind(message)} ({time.perf_counter() - began:.1f} s)")
+        report_status(f"{', '.join(node.done) or _kind(message)} ({time.perf_counter() - began:.1f} s)")
     except FedgraphError as error:
         log.error("refused: %s", in_short(str(error), _LONGEST_LOGGED))
         text = in_short(str(error) if node.tells_all else error.without_values)

@@ -23,7 +23,7 @@ from fedgraph.strategies.engine.phase_runs import execute_phases
 from fedgraph.strategies.engine.round_runs import execute_rounds
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.telling import tell, tell_warnings
+from fedgraph.support.status import report_status, report_warnings
 from fedgraph.support.threads import pinned_threads
 
 log = logging.getLogger("fedgraph")
@@ -38,11 +38,11 @@ def main(grid: Grid, context: Context) -> None:
     handlers = logging.getLogger("flwr").handlers[:]
     for handler in handlers:
         log.addHandler(handler)
-    tell_warnings()
+    report_warnings()
     try:
         folder = serve(grid, context.run_config, number=context.run_id)
         leave_report([Run(folder)])
-        tell(f"run {context.run_id} ended: {folder.path}")
+        report_status(f"run {context.run_id} ended: {folder.path}")
         for line in as_text(folder.summary()).splitlines() if handlers else ():
             log.info(line)
     finally:
@@ -59,7 +59,7 @@ def serve(
     """
     experiment, data_dir = from_run_config(run_config)
     if number is not None:
-        tell(f"run {number} started: {experiment.experiment.name}, {experiment.method.name}")
+        report_status(f"run {number} started: {experiment.experiment.name}, {experiment.method.name}")
     with pinned_threads(experiment.train.threads):
         return execute(grid, experiment, data_dir, listeners)
 

@@ -26,7 +26,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.messages import to_record
 from fedgraph.messages.queries import UNDECIDED, OwnEmbeddings, WantedEmbeddings, common_classes, restored
 from fedgraph.strategies.engine.app_clients import ADVICE
-from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
+from fedgraph.strategies.engine.app_queries import ask_clients, connected_nodes, with_config
 from fedgraph.strategies.engine.strategy import PhasedStrategy
 from fedgraph.support.errors import DataError, IdentityError, RunError, quoted, similar
 

@@ -29,7 +29,7 @@ from fedgraph.graph import FeatureGraph
 from fedgraph.messages import to_record
 from fedgraph.messages.queries import ask_for_personal_models, personal_model
 from fedgraph.runs import RunFolder
-from fedgraph.strategies.engine.asking import ask_clients, connected_nodes
+from fedgraph.strategies.engine.app_queries import ask_clients, connected_nodes
 from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
 from fedgraph.strategies.engine.strategy import PhasedStrategy
 from fedgraph.support.errors import RunError

@@ -8,10 +8,10 @@ import pytest
 import tomli_w
 
 from fedgraph.commands.deployment.credentials import make_test_credentials
-from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.local_flower import flower_environment, free_port
 from fedgraph.runs.folder import RunFolder
+from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nodes")]
 

@@ -12,7 +12,6 @@ import pytest
 import tomli_w
 
 from fedgraph.commands.deployment.credentials import make_test_credentials
-from fedgraph.commands.deployment.on_this_machine import Running
 from fedgraph.federation.grids.local_flower import (
     connection_file,
     flower_environment,
@@ -21,6 +20,7 @@ from fedgraph.federation.grids.local_flower import (
     start,
     write_app,
 )
+from fedgraph.simulations.benchmarks.real_nodes import Running
 
 _LACKING = re.compile(r"git.*|(.*-)?(c\+\+|g\+\+|gcc|clang(\+\+)?)(-.*)?|cc")
 NO_COMPILER = "there is no C++ compiler"

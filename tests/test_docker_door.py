@@ -13,11 +13,11 @@ from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.commands.deployment.server_command import register_nodes
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.local_flower import connection_file, flower_environment, free_port, program
 from fedgraph.runs.folder import RunFolder
+from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 from fedgraph.support.errors import RunError
 
 HOP_BY_HOP = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs.folder import RunFolder
+from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nodes")]
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs.folder import RunFolder
+from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 
 
 def run_on_real_nodes(tables, tmp_path, nodes):

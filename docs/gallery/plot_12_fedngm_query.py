@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 
 import fedgraph
 from fedgraph.data.tables import asia_network
-from fedgraph.graphical.asking import posterior
+from fedgraph.graphical.inference import posterior
 
 keys = {"data.rows": 1500, "fedngm.recovery.method": "ges"}
 run = fedgraph.run("fedngm/asia.toml", set=keys, progress=False)

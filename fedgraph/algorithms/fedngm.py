@@ -32,7 +32,7 @@ from fedgraph.data.schema import Agreement, Schema, agree, check_used, disagreei
 from fedgraph.data.tables import BayesianNetwork, ClientTableSource, client_table_source, schema_settings
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical import SharedStatistics
-from fedgraph.graphical.asking import draw
+from fedgraph.graphical.inference import draw
 from fedgraph.graphical.learning import (
     average,
     distil,

@@ -17,7 +17,7 @@ from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import Agreement, WhyNone
 from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
 from fedgraph.graphical import GraphicalModel
-from fedgraph.graphical.asking import draw
+from fedgraph.graphical.inference import draw
 from fedgraph.graphical.learning import SERVER, dependencies, derivatives, write_dependencies
 from fedgraph.graphical.network import Network
 from fedgraph.support.errors import quoted, similar

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from fedgraph.data.encoding import ScalingSettings
 from fedgraph.graphical import StatisticsSettings
-from fedgraph.graphical.asking import SamplingSettings
+from fedgraph.graphical.inference import SamplingSettings
 from fedgraph.graphical.learning import DistillationSettings, MergeSettings
 from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings

@@ -35,8 +35,8 @@ from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
 from fedgraph.commands.worth import worth
 from fedgraph.support.errors import ExperimentError, closest_first
+from fedgraph.support.listing_cache import cached_listing
 from fedgraph.support.plugins import other_checkouts
-from fedgraph.support.remembered import remembered
 from fedgraph.support.terminal import messages_for_people
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def methods(
     """List the built-in methods, or say of one what it needs and where it is published."""
     console = Console(highlight=False)
     # Methods for graphs first, then the baselines.
-    listed = sorted(remembered("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS)
+    listed = sorted(cached_listing("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS)
     if name is not None:
         with messages_for_people():
             _tell_method(console, name, {row[0]: row[1:] for row in listed})
@@ -201,7 +201,7 @@ def keys(
     """
     console = Console(soft_wrap=True, highlight=False)
     with messages_for_people():
-        known = [_Explained(*each) for each in remembered("keys", _explained)]
+        known = [_Explained(*each) for each in cached_listing("keys", _explained)]
         wanted = [each for each in known if table in (None, each.name)] or _headed(table or "", known)
         if not wanted and table is not None:
             wanted = [_Explained(table, *_explained_own(table))] if ":" in table else _of_key(table, known)

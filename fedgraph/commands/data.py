@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from fedgraph.support.catalogue import CatalogueEntry, data_folder, downloads, find
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.remembered import remembered
+from fedgraph.support.listing_cache import cached_listing
 from fedgraph.support.terminal import messages_for_people
 
 _ENTRIES = TypeAdapter(tuple[CatalogueEntry, ...])
@@ -27,7 +27,7 @@ def data(
     """List the data sets and which are here, or show one."""
     console = Console()
     folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
-    known = remembered("data", _known)
+    known = cached_listing("data", _known)
     entries = {entry.name: entry for entry in _ENTRIES.validate_python(known["entries"])}
     with messages_for_people():
         if name is not None and download is not None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedgraph.support.telling import warnings_on
+from fedgraph.support.status import warnings_on
 from fedgraph.support.terminal import ended_by_hand, messages_for_people
 
 

@@ -199,7 +199,7 @@ def _ipa(run: Start) -> Block:
 
 def _fedngm(run: Start) -> Block:
     from fedgraph.data.tables import asia_network
-    from fedgraph.graphical.asking import posterior
+    from fedgraph.graphical.inference import posterior
     from fedgraph.runs import Comparison
     from fedgraph.runs.reports.page import Block, Shown, feature_graph_chart
 

@@ -24,7 +24,7 @@ from fedgraph.data.columns import Floats, Table, table_of, with_embeddings
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, dicts_of, read_values, values_of
 from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
 from fedgraph.graph import FeatureGraph
-from fedgraph.graphical.asking import SamplingSettings
+from fedgraph.graphical.inference import SamplingSettings
 from fedgraph.graphical.learning import EVERYBODY, NGMFit, fit_ngm, fit_ngr, r_squared
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network import NGMSettings, NGRSettings

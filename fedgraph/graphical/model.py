@@ -20,11 +20,11 @@ from fedgraph.data.columns import Floats, Table
 from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_table, dicts_of, values_of
 from fedgraph.data.schema import Feature, Schema, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
-from fedgraph.graphical.asking.answers import Categories, Numbers, answers, of_all_categories
-from fedgraph.graphical.asking.conditional import DRAWS, Conditional, conditional
-from fedgraph.graphical.asking.inference import InferenceSettings, infer
-from fedgraph.graphical.asking.kept_rows import KeptRows
-from fedgraph.graphical.asking.sampling import SamplingSettings, draw
+from fedgraph.graphical.inference.answers import Categories, Numbers, answers, of_all_categories
+from fedgraph.graphical.inference.conditional import DRAWS, Conditional, conditional
+from fedgraph.graphical.inference.kept_rows import KeptRows
+from fedgraph.graphical.inference.prediction import InferenceSettings, infer
+from fedgraph.graphical.inference.sampling import SamplingSettings, draw
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.stitched import StitchedNetwork
@@ -133,7 +133,7 @@ class GraphicalModel:
             Feature to predict.
         plug_in : InferenceSettings, optional
             Replace unknown features by single values instead, found with these settings
-            (:func:`fedgraph.graphical.asking.inference.infer`). That is faster, and wrong where features nearly
+            (:func:`fedgraph.graphical.inference.prediction.infer`). That is faster, and wrong where features nearly
             determine each other: what is unlikely by itself is then taken for impossible.
         draws, seed : int
             Number and seed of the draws of the unknown features of each row.
@@ -200,7 +200,7 @@ class GraphicalModel:
     ) -> dict[str, Numbers | Categories]:
         """Compute the distribution of each target given all that is known except the targets.
 
-        See :func:`fedgraph.graphical.asking.conditional.conditional`.
+        See :func:`fedgraph.graphical.inference.conditional.conditional`.
 
         Parameters
         ----------
@@ -240,7 +240,7 @@ class GraphicalModel:
     def sample(
         self, count: int, given: Rows | None = None, seed: int = 0, settings: SamplingSettings | None = None
     ) -> Table:
-        """Draw rows from the model; see :func:`fedgraph.graphical.asking.sampling.draw`.
+        """Draw rows from the model; see :func:`fedgraph.graphical.inference.sampling.draw`.
 
         Parameters
         ----------

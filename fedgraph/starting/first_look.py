@@ -50,9 +50,9 @@ def look_at(
     nodes : int
         Number of nodes among which clients are divided.
     run_config : mapping
-        What the ServerApp of a run is told, but for its experiment.
+        Run config of the ServerApp, without the experiment.
     node_config : mapping
-        What every node is told.
+        Options of every node.
 
     Raises
     ------
@@ -94,11 +94,11 @@ def _open(
     )
     output = experiment.output.model_copy(update={"dir": str(scratch), "track": (), "resume": None})
     trial = RunFolder.create(replace(experiment, output=output), scratch, folder.plugins, {})
-    told = {
+    run_config = {
         **run_config,
         "experiment": str(trial.path / "experiment.toml"),
         "set": shlex.quote(f"output.resume={trial.path}"),
     }
-    grid = _OpeningGrid.of_partitions(client_app, nodes, told, **config)
+    grid = _OpeningGrid.of_partitions(client_app, nodes, run_config, **config)
     with suppress(_Begun):
-        serve(grid, told, ())
+        serve(grid, run_config, ())

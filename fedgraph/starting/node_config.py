@@ -1,4 +1,4 @@
-"""What the nodes of a simulation are told beside the experiment, as a node config tells a real one."""
+"""Options of the nodes of a simulation, which real nodes read from their node config."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
 SITES = "sites"
-"""Key of what nodes are told under which each site has a node config of its own."""
+"""Key under which the options hold a node config for each site."""
 
 _NAMES_IN_FILES = ("series", "panel")
 """Data sets whose files name their clients."""
 
 
-def told_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str | Path] | None) -> dict[str, Any]:
-    """Return what nodes are told: keys of the node config, and the models that clients have already."""
+def options_of_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str | Path] | None) -> dict[str, Any]:
+    """Return the options of all nodes: keys of the node config, and the models that clients have already."""
     if not models:
         return dict(given or {})
     entries = [f"{name}={_absolute(str(model))}" for name, model in models.items()]
     return {**(given or {}), "models": ",".join(f'"{entry}"' if "," in entry else entry for entry in entries)}
 
 
-def told_sites(
+def options_of_sites(
     sites: Mapping[str, str | Path],
     given: Mapping[str, Any] | None,
     models: Mapping[str, str | Path] | None,
     data: Settings,
 ) -> dict[str, Any]:
-    """Return what nodes are told where each is a site with a file of its own, as in a deployment.
+    """Return the options of nodes that are sites, each with a file of its own, as in a deployment.
 
     Parameters
     ----------

@@ -23,13 +23,13 @@ from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.starting.first_look import look_at
 from fedgraph.starting.given import in_words
-from fedgraph.starting.node_config import SITES, told_nodes, told_sites
+from fedgraph.starting.node_config import SITES, options_of_nodes, options_of_sites
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
 from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
 from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
 from fedgraph.support.settings import parse
-from fedgraph.support.telling import TOLD, Told, show, warnings_on
+from fedgraph.support.status import STATUS_FILE, StatusFile, show, warnings_on
 
 GRIDS = ("local", "flower")
 
@@ -106,8 +106,8 @@ def run(
     """
     if method is not None and strategy is not None:
         raise ExperimentError("give a method or a strategy, not both")
-    told = _Told(node_config, models, sites)
-    folders = _new_folders(experiment, set, [strategy or method], client, grid, out, told)
+    node_options = _NodeOptions(node_config, models, sites)
+    folders = _new_folders(experiment, set, [strategy or method], client, grid, out, node_options)
     return _run_all(folders, grid, nodes, data_dir, progress)[0]
 
 
@@ -150,9 +150,9 @@ def run_methods(
     --------
     >>> fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics  # doctest: +SKIP
     """
-    told = _Told(node_config, models, sites)
+    node_options = _NodeOptions(node_config, models, sites)
     methods = [methods] if isinstance(methods, str) else methods
-    folders = _new_folders(experiment, set, methods, None, grid, out, told)
+    folders = _new_folders(experiment, set, methods, None, grid, out, node_options)
     return Comparison(_run_all(folders, grid, nodes, data_dir, progress))
 
 
@@ -190,8 +190,8 @@ def resume(
     return _run_all([folder], grid, nodes, data_dir, progress, new=False)[0]
 
 
-class _Told(NamedTuple):
-    """What nodes are told beside the experiment, as it was given."""
+class _NodeOptions(NamedTuple):
+    """What nodes get in addition to the experiment, as the caller gave it."""
 
     node_config: Mapping[str, Any] | None
     models: Mapping[str, str | Path] | None
@@ -200,10 +200,10 @@ class _Told(NamedTuple):
     def of(self, sites: Mapping[str, Any], experiment: Experiment, grid: str) -> dict[str, Any]:
         """Return it for the nodes of a run, with ``sites`` as paths."""
         if not sites:
-            return told_nodes(self.node_config, self.models)
+            return options_of_nodes(self.node_config, self.models)
         if grid != "local":
             raise ExperimentError(f"sites are rehearsed in this process, and not on the grid '{grid}': leave one out")
-        return told_sites(sites, self.node_config, self.models, experiment.data)
+        return options_of_sites(sites, self.node_config, self.models, experiment.data)
 
 
 def check_grid(grid: str) -> None:
@@ -219,11 +219,11 @@ def _new_folders(
     client: type | str | None,
     grid: str,
     out: str | Path | None,
-    told: _Told,
+    node_options: _NodeOptions,
 ) -> list[RunFolder]:
     """Make a run folder for each method, once all experiments are known to be usable."""
     check_grid(grid)
-    experiment, keys, sites, classes = in_words(experiment, overrides, told.sites or {}, out)
+    experiment, keys, sites, classes = in_words(experiment, overrides, node_options.sites or {}, out)
     if classes:
         forget_classes()
     plugins = plugin_folders(experiment)
@@ -243,7 +243,7 @@ def _new_folders(
                     f"{path} is defined in this process alone, where nodes of `flwr run` cannot find it: move it to a "
                     'module, or use the grid "local"'
                 )
-    node_config = told.of(sites, experiments[0], grid)
+    node_config = node_options.of(sites, experiments[0], grid)
     return [RunFolder.create(each, Path(each.output.dir), plugins, node_config) for each in experiments]
 
 
@@ -287,9 +287,9 @@ def _run_all(
 def _look_at_all(folders: Sequence[RunFolder], nodes: int, data_dir: str | Path | None) -> None:
     """Raise what would end one of several runs before any of them begins; then none of their folders is left."""
     place = str(Path(data_dir).resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", "")
-    told = {"full_errors": "1", "any_files": "1", **({"data_dir": place} if place else {})}
+    node = {"full_errors": "1", "any_files": "1", **({"data_dir": place} if place else {})}
     try:
-        look_at(folders, nodes, {"data-dir": place}, {**told, **folders[0].node_config})
+        look_at(folders, nodes, {"data-dir": place}, {**node, **folders[0].node_config})
     except FedgraphError:
         for folder in folders:
             folder.remove_unless_begun()
@@ -343,22 +343,22 @@ def run_one(
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)
     except FedgraphError as error:
-        raise RunError(f"{error}\n{_told_where(folder, advice)}") from error
+        raise RunError(f"{error}\n{_place_and_advice(folder, advice)}") from error
     except Exception as error:
         # Of a user's own code, whose traceback is what helps.
-        error.add_note(_told_where(folder, advice))
+        error.add_note(_place_and_advice(folder, advice))
         raise
     return folder.summary()
 
 
-def _told_where(folder: RunFolder, advice: str | None) -> str:
+def _place_and_advice(folder: RunFolder, advice: str | None) -> str:
     """Say where a run that failed is, and how it goes on."""
     how = "" if folder.is_finished else f"; {advice or _how_to_go_on(folder)}"
     return f"Run folder: {folder.path}{how}"
 
 
 def _how_to_go_on(folder: RunFolder) -> str:
-    """Say how a run that failed goes on; what its nodes were told stays as it was."""
+    """Say how to resume a run that failed; the options of its nodes stay as they were."""
     code, command = _named_code(folder)
     go_on = f"go on with {command or '--resume'}"
     if folder.checkpoint.exists():
@@ -366,17 +366,17 @@ def _how_to_go_on(folder: RunFolder) -> str:
             f"{go_on}, from its last checkpoint: [experiment] rounds, on-missing, min-clients, timeout and "
             "[output] may change in its experiment.toml; for another method, data, model or training start a new run"
         )
-    told = folder.node_config
+    node_options = folder.node_config
     files = "".join(f", or {path}," for path in code)
-    if not told:
+    if not node_options:
         return f"once its experiment.toml{files} is mended, {go_on}"
-    files += ", or what is wrong with a file of --model," if "models" in told else ""
+    files += ", or what is wrong with a file of --model," if "models" in node_options else ""
     given = " and ".join(
         option
         for option, there in (
-            ("--site", SITES in told),
-            ("--model", "models" in told),
-            ("--node-config", told.keys() - {"models", SITES}),
+            ("--site", SITES in node_options),
+            ("--model", "models" in node_options),
+            ("--node-config", node_options.keys() - {"models", SITES}),
         )
         if there
     )
@@ -416,20 +416,20 @@ def _run_or_go_on(
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
     if run_config["data-dir"]:
         places["FEDGRAPH_DATA"] = run_config["data-dir"]
-    told = folder.node_config
+    node_options = folder.node_config
     if grid == "flower":
         log = folder.path / "logs" / "flower.log"
         log.parent.mkdir(exist_ok=True)
-        if told:
-            places["FEDGRAPH_NODE_CONFIG"] = json.dumps(told)
-        places[TOLD] = str(folder.path / "logs" / "nodes.jsonl")
+        if node_options:
+            places["FEDGRAPH_NODE_CONFIG"] = json.dumps(node_options)
+        places[STATUS_FILE] = str(folder.path / "logs" / "nodes.jsonl")
         with display:
             run_on_flower(run_config, nodes, log, places, on_wait=_follower(folder, display, console))
         if not folder.is_finished:
             raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
     else:
         with warnings_on(console):
-            _run_in_process(run_config, nodes, places, told, display, listeners)
+            _run_in_process(run_config, nodes, places, node_options, display, listeners)
 
 
 def _total(experiment: Experiment) -> int | None:
@@ -446,7 +446,7 @@ def _run_in_process(
     run_config: dict[str, str],
     nodes: int,
     places: Mapping[str, str],
-    told: Mapping[str, Any],
+    node_options: Mapping[str, Any],
     display: LiveDisplay,
     listeners: Sequence[Callback],
 ) -> None:
@@ -458,12 +458,12 @@ def _run_in_process(
         "FEDGRAPH_ANY_FILES": "any_files",
     }
     of_places = {keys[name]: value for name, value in places.items()}
-    if SITES in told:
-        common = {key: value for key, value in told.items() if key != SITES}
+    if SITES in node_options:
+        common = {key: value for key, value in node_options.items() if key != SITES}
         common |= {key.replace("_", "-"): value for key, value in of_places.items()}
-        local = LocalGrid(client_app, [{**common, **own} for own in told[SITES].values()], run_config)
+        local = LocalGrid(client_app, [{**common, **own} for own in node_options[SITES].values()], run_config)
     else:
-        local = LocalGrid.of_partitions(client_app, nodes, run_config, **{**told, **of_places})
+        local = LocalGrid.of_partitions(client_app, nodes, run_config, **{**node_options, **of_places})
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with display:
         serve(local, run_config, [display, *listeners])
@@ -471,7 +471,7 @@ def _run_in_process(
 
 def _follower(folder: RunFolder, display: LiveDisplay, console: Console) -> Callable[[], None]:
     """Return a function that shows what other processes have written to the run folder since the last call."""
-    shown, told = 0, Told(folder.path / "logs" / "nodes.jsonl")
+    shown, status = 0, StatusFile(folder.path / "logs" / "nodes.jsonl")
 
     def follow() -> None:
         nonlocal shown
@@ -481,7 +481,7 @@ def _follower(folder: RunFolder, display: LiveDisplay, console: Console) -> Call
         for line in complete[shown:]:
             display.on_line(json.loads(line))
         shown = len(complete)
-        for amiss in (line for line in told.new() if line.level >= logging.WARNING):
+        for amiss in (line for line in status.new_lines() if line.level >= logging.WARNING):
             with (folder.path / "logs" / "flower.log").open("a") as log:
                 log.write(f"{amiss.text}\n")
             # Errors end the run, with the same words.

@@ -136,7 +136,7 @@ def _run(
     _refuse_old(server_app, client_app)
     grid = SimulationGrid(client_app, node_configs, run_config, raise_errors=on_error == "raise")
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
-    with _kept_return(server_app) as returned, _told_in_full(on_error):
+    with _kept_return(server_app) as returned, _errors_in_full(on_error):
         server_app(grid, context)
     return Simulation(
         returned[-1] if returned else None, context, list(grid.contexts.values()), grid.failures, grid.answered
@@ -144,7 +144,7 @@ def _run(
 
 
 @contextmanager
-def _told_in_full(on_error: str) -> Iterator[None]:
+def _errors_in_full(on_error: str) -> Iterator[None]:
     """Have nodes hide nothing of an error: they are all in this process."""
     before = os.environ.get(FULL_ERRORS)
     os.environ[FULL_ERRORS] = "raise" if on_error == "raise" else "1"

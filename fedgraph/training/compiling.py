@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from fedgraph.support.telling import ONCE
+from fedgraph.support.status import ONCE
 
 log = logging.getLogger("fedgraph")
 

@@ -15,10 +15,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment import load_experiment
 from fedgraph.runs import RunFolder
 from fedgraph.simulations.benchmarks.measure import JsonFile, median, number, print_report, write_raw
+from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 from fedgraph.starting.running import run_one
 from fedgraph.support.errors import RunError
 

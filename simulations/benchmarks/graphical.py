@@ -16,7 +16,7 @@ from torch import Tensor
 from fedgraph.data.columns import read_table
 from fedgraph.data.encoding import Encoding, Scaling, read_values
 from fedgraph.data.schema import Feature, Schema, SchemaSettings, infer_schema
-from fedgraph.graphical.asking import SamplingSettings, draw
+from fedgraph.graphical.inference import SamplingSettings, draw
 from fedgraph.graphical.learning import NGMFit, fit_ngm
 from fedgraph.graphical.network import NGMSettings
 from fedgraph.graphical.network import kernel as network_kernel

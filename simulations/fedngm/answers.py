@@ -18,7 +18,16 @@ from torch import Tensor
 
 from fedgraph.data.encoding import Encoding, Scaling
 from fedgraph.data.tables import BayesianNetwork, Variable
-from fedgraph.graphical.asking import FEW, KeptRows, SamplingSettings, conditional, draw, infer, posterior, relevant_to
+from fedgraph.graphical.inference import (
+    FEW,
+    KeptRows,
+    SamplingSettings,
+    conditional,
+    draw,
+    infer,
+    posterior,
+    relevant_to,
+)
 from fedgraph.graphical.learning import fit_ngm
 from fedgraph.graphical.network import Network, NGMSettings
 from fedgraph.reproduce import NumberTable, StudyContext, StudyPage

@@ -24,8 +24,8 @@ from fedgraph.messages import from_record
 from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
 from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, averaged, last_words, request
+from fedgraph.strategies.engine.app_queries import connected_nodes
 from fedgraph.strategies.engine.app_state import AppState, graph_of, graph_state
-from fedgraph.strategies.engine.asking import connected_nodes
 from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import ReplyError, RunError, quoted, similar
 from fedgraph.support.files import load_state, save_state

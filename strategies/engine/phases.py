@@ -43,7 +43,7 @@ from fedgraph.messages import Request
 from fedgraph.runs import RunFolder
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import json_digest, load_state, save_state
-from fedgraph.support.telling import tell
+from fedgraph.support.status import report_status
 
 log = logging.getLogger("fedgraph")
 
@@ -184,7 +184,7 @@ class PhasesRun:
         log.info("%d %ss on %d nodes; data: %s", len(self.present.names), word, self.nodes, self.data)
         self._check_present({})
         here = len(self.present.names)
-        tell(f"exchange {self.traffic.exchanges}: answers for {here} clients from {self.nodes} nodes")
+        report_status(f"exchange {self.traffic.exchanges}: answers for {here} clients from {self.nodes} nodes")
         return answers
 
     def _identified(self, grid: Grid, step: Identify) -> Federation:

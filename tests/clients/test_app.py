@@ -28,7 +28,7 @@ from fedgraph.messages import (
 )
 from fedgraph.support.errors import FedgraphError, IdentityError
 from fedgraph.support.plugins import load_object
-from fedgraph.support.telling import TOLD, Told
+from fedgraph.support.status import STATUS_FILE, StatusFile
 
 COHORT_CLIENT = "fedgraph.clients.engine.base:CohortClient"
 IPA_CLIENT = "fedgraph.clients.ipa:IPAClient"
@@ -275,9 +275,9 @@ THE_SERVER_DID = re.compile(r"round \d of \d: |exchange \d: |run folder")
 def told(tmp_path, monkeypatch):
     """``told()``: the lines that processes told the screen; afterwards this process tells nobody."""
     log = logging.getLogger("fedgraph")
-    monkeypatch.setenv(TOLD, str(tmp_path / "told"))
+    monkeypatch.setenv(STATUS_FILE, str(tmp_path / "told"))
     monkeypatch.setattr(log, "handlers", log.handlers.copy())
-    return lambda: [line.text for line in Told(tmp_path / "told").new()]
+    return lambda: [line.text for line in StatusFile(tmp_path / "told").new_lines()]
 
 
 @pytest.mark.parametrize("name", [*OWN_ANSWERS, "joint-forecast"])

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedgraph.commands import cli
 from fedgraph.data.encoding import Encoding, Scaling
-from fedgraph.graphical.asking import SamplingSettings, draw, posterior
+from fedgraph.graphical.inference import SamplingSettings, draw, posterior
 from fedgraph.graphical.learning import fit_ngm
 from fedgraph.graphical.network import NGMSettings
 from fedgraph.simulations.fedngm.answers import insurance_like

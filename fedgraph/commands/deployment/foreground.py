@@ -98,11 +98,11 @@ def _run_once(
     from fedgraph.federation.grids import die_with_parent, program
 
     with ExitStack() as stack:
-        told = {} if screen is None else stack.enter_context(screen.told())
+        further = {} if screen is None else stack.enter_context(screen.status_file())
         pipe = None if screen is None else subprocess.PIPE
         started = subprocess.Popen(
             [program(command[0]), *command[1:]],
-            env={**environment, **told},
+            env={**environment, **further},
             stdout=pipe,
             stderr=pipe,
             # Else a signal to all programs of this terminal would reach it twice, and the second ends it at once.

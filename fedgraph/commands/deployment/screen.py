@@ -16,7 +16,7 @@ from typing import IO
 from rich.console import Console
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.telling import TOLD, Line, Told, printable, show
+from fedgraph.support.status import STATUS_FILE, Line, StatusFile, printable, show
 
 _INFORMS = re.compile(r"(?:\d{4}-\S+ )?(?:INFO|DEBUG)\b")
 """Beginning of the lines that Flower and its web server write for those who look for a fault in them."""
@@ -45,8 +45,8 @@ class Screen:
     reactions : mapping of str to callable
         Lines to show in place of those of Flower's in which a regular expression is found. Flower's words change: what
         depends on them must not be needed.
-    on_told : callable, optional
-        Called before a line that a process of the run has told is shown.
+    on_line : callable, optional
+        Called before a line that a process of the run is shown.
 
     Raises
     ------
@@ -60,12 +60,12 @@ class Screen:
         log: Path,
         verbose: bool,
         reactions: Mapping[str, Reaction],
-        on_told: Callable[[], None] = lambda: None,
+        on_line: Callable[[], None] = lambda: None,
     ) -> None:
         self.log, self.ending = log, False
         self._console, self._verbose = console, verbose
         self._reactions = {re.compile(pattern): reaction for pattern, reaction in reactions.items()}
-        self._on_told = on_told
+        self._on_line = on_line
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             self._file = RotatingFileHandler(log, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
@@ -78,14 +78,14 @@ class Screen:
         self._show(Line(text))
 
     @contextmanager
-    def told(self) -> Iterator[dict[str, str]]:
+    def status_file(self) -> Iterator[dict[str, str]]:
         """Show what processes tell in this block that have the environment variables that it yields."""
-        with tempfile.TemporaryDirectory(prefix="fedgraph-told-") as folder:
-            told, over = Told(Path(folder) / "told.jsonl"), threading.Event()
-            watching = threading.Thread(target=self._watch, args=(told, over), daemon=True)
+        with tempfile.TemporaryDirectory(prefix="fedgraph-status-") as folder:
+            status, over = StatusFile(Path(folder) / "status.jsonl"), threading.Event()
+            watching = threading.Thread(target=self._watch, args=(status, over), daemon=True)
             watching.start()
             try:
-                yield {TOLD: str(told.path), "PYTHONUNBUFFERED": "1"}
+                yield {STATUS_FILE: str(status.path), "PYTHONUNBUFFERED": "1"}
             finally:
                 over.set()
                 watching.join()
@@ -128,12 +128,12 @@ class Screen:
                 return True
         return False
 
-    def _watch(self, told: Told, over: threading.Event) -> None:
+    def _watch(self, status: StatusFile, over: threading.Event) -> None:
         ended = False
         while not ended:
             ended = over.wait(_POLL_SECONDS)
-            for line in told.new():
-                self._on_told()
+            for line in status.new_lines():
+                self._on_line()
                 self._show(line)
 
     def _show(self, line: Line) -> None:

@@ -14,7 +14,6 @@ from fedgraph.fusion.owner_models.base import BatchedModel
 from fedgraph.fusion.owner_models.exported import load_exported
 from fedgraph.fusion.owner_models.onnx_file import load_onnx
 from fedgraph.fusion.owner_models.scikit import ScikitModel
-from fedgraph.fusion.owner_models.scripted import load_scripted
 from fedgraph.fusion.owner_models.skops_file import load_skops
 from fedgraph.models import TaskSpec, last_linear, with_input_of
 from fedgraph.support.errors import ExperimentError
@@ -87,22 +86,20 @@ def _layer(module: nn.Module, task: TaskSpec, named: str | None, where: str) -> 
 
 
 _DOTTED = re.compile(r"[\w.]+:[\w.]+")
-_SCRIPTED = (".pt", ".pth", ".ts", ".torchscript")
-_PICKLED = (".pkl", ".pickle", ".joblib")
+_PICKLED = (".pkl", ".pickle", ".joblib", ".pt", ".pth")
 _KNOWN = (
-    "a torch.export program (.pt2), a TorchScript program (.pt or .ts), an ONNX model (.onnx), a fitted scikit-learn "
-    "pipeline (.skops) or package.module:factory@weights.safetensors"
+    "a torch.export program (.pt2), an ONNX model (.onnx), a fitted scikit-learn pipeline (.skops) or "
+    "package.module:factory@weights.safetensors"
 )
 
 
 def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
     """Load the frozen classifier given by ``text``, for inputs ``[samples, *task.input_shape]``.
 
-    text : path of a ``torch.export`` program (``.pt2``), a TorchScript program (``.pt``, ``.pth``, ``.ts``,
-           ``.torchscript``), an ONNX model (``.onnx``) or a fitted scikit-learn pipeline (``.skops``); or
-           ``package.module:factory@weights.safetensors``, where ``factory()`` returns a ``torch.nn.Module``; without
-           ``@`` it has its weights already. Nothing is ever unpickled. The embedding is the input of the last linear
-           layer, or of the one whose name follows a ``#`` at the end.
+    text : path of a ``torch.export`` program (``.pt2``), an ONNX model (``.onnx``) or a fitted scikit-learn pipeline
+           (``.skops``); or ``package.module:factory@weights.safetensors``, where ``factory()`` returns a
+           ``torch.nn.Module``; without ``@`` it has its weights already. Nothing is ever unpickled. The embedding is
+           the input of the last linear layer, or of the one whose name follows a ``#`` at the end.
 
     It is evaluated on the CPU, in float32 and in evaluation mode.
 
@@ -118,8 +115,6 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
     path = Path(place).expanduser()
     if path.suffix == ".pt2":
         return load_exported(path, task, embedding_layer)
-    if path.suffix in _SCRIPTED:
-        return load_scripted(path, task, embedding_layer)
     if path.suffix == ".onnx":
         return load_onnx(path, task, embedding_layer)
     if path.suffix == ".skops":
@@ -127,6 +122,7 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
     if path.suffix in _PICKLED:
         raise ExperimentError(
             f"local model '{text}' is a pickle, which can run code when it is read: save a fitted scikit-learn "
-            "pipeline by skops.io.dump(pipeline, path), and a network by torch.export.save"
+            "pipeline by skops.io.dump(pipeline, path), and a network, a TorchScript program too, by torch.export.save "
+            "(.pt2), or its weights by safetensors for package.module:factory@weights.safetensors"
         )
     raise ExperimentError(f"local model '{text}' is of no known kind: {_KNOWN}")

@@ -12,7 +12,7 @@ import torch
 
 from fedgraph.data.columns import Floats
 from fedgraph.data.schema import Schema
-from fedgraph.graphical.asking.sampling import SamplingSettings, draw
+from fedgraph.graphical.inference.sampling import SamplingSettings, draw
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.scores.sample_quality import sample_quality
 from fedgraph.graphical.scores.target_scores import as_predictions, score_targets

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from fedgraph.support.files import locked
-from fedgraph.support.telling import ONCE
+from fedgraph.support.status import ONCE
 
 log = logging.getLogger("fedgraph")
 

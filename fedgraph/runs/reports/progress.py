@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedgraph.runs.attendance import in_words
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.reports.words import shown_number
-from fedgraph.support.telling import tell
+from fedgraph.support.status import report_status
 
 log = logging.getLogger("fedgraph")
 
@@ -51,7 +51,9 @@ class LogProgress(Callback):
         )  # fmt: skip
         clients = len(training.names)
         replied = clients - len(training.absent)
-        tell(f"round {training.round} of {self._num_rounds}: {replied} of {clients} clients ({training.seconds:.1f} s)")
+        report_status(
+            f"round {training.round} of {self._num_rounds}: {replied} of {clients} clients ({training.seconds:.1f} s)"
+        )
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Log means over clients."""

@@ -13,10 +13,10 @@ from faulting.processes import PROGRAMS, Moments, family, hit, named
 from faulting.scenario import Fault
 from faulting.stage import Attempt, Stage
 from faulting.system import preloaded, set_clock
-from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine, Running
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.local_flower import superlink_answers
 from fedgraph.runs import RunFolder
+from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine, Running
 
 _LONGEST = 420.0
 _PATIENCE = 60.0

@@ -8,7 +8,7 @@ from fedgraph.data.encoding.rows import values_of
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.encoding.values import as_table
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.graphical.asking.inference import InferenceSettings
+from fedgraph.graphical.inference.prediction import InferenceSettings
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.learning.ngr import fit_ngr
 from fedgraph.graphical.model import GraphicalModel

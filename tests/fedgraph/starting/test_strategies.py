@@ -3,8 +3,8 @@
 import pytest
 
 import fedgraph
-from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.federation.grids import run_app_on_flower
+from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 
 CLIENT = """
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict

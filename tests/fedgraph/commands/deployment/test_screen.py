@@ -14,7 +14,7 @@ from fedgraph.commands.deployment.node_command import node_screen
 from fedgraph.commands.deployment.screen import Screen
 from fedgraph.commands.deployment.server_command import Names, server_screen
 from fedgraph.support.errors import RunError
-from fedgraph.support.telling import TOLD
+from fedgraph.support.status import STATUS_FILE
 
 START = ["\x1b[92mINFO \x1b[0m:      Starting Flower SuperNode", "INFO:     Started server process [28870]"]
 READY = "\x1b[92mINFO \x1b[0m:      SuperNode ID: 2112001317784745073"
@@ -25,7 +25,7 @@ AMISS = ["\x1b[91mERROR \x1b[0m:     no such key", "Traceback (most recent call 
 
 @pytest.fixture
 def seen(tmp_path, monkeypatch):
-    """``seen(make, lines)``: what the screen shows of a program that writes lines; tuples are told by a process."""
+    """``seen(make, lines)``: what the screen shows of lines of a program; tuples are status lines of a process."""
 
     monkeypatch.setattr("fedgraph.federation.grids.program", lambda name: name)
 
@@ -33,13 +33,13 @@ def seen(tmp_path, monkeypatch):
         shown = io.StringIO()
         screen = make(Console(file=shown, width=200), tmp_path / "logs" / "flower.log")
         steps = [
-            f"import os, sys, time; told = open(os.environ['{TOLD}'], 'a')",
+            f"import os, sys, time; status = open(os.environ['{STATUS_FILE}'], 'a')",
             *(f"print({line!r})" for line in out),
         ]
         for line in lines:
             if isinstance(line, tuple):
                 text = json.dumps({"text": line[0], "level": line[1], "once": ""}) + "\n"
-                steps += ["time.sleep(0.7)", f"told.write({text!r}); told.flush()", "time.sleep(0.7)"]
+                steps += ["time.sleep(0.7)", f"status.write({text!r}); status.flush()", "time.sleep(0.7)"]
             else:
                 steps.append(f"print({line!r}, file=sys.stderr)")
         program = [sys.executable, "-c", "\n".join(steps)]

@@ -3,7 +3,7 @@
 import pytest
 
 from fedgraph.data.tables import asia_network, read_bif
-from fedgraph.graphical.asking import posterior
+from fedgraph.graphical.inference import posterior
 
 
 def test_its_marginals_are_the_published_ones():

@@ -358,16 +358,13 @@ def identity_then_linear():
     return nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(6, 3))
 
 
-@pytest.mark.parametrize("kind", ["pt2", "ts", "factory"])
+@pytest.mark.parametrize("kind", ["pt2", "factory"])
 def test_a_program_that_puts_out_the_sample_is_refused(make, tmp_path, kind):
     program, some = identity_then_linear().eval(), torch.zeros(5, 2, 3)
     text = f"{__name__}:identity_then_linear"
     if kind == "pt2":
         text, batch = str(tmp_path / "own.pt2"), torch.export.Dim("batch", min=1, max=4096)
         torch.export.save(torch.export.export(program, (some,), dynamic_shapes=({0: batch},)), text)
-    elif kind == "ts":
-        text = str(tmp_path / "own.ts")
-        torch.jit.trace(program, some).save(text)
     with pytest.raises(ExperimentError, match="owner c: .*must not leave.*bring a model with a hidden layer"):
         make(given={"c": text}).embed()
 

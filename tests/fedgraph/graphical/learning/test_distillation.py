@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgraph.graphical.asking.sampling import draw
+from fedgraph.graphical.inference.sampling import draw
 from fedgraph.graphical.learning.distillation import (
     DistillationSettings,
     apportion,

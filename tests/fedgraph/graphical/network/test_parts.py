@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgraph.graphical.asking.inference import Scale
+from fedgraph.graphical.inference.prediction import Scale
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.parts import colour_classes, parts_of
 from fedgraph.graphical.network.settings import NGMSettings

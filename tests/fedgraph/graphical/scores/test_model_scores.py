@@ -5,7 +5,7 @@ import torch
 from fedgraph.data.encoding.encoding import Encoding
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.graphical.asking.inference import InferenceSettings
+from fedgraph.graphical.inference.prediction import InferenceSettings
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network.settings import NGMSettings

@@ -1,7 +1,7 @@
 """The distribution of some features given any others: a mixture over the possible values of the unknown features.
 
 Where all neighbours of the targets are known, it is the network's prediction. Elsewhere rows are drawn given what is
-known (:mod:`fedgraph.graphical.asking.particles`).
+known (:mod:`fedgraph.graphical.inference.particles`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.asking.full_conditionals import FullConditionals, SharedNoise
-from fedgraph.graphical.asking.inference import ROWS, check_units
-from fedgraph.graphical.asking.joint_rows import SamplingSettings
-from fedgraph.graphical.asking.kept_rows import KeptRows
-from fedgraph.graphical.asking.particles import NOWHERE, cloud, distinct_rows
-from fedgraph.graphical.asking.relevance import Relevant, relevant_to
+from fedgraph.graphical.inference.full_conditionals import FullConditionals, SharedNoise
+from fedgraph.graphical.inference.joint_rows import SamplingSettings
+from fedgraph.graphical.inference.kept_rows import KeptRows
+from fedgraph.graphical.inference.particles import NOWHERE, cloud, distinct_rows
+from fedgraph.graphical.inference.prediction import ROWS, check_units
+from fedgraph.graphical.inference.relevance import Relevant, relevant_to
 from fedgraph.graphical.network.network import AT_ONCE, Network
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator

@@ -121,8 +121,8 @@ class FederationOnThisMachine:
 
     def submit(self, run: RunFolder) -> Running:
         """Submit the experiment of a run folder, or continue it."""
-        told = shlex.quote(f"output.resume={run.path}")
-        settings = f'experiment="{run.path / "experiment.toml"}" set="{told}"'
+        resume = shlex.quote(f"output.resume={run.path}")
+        settings = f'experiment="{run.path / "experiment.toml"}" set="{resume}"'
         return self.submit_app(self.folder / "app", settings)
 
     def submit_app(self, app: Path, run_config: str) -> Running:
@@ -142,7 +142,8 @@ class FederationOnThisMachine:
 
     def _start(self, command: list[str], home: Path) -> Running:
         environment = flower_environment(home, **self._environment)
-        if command[0] != "flwr":
+        # A supervised SuperLink would end, as its own programs refuse an expired certificate at once.
+        if command[0] != "flwr" and self._days > 0:
             command = ["fedgraph", "supervise", *command]
         running = Running(start([program(command[0]), *command[1:]], environment, self.log, cwd=self.folder))
         self._stack.callback(running.end)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from fedgraph.graphical.asking.full_conditionals import FullConditionals, SharedNoise
-from fedgraph.graphical.asking.kept_rows import KeptRows
-from fedgraph.graphical.asking.particles import Cloud, systematic
-from fedgraph.graphical.asking.relevance import relevant_to
-from fedgraph.graphical.asking.sampling import SamplingSettings
+from fedgraph.graphical.inference.full_conditionals import FullConditionals, SharedNoise
+from fedgraph.graphical.inference.kept_rows import KeptRows
+from fedgraph.graphical.inference.particles import Cloud, systematic
+from fedgraph.graphical.inference.relevance import relevant_to
+from fedgraph.graphical.inference.sampling import SamplingSettings
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.parts import colour_classes
 from fedgraph.graphical.network.settings import NGMSettings

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from fedgraph.support import remembered as module
-from fedgraph.support.remembered import remembered
+from fedgraph.support import listing_cache as module
+from fedgraph.support.listing_cache import cached_listing
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def computed(monkeypatch, tmp_path):
     times = []
 
     def call():
-        return remembered("toy", lambda: times.append(1) or [["sfl", len(times)]]), len(times)
+        return cached_listing("toy", lambda: times.append(1) or [["sfl", len(times)]]), len(times)
 
     return call
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise, OwnNoise, SomeNoise, random_values
+from fedgraph.graphical.inference.full_conditionals import FullConditionals, Noise, OwnNoise, SomeNoise, random_values
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.parts import Part
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding
-from fedgraph.graphical.asking.conditional import Conditional
+from fedgraph.graphical.inference.conditional import Conditional
 
 
 @dataclass(frozen=True)

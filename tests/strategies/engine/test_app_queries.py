@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedgraph.federation.grids import LocalGrid
-from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
+from fedgraph.strategies.engine.app_queries import ask_clients, connected_nodes, with_config
 from fedgraph.support.errors import ReplyError, RunError
 
 
@@ -27,7 +27,7 @@ def told(message, context):
 
 
 def test_nodes_are_waited_for(monkeypatch):
-    monkeypatch.setattr("fedgraph.strategies.engine.asking._POLL_SECONDS", 0.0)
+    monkeypatch.setattr("fedgraph.strategies.engine.app_queries._POLL_SECONDS", 0.0)
     assert connected_nodes(Slow(told, [{}, {}]), 2, timeout=10) == [1000, 1001]
     with pytest.raises(RunError, match="1 nodes are connected, fewer than min_available_nodes = 2"):
         connected_nodes(Slow(told, [{}, {}]), 2, timeout=-1)

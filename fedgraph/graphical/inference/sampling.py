@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.asking.full_conditionals import OwnNoise
-from fedgraph.graphical.asking.joint_rows import SamplingSettings, in_chunks, joint_rows
-from fedgraph.graphical.asking.kept_rows import KeptRows
-from fedgraph.graphical.asking.particles import NOWHERE, cloud, distinct_rows
-from fedgraph.graphical.asking.released_sampling import released_draw
-from fedgraph.graphical.asking.relevance import relevant_to
+from fedgraph.graphical.inference.full_conditionals import OwnNoise
+from fedgraph.graphical.inference.joint_rows import SamplingSettings, in_chunks, joint_rows
+from fedgraph.graphical.inference.kept_rows import KeptRows
+from fedgraph.graphical.inference.particles import NOWHERE, cloud, distinct_rows
+from fedgraph.graphical.inference.released_sampling import released_draw
+from fedgraph.graphical.inference.relevance import relevant_to
 from fedgraph.graphical.network.network import AT_ONCE, Network
 from fedgraph.support.errors import DataError
 

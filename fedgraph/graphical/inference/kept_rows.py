@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.asking.full_conditionals import FullConditionals
-from fedgraph.graphical.asking.joint_rows import SamplingSettings, pilot
+from fedgraph.graphical.inference.full_conditionals import FullConditionals
+from fedgraph.graphical.inference.joint_rows import SamplingSettings, pilot
 from fedgraph.graphical.network.network import Network
 
 

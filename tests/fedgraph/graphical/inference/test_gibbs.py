@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.graphical.asking.full_conditionals import FARTHEST
-from fedgraph.graphical.asking.gibbs import chains
+from fedgraph.graphical.inference.full_conditionals import FARTHEST
+from fedgraph.graphical.inference.gibbs import chains
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 

@@ -1,8 +1,8 @@
-"""What the processes of a run tell the program that has the screen: what they did, in short lines, and their warnings.
+"""Status lines and warnings from the processes of a run to the program that owns the terminal.
 
 ServerApp, ClientApp and the workers of Ray are processes that Flower starts. A program that starts Flower names a file
-in the environment variable ``FEDGRAPH_TOLD``, to which they add lines, and shows these lines as they come. Without it
-nothing is written, and warnings go where those of Python go.
+in the environment variable ``FEDGRAPH_STATUS_FILE``, to which they append lines, and shows these lines as they come.
+Without it nothing is written, and warnings are those of Python's logging.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-TOLD = "FEDGRAPH_TOLD"
+STATUS_FILE = "FEDGRAPH_STATUS_FILE"
 """Environment variable with the path of the file."""
 
 ONCE = {"once": "compiler"}
@@ -28,16 +28,16 @@ _log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class Line:
-    """A line that a process has told.
+    """A status line of a process.
 
     Attributes
     ----------
     text : str
-        What happened.
+        What was done, or a warning.
     level : int
-        As in :mod:`logging`: ``INFO`` for what was done, ``WARNING`` or more for what is amiss.
+        As in :mod:`logging`: ``INFO`` for progress, ``WARNING`` or more for problems.
     once : str
-        Of lines with the same word only the first one is shown; empty: all are.
+        Of several lines with the same word only the first one is shown; empty: all are.
     """
 
     text: str
@@ -50,28 +50,28 @@ class Line:
         return cls(logging.Formatter().format(record), record.levelno, getattr(record, "once", ""))
 
 
-def tell(text: str) -> None:
-    """Tell the program that has the screen, if there is one, what was done."""
-    if os.environ.get(TOLD):
+def report_status(text: str) -> None:
+    """Append a line to the status file, if there is one."""
+    if os.environ.get(STATUS_FILE):
         try:
             _add(Line(text))
         except OSError as error:
-            _log.warning("cannot tell the screen '%s': %s", text, error)
+            _log.warning("cannot write '%s' to the status file: %s", text, error)
 
 
-def tell_warnings() -> None:
-    """Tell the program that has the screen, if there is one, every warning and error of this process from now on."""
-    if os.environ.get(TOLD) and not any(isinstance(handler, _Telling) for handler in _log.handlers):
-        _log.addHandler(_Telling(logging.WARNING))
+def report_warnings() -> None:
+    """Append every warning and error of this process to the status file from now on, if there is one."""
+    if os.environ.get(STATUS_FILE) and not any(isinstance(handler, _Reporting) for handler in _log.handlers):
+        _log.addHandler(_Reporting(logging.WARNING))
 
 
-class Told:
-    """Reads what processes tell, as they do.
+class StatusFile:
+    """Reads status lines while processes append them.
 
     Parameters
     ----------
     path : Path
-        The file that ``FEDGRAPH_TOLD`` names.
+        The file that ``FEDGRAPH_STATUS_FILE`` names.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,8 +79,8 @@ class Told:
         self._read = 0
         self._shown: set[str] = set()
 
-    def new(self) -> Iterator[Line]:
-        """Yield the lines that were told since the last call."""
+    def new_lines(self) -> Iterator[Line]:
+        """Yield the lines that were appended since the last call."""
         if not self.path.exists():
             return
         with self.path.open("rb") as stream:
@@ -89,10 +89,10 @@ class Told:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
-                told = Line(**json.loads(line))
-                if told.once not in self._shown:
-                    yield told
-                self._shown |= {told.once} - {""}
+                fresh = Line(**json.loads(line))
+                if fresh.once not in self._shown:
+                    yield fresh
+                self._shown |= {fresh.once} - {""}
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def warnings_on(console: Console) -> Iterator[None]:
 
 
 def show(line: Line, console: Console) -> None:
-    """Print a line that was told: a warning in yellow, an error in red."""
+    """Print a status line: a warning in yellow, an error in red."""
     style = "red" if line.level >= logging.ERROR else "yellow" if line.level >= logging.WARNING else ""
     console.print(printable(line.text), style=style, markup=False, soft_wrap=True, highlight=False)
 
@@ -119,11 +119,11 @@ def printable(text: str) -> str:
 
 def _add(line: Line) -> None:
     # One write to the end of the file: lines of several processes do not mix.
-    with open(os.environ[TOLD], "ab", buffering=0) as stream:
+    with open(os.environ[STATUS_FILE], "ab", buffering=0) as stream:
         stream.write(json.dumps(asdict(line)).encode() + b"\n")
 
 
-class _Telling(logging.Handler):
+class _Reporting(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             _add(Line.of(record))

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.asking.inference import Scale
+from fedgraph.graphical.inference.prediction import Scale
 from fedgraph.graphical.network.heads import sample_one_hot
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.parts import Part, parts_of

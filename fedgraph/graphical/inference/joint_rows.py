@@ -16,8 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.graphical.asking.gibbs import chains
-from fedgraph.graphical.asking.inference import ROWS
+from fedgraph.graphical.inference.gibbs import chains
+from fedgraph.graphical.inference.prediction import ROWS
 from fedgraph.graphical.network.network import Network
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
@@ -38,8 +38,9 @@ class SamplingSettings(Settings):
     Attributes
     ----------
     method         : ``gibbs``: rows start with independent features, and every sweep draws each feature anew given all
-        others. ``released``: the procedure of the authors' program, :mod:`fedgraph.graphical.asking.released_sampling`,
-        for comparison: it draws uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
+        others. ``released``: the procedure of the authors' program,
+        :mod:`fedgraph.graphical.inference.released_sampling`, for comparison: it draws
+        uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
     sweeps         : of ``gibbs``. More are needed where features nearly determine each other.
     centred        : shift all predictions a little, so that samples have the means of the training rows. Without
         that a small common error of predictions becomes a large one of samples, where features depend strongly on

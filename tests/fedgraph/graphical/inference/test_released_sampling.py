@@ -2,8 +2,8 @@ import networkx
 import pytest
 import torch
 
-from fedgraph.graphical.asking.inference import InferenceSettings, infer
-from fedgraph.graphical.asking.released_sampling import breadth_first_orders, released_draw
+from fedgraph.graphical.inference.prediction import InferenceSettings, infer
+from fedgraph.graphical.inference.released_sampling import breadth_first_orders, released_draw
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 

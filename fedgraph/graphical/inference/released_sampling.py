@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.asking.inference import InferenceSettings, infer
+from fedgraph.graphical.inference.prediction import InferenceSettings, infer
 from fedgraph.graphical.network.heads import normalised, sample_one_hot
 from fedgraph.graphical.network.network import Network
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedgraph.data.encoding.rows import values_of
-from fedgraph.graphical.asking.conditional import DRAWS, conditional
-from fedgraph.graphical.asking.elimination import posterior
-from fedgraph.graphical.asking.inference import InferenceSettings
-from fedgraph.graphical.asking.sampling import SamplingSettings
+from fedgraph.graphical.inference.conditional import DRAWS, conditional
+from fedgraph.graphical.inference.elimination import posterior
+from fedgraph.graphical.inference.prediction import InferenceSettings
+from fedgraph.graphical.inference.sampling import SamplingSettings
 from fedgraph.support.errors import DataError
 
 ASIA = [

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise
-from fedgraph.graphical.asking.gibbs import Gibbs
-from fedgraph.graphical.asking.joint_rows import OVERRELAXATION
-from fedgraph.graphical.asking.kept_rows import KeptRows
-from fedgraph.graphical.asking.relevance import Relevant
+from fedgraph.graphical.inference.full_conditionals import FullConditionals, Noise
+from fedgraph.graphical.inference.gibbs import Gibbs
+from fedgraph.graphical.inference.joint_rows import OVERRELAXATION
+from fedgraph.graphical.inference.kept_rows import KeptRows
+from fedgraph.graphical.inference.relevance import Relevant
 from fedgraph.graphical.network.parts import colour_classes
 
 LAST_SWEEPS = 5

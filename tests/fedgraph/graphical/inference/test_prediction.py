@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgraph.graphical.asking.inference import InferenceSettings, infer
+from fedgraph.graphical.inference.prediction import InferenceSettings, infer
 from fedgraph.support.errors import DataError
 
 
@@ -62,7 +62,7 @@ def test_rows_and_clients_are_inferred_apart(gaussian, monkeypatch):
     gaps = torch.rand(40, 5, generator=torch.Generator().manual_seed(1)) < 0.4
     other = parameters * 1.1
     both = infer(network, torch.cat([parameters, other]), rows.masked_fill(gaps, torch.nan).expand(2, -1, -1))
-    monkeypatch.setattr("fedgraph.graphical.asking.inference.ROWS", 7)
+    monkeypatch.setattr("fedgraph.graphical.inference.prediction.ROWS", 7)
     alone = infer(network, other, rows.masked_fill(gaps, torch.nan)[None, 20:])
     assert torch.allclose(both[1, 20:], alone[0], atol=2e-3)
     assert not both.isnan().any()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgraph.graphical.asking.sampling import SamplingSettings, draw
+from fedgraph.graphical.inference.sampling import SamplingSettings, draw
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings

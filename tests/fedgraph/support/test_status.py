@@ -5,30 +5,39 @@ import logging
 import pytest
 from rich.console import Console
 
-from fedgraph.support.telling import ONCE, TOLD, Line, Told, show, tell, tell_warnings, warnings_on
+from fedgraph.support.status import (
+    ONCE,
+    STATUS_FILE,
+    Line,
+    StatusFile,
+    report_status,
+    report_warnings,
+    show,
+    warnings_on,
+)
 
 log = logging.getLogger("fedgraph")
 
 
 @pytest.fixture
 def told(tmp_path, monkeypatch):
-    monkeypatch.setenv(TOLD, str(tmp_path / "told.jsonl"))
+    monkeypatch.setenv(STATUS_FILE, str(tmp_path / "told.jsonl"))
     before = log.handlers[:]
-    tell_warnings()
-    tell_warnings()
-    yield Told(tmp_path / "told.jsonl")
+    report_warnings()
+    report_warnings()
+    yield StatusFile(tmp_path / "told.jsonl")
     log.handlers[:] = before
 
 
 def texts(told):
-    return [line.text for line in told.new()]
+    return [line.text for line in told.new_lines()]
 
 
 def test_what_is_told_is_read_once_with_warnings_and_tracebacks(told):
     assert texts(told) == []
-    tell("trained round 2 on 210 rows")
+    report_status("trained round 2 on 210 rows")
     log.warning("a client is %s", "late")
-    first, second = told.new()
+    first, second = told.new_lines()
     assert first == Line("trained round 2 on 210 rows", logging.INFO)
     assert second == Line("a client is late", logging.WARNING)
     assert texts(told) == []
@@ -36,7 +45,7 @@ def test_what_is_told_is_read_once_with_warnings_and_tracebacks(told):
         raise ValueError("no such row")
     except ValueError:
         log.exception("not answered")
-    (error,) = told.new()
+    (error,) = told.new_lines()
     assert error.level == logging.ERROR
     assert error.text.startswith("not answered\nTraceback")
     assert error.text.endswith("ValueError: no such row")
@@ -60,19 +69,19 @@ def test_of_warnings_for_want_of_a_compiler_one_is_shown(told):
 
 
 def test_nothing_is_written_where_nobody_asks(tmp_path, monkeypatch):
-    monkeypatch.delenv(TOLD, raising=False)
+    monkeypatch.delenv(STATUS_FILE, raising=False)
     before = log.handlers[:]
-    tell("done")
-    tell_warnings()
+    report_status("done")
+    report_warnings()
     assert log.handlers == before
 
 
 def test_a_file_that_cannot_be_written_ends_nothing_and_warnings_go_to_the_standard_error(told, monkeypatch, capsys):
-    monkeypatch.setenv(TOLD, "/nowhere/told.jsonl")
-    tell("done")
+    monkeypatch.setenv(STATUS_FILE, "/nowhere/told.jsonl")
+    report_status("done")
     log.error("refused")
     said = capsys.readouterr().err
-    assert "cannot tell the screen 'done'" in said
+    assert "cannot write 'done' to the status file" in said
     assert "refused" in said
 
 

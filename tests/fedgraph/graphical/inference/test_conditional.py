@@ -2,7 +2,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from fedgraph.graphical.asking.conditional import conditional
+from fedgraph.graphical.inference.conditional import conditional
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.support.errors import DataError

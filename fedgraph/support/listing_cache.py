@@ -15,7 +15,7 @@ FOLDER = Path.home() / ".cache" / "fedgraph" / "listings"
 _PACKAGES = ("fedgraph", "fedgraph.strategies", "fedgraph.clients")
 
 
-def remembered(name: str, compute: Callable[[], Any]) -> Any:
+def cached_listing(name: str, compute: Callable[[], Any]) -> Any:
     """Return what ``compute`` returns, from a file if it has been called before by the same program.
 
     A listing of all methods or keys needs every module, and with them PyTorch and Flower: seconds for a page of text.
