@@ -36,8 +36,8 @@ def figure_as_html(figure: Figure) -> str:
     """Return a figure as an image in HTML."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=2 * _PIXELS)
-    width = round(figure.get_figwidth() * _PIXELS)
-    return f'<img width="{width}" src="data:image/png;base64,{b64encode(content.getvalue()).decode()}">'
+    width, image = round(figure.get_figwidth() * _PIXELS), b64encode(content.getvalue()).decode()
+    return f'<img width="{width}" style="max-width: 100%" src="data:image/png;base64,{image}">'
 
 
 def table_as_html(title: str, text: str, heads: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
