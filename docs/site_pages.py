@@ -23,7 +23,7 @@ from urllib.parse import unquote, urldefrag
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-from fedgraph.commands.keys import describe, inner_tables, meanings, setting_tables
+from fedgraph.commands.keys import fields, inner_tables, meanings, setting_tables
 from fedgraph.experiment import built_ins
 from fedgraph.support.settings import Settings
 
@@ -34,6 +34,7 @@ FOUR_PAPERS = ("sfl", "f3", "ipa", "fedngm")
 _STANDS_FOR = re.compile(r"This page is \[[^\]]*\]\(([^)]+)\)\.")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_QUOTED = re.compile(r'("[^"]*")')
 _KEYS = re.compile(r"<!-- keys ([\w.-]+) -->")
 _BASELINES = "<!-- baselines -->"
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -108,17 +109,12 @@ def keys_table(name: str) -> str:
     heading, kind = setting_tables()[name]
     said = meanings(kind)
     inner = inner_tables(kind)
-    lines = [f"| key of `{heading}`, type = default | meaning |", "|---|---|"]
-    for line in describe(kind, name)[: len(kind.model_fields)]:
-        key, _, told = line.partition(": ")
-        typed = "a table" if key in inner else f"`{_alternatives(told)}`"
-        lines.append(f"| `{key}`<br>{typed.replace('|', chr(92) + '|')} | {_cell(said.get(key, ''))} |")
+    lines = [f"| key of `{heading}` | meaning |", "|---|---|"]
+    for key, default, told in fields(kind, name):
+        assigned = f"{key} = {default}" if default else key
+        typed = "a table" if key in inner else _QUOTED.sub(r"`\1`", told)
+        lines.append(f"| `{assigned}`<br>{typed} | {_cell(said.get(key, ''))} |")
     return "\n".join(lines)
-
-
-def _alternatives(typed: str) -> str:
-    """Write a choice as its values: ``'none' | 'complete'``."""
-    return re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace(", ", " | "), typed)
 
 
 def baselines_table() -> str:
@@ -156,10 +152,10 @@ def _settings(app: Sphinx, what: str, name: str, item: Any, options: Any, lines:
     head = re.split(r"\n\s*:(?:ivar|vartype|attribute)|\n\s*\.\. attribute::", text)[0].splitlines()
     said = meanings(item)
     lines[:] = [line for line in head if not line.startswith(".. attribute::")]
-    fields = zip(item.keys(), describe(item), strict=False)
-    for key, told in fields:
-        typed = told.partition(": ")[2]
-        lines += ["", f"``{key}`` : ``{_alternatives(typed)}``", f"    {_plain(said.get(key, '')) or '..'}"]
+    for key, default, typed in fields(item):
+        assigned = f"{key} = {default}" if default else key
+        told = _QUOTED.sub(r"``\1``", typed)
+        lines += ["", f"``{assigned}`` : {told}", f"    {_plain(said.get(key, '')) or '..'}"]
     lines.append("")
 
 

@@ -6,7 +6,6 @@ Where clients have places, a graph follows from their distances: a Gaussian kern
 """
 
 import matplotlib.pyplot as plt
-import networkx as nx
 import torch
 
 from fedgraph.graph import ClientGraph
@@ -26,12 +25,8 @@ graphs = {
 figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
 at = {name: (float(place[1]), float(place[0])) for name, place in zip(names, places, strict=True)}
 for axis, (title, graph) in zip(axes, graphs.items(), strict=True):
-    drawn = graph.to_networkx().to_undirected()
-    widths = [3 * weight for _, _, weight in drawn.edges.data("weight")]
-    nx.draw_networkx(drawn, at, ax=axis, width=widths, node_size=120, edge_color="0.6", with_labels=False)
-    nx.draw_networkx_labels(drawn, {name: (x, y + 0.35) for name, (x, y) in at.items()}, ax=axis, font_size=9)
+    graph.draw(axis, places=at)
     axis.set(title=title)
-    axis.axis("off")
 plt.show()
 
 # %%

@@ -7,7 +7,6 @@ of the features, and a model that answers questions about any of them.
 """
 
 import matplotlib.pyplot as plt
-import networkx as nx
 
 import fedgraph
 from fedgraph.data.tables import asia_network
@@ -17,16 +16,10 @@ keys = {"data.rows": 1500, "fedngm.recovery.method": "ges"}
 run = fedgraph.run("fedngm/asia.toml", set=keys, progress=False)
 model, truth = run.graphical_model, asia_network()
 
-figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-true = nx.Graph(truth.moral_graph.edges)
-at = nx.kamada_kawai_layout(true)
-for axis, edges, title in zip(axes, (true.edges, model.graph.edges), ("true", "consensus"), strict=True):
-    found = nx.Graph()
-    found.add_nodes_from(true)
-    found.add_edges_from(edges)
-    nx.draw_networkx(found, at, ax=axis, node_color="lightsteelblue", node_size=900, font_size=9)
-    axis.set(title=f"{title}: {found.number_of_edges()} dependencies")
-    axis.axis("off")
+figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
+for axis, graph, title in zip(axes, (truth.moral_graph, model.graph), ("true", "consensus"), strict=True):
+    graph.draw(axis)
+    axis.set(title=f"{title}: {len(graph.edges)} dependencies")
 plt.show()
 
 # %%

@@ -1,8 +1,9 @@
 """
-Read finished runs, and write a report
-======================================
+Runs in a notebook
+==================
 
-Every run leaves a folder. Runs are read from it again, compared, and shown on a page that needs no other file.
+Every run leaves a folder. In a notebook, a run, a comparison, a graph and a model show themselves, and ``plot`` draws
+them; a page that needs no other file is a call away. (Below, this example can be downloaded as a notebook.)
 """
 
 import matplotlib.pyplot as plt
@@ -15,23 +16,47 @@ second = fedgraph.run("sfl/digits.toml", set={"experiment.rounds": 4, "sfl.alpha
 sorted(path.name for path in first.path.iterdir())
 
 # %%
-# ``load_run`` takes the folder, ``compare`` several:
+# While a run goes on, a line below the cell says how far it is; ``progress=False`` leaves it out, as here. Afterwards,
+# ``load_run`` takes the folder, and the last line of a cell shows the run:
 
 again = fedgraph.load_run(first.path)
+again
+
+# %%
+# ``plot`` draws the client graph, each client coloured by its result, beside the learning curves. It returns a figure
+# of Matplotlib: ``savefig`` writes it.
+
+again.plot()
+
+# %%
+# Several runs side by side, as a table and as a picture:
+
 comparison = fedgraph.compare([again, second.path])
-comparison.metrics.round(3)
+comparison
+
+# %%
+comparison.plot()
+
+# %%
+# The client graph by itself, coloured by how well each client's classes are told apart. It converts to the graphs of
+# NetworkX and PyTorch Geometric, and to a data frame of its edges.
+
+again.graph.plot(again.clients["test/f1"].to_dict(), "f1")
+
+# %%
+again.graph.to_pandas().head()
 
 # %%
 # Models are state dicts. How far are those of the clients from each other?
 
-models = torch.stack([torch.cat([value.flatten() for value in model.values()]) for model in again.models.values()])
+models = [torch.cat([value.flatten() for value in model.values()]) for model in again.models.values()]
 figure, axis = plt.subplots(figsize=(5, 4), layout="constrained")
-picture = axis.imshow(torch.cdist(models, models), cmap="viridis")
+picture = axis.imshow(torch.cdist(torch.stack(models), torch.stack(models)), cmap="viridis")
 figure.colorbar(picture, ax=axis, label="distance of parameters")
 axis.set(xlabel="client", ylabel="client")
 plt.show()
 
 # %%
-# The same as a page, with curves, clients and graphs:
+# All of it as a page, with curves, clients and graphs:
 
 fedgraph.report(comparison).name

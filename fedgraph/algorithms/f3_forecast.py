@@ -128,8 +128,10 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
             by = "the server's network"
         over = {suffix: _OVER[graph] for suffix, graph in self._graphs().items()}
         told = (
-            f"{len(names)} clients, each forecast by {by}, {over.pop('')}; what ends with -local is by the client's "
-            "own encoder alone" + "".join(f", with {suffix} {words}" for suffix, words in over.items()) + shared
+            f"{len(names)} clients, each forecast by {by}, {over.pop('')}; own model (-local): by the client's "
+            "own encoder alone"
+            + "".join(f"; {suffix[1:].replace('-', ' ')}: {words}" for suffix, words in over.items())
+            + shared
         )
         fitted = FittedForecasts(main.network, self.settings, sent.names)
         files = {"fusion.safetensors": fitted.write, **_learned(main.network, sent.names)}

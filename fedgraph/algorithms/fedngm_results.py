@@ -103,8 +103,9 @@ def outcome_of(
     if found.graphs:
         files["learned-graph.npz"] = partial(write_graph, client_similarity(found.graphs))
     measured = (
-        f"{len(found.scores)} clients, each target predicted from all other features by the global model; what ends "
-        "with -local and -personal is predicted by the client's own model, before and after it was given the global one"
+        f"{len(found.scores)} clients, each target predicted from all other features by the global model; own model "
+        "(-local): by the client's, before it is given the global one; personal model (-personal): by what it makes "
+        "of that"
     )
     return Outcome(
         tuple(found.scores), measured, metrics_of(list(found.scores.values()), targets), parameters[0], settings.rounds,

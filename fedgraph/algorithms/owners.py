@@ -97,8 +97,8 @@ def told(run: PhaseRun, epoch: FusionEpoch) -> None:
 def outcome_of(joined: JoinedSamples, metrics: Mapping[str, Tensor], **further: Any) -> Outcome:
     """Return the outcome of a run over owners; ``further`` are fields of :class:`Outcome`."""
     measured = (
-        f"{len(joined.owners)} owners, one prediction per sample from all of them together; what ends with -local is "
-        "measured of the owners' own models"
+        f"{len(joined.owners)} owners, one prediction per sample from all of them together; own model (-local): "
+        "each owner's alone"
     )
     return Outcome(joined.owners, measured, metrics, task=joined.task, **further)
 

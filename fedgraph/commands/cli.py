@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import platform
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 from rich.console import Console
@@ -32,7 +34,7 @@ from fedgraph.commands.simulate import simulate
 from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
 from fedgraph.commands.worth import worth
-from fedgraph.support.errors import ExperimentError, similar
+from fedgraph.support.errors import ExperimentError, closest_first
 from fedgraph.support.listing_cache import cached_listing
 from fedgraph.support.plugins import other_checkouts
 from fedgraph.support.terminal import messages_for_people
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 _OURS = ("sfl", "f3", "ipa", "fedngm")
 
+_SHORT_HELP: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
+
 _INSTEAD = {
     "resume": "run --resume RUN",
     "train": "run",
@@ -49,6 +53,7 @@ _INSTEAD = {
     "init": "new",
     "plot": "report",
     "experiments": "run --help",
+    "help": "--help",
 }
 """What does the work of commands that people may expect."""
 
@@ -87,7 +92,8 @@ class _Grouped(TyperGroup):
         """Return the command of a name; where there is none, say which one does that."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             instead = _INSTEAD.get(args[0])
-            told = f": `fedgraph {instead}` does that" if instead else similar(args[:1], list(self.commands))
+            close = get_close_matches(args[0], self.commands, n=1)
+            told = f": `fedgraph {instead}` does that" if instead else f"; did you mean '{close[0]}'?" if close else ""
             ctx.fail(f"there is no command '{args[0]}'{told}")
         return super().resolve_command(ctx, args)
 
@@ -101,7 +107,12 @@ class _Grouped(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Grouped, no_args_is_help=True, rich_markup_mode=None, help=_HELP, pretty_exceptions_show_locals=False
+    cls=_Grouped,
+    context_settings=_SHORT_HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help=_HELP,
+    pretty_exceptions_show_locals=False,
 )
 
 
@@ -128,28 +139,46 @@ def _main(
         )  # fmt: skip
 
 
-def methods() -> None:
-    """List the built-in methods and what they need."""
-    table, papers = Table(), dict[str, list[str]]()
-    table.add_column("method", no_wrap=True)
-    for column in ("what it is", "needs"):
-        table.add_column(column, overflow="fold")
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One of them, to be told all about it.")] = None,
+) -> None:
+    """List the built-in methods, or say of one what it needs and where it is published."""
+    console = Console(highlight=False)
     # Methods for graphs first, then the baselines.
-    methods = sorted(cached_listing("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS)
-    for name, title, needs, paper in methods:
-        table.add_row(name, escape(title), escape(needs))
-        papers.setdefault(paper, []).append(name)
-    console = Console()
+    listed = sorted(cached_listing("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS)
+    if name is not None:
+        with messages_for_people():
+            _tell_method(console, name, {row[0]: row[1:] for row in listed})
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True, min_width=max(len(each) for each, *_ in listed))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for each, title, *_ in listed:
+        table.add_row(each, escape(title))
     console.print(table)
-    # Outside the table, where no address is broken.
-    for paper, names in papers.items():
-        if paper:
-            console.print(f"{', '.join(names)}: {paper}", soft_wrap=True, highlight=False)
     console.print(
-        "Any strategy of flwr.serverapp.strategy, and your own, by dotted path: "
-        '[experiment] strategy = "package.module:Class"',
-        markup=False,
+        "\nOne in full: fedgraph methods sfl. Others run by dotted path, those of flwr.serverapp.strategy too:"
     )
+    console.print('[experiment] strategy = "package.module:Class"', markup=False)
+
+
+def _tell_method(console: Console, name: str, known: dict[str, Any]) -> None:
+    if name not in known:
+        raise ExperimentError(
+            f"'{name}' is not a built-in method; known: {closest_first([name], [*known], len(known))}"
+        )
+    title, needs, paper = known[name]
+    told = {
+        "needs": needs,
+        "paper": paper,
+        "keys": f"fedgraph keys {name}",
+        "begin": f"fedgraph new experiment --method {name}",
+    }
+    console.print(f"{name}: {title}\n", markup=False)
+    for label, text in told.items():
+        if text:
+            # Addresses and commands are not broken.
+            console.print(f"{label:<7}{text}", markup=False, soft_wrap=True)
 
 
 def _described() -> list[tuple[str, ...]]:
@@ -162,7 +191,8 @@ def _described() -> list[tuple[str, ...]]:
 
 def keys(
     table: Annotated[
-        str | None, typer.Argument(help="experiment, data, metr-la, sfl, fedavg, my_module:Mine, ...")
+        str | None,
+        typer.Argument(help="A table or a key: experiment, metr-la, sfl, train.learning-rate, my_module:Mine."),
     ] = None,
 ) -> None:
     """List the keys of experiment files and what they mean.
@@ -171,31 +201,57 @@ def keys(
     """
     console = Console(soft_wrap=True, highlight=False)
     with messages_for_people():
-        known = cached_listing("keys", _explained)
-        wanted = [(heading, lines) for name, heading, lines in known if table in (None, name)] or _headed(table, known)
-        if not wanted and table is not None and ":" in table:
-            wanted = [_explained_own(table)]
-        if not wanted:
-            names = ", ".join(dict.fromkeys(name for name, *_ in known))
-            raise ExperimentError(f"there is no table '{table}'; known: {names}")
-        for heading, lines in wanted:
-            console.print(f"[bold]{escape(heading)}[/bold]")
-            for line in lines:
-                console.print(f"    {line}", markup=False)
+        known = [_Explained(*each) for each in cached_listing("keys", _explained)]
+        wanted = [each for each in known if table in (None, each.name)] or _headed(table or "", known)
+        if not wanted and table is not None:
+            wanted = [_Explained(table, *_explained_own(table))] if ":" in table else _of_key(table, known)
+        for each in wanted:
+            console.print(f"[bold]{escape(each.heading)}[/bold]")
+            for line in each.lines:
+                console.print(f"    {line}".rstrip(), markup=False)
 
 
-def _headed(table: str | None, known: list[tuple[str, str, list[str]]]) -> list[tuple[str, list[str]]]:
+class _Explained(NamedTuple):
+    """A table of an experiment: its short name, its heading, what is said of it, and the meanings of its keys."""
+
+    name: str
+    heading: str
+    lines: list[str]
+    meanings: dict[str, str] = {}  # noqa: RUF012
+
+
+def _headed(table: str, known: list[_Explained]) -> list[_Explained]:
     """Return tables that have another short name, by their heading, such as ``data.table-schema``, or its last part."""
-    wanted = (table or "").strip("[]")
+    wanted = table.strip("[]")
     for ends in (lambda heading: heading, lambda heading: heading.rpartition(".")[2]):
-        found = [(head, lines) for _, head, lines in known if head[:1] == "[" and ends(head.strip("[]")) == wanted]
+        found = [each for each in known if each.heading[:1] == "[" and ends(each.heading.strip("[]")) == wanted]
         if found:
             # Several data sets have the same table.
-            return [each for place, each in enumerate(found) if each not in found[:place]]
+            return [each for place, each in enumerate(found) if each[1:] not in [other[1:] for other in found[:place]]]
     return []
 
 
-def _explained() -> list[tuple[str, str, list[str]]]:
+def _of_key(path: str, known: list[_Explained]) -> list[_Explained]:
+    """Return what is said of one key, ``table.key``. Raises ExperimentError where there is no such table or key."""
+    name, _, key = path.strip("[]").rpartition(".")
+    tables = [each for each in known if each.name == name] or _headed(name, known)
+    if not tables:
+        names = list(dict.fromkeys(each.name for each in known))
+        raise ExperimentError(
+            f"there is no table '{path}'; known: {closest_first([path], names, 12)} `fedgraph keys` lists all"
+        )
+    found = []
+    for each in tables:
+        for line in each.lines[: each.lines.index("")]:
+            if line.split(" ")[0] == key:
+                found.append(_Explained(each.name, each.heading, [line, *wrap(each.meanings.get(key, ""), 100), ""]))
+    if not found:
+        keys = [line.split(" ")[0] for each in tables for line in each.lines[: each.lines.index("")]]
+        raise ExperimentError(f"{tables[0].heading} has no key '{key}'; known: {closest_first([key], keys, len(keys))}")
+    return found
+
+
+def _explained() -> list[tuple[str, str, list[str], dict[str, str]]]:
     from fedgraph.commands.keys import explanations
 
     return explanations()
@@ -225,5 +281,5 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 for _functions in _COMMANDS.values():
     for _name, _function in _functions.items():
         # Those of a program of Flower are its own.
-        _others = {"ignore_unknown_options": True, "allow_extra_args": True} if _function is supervise else None
-        app.command(_name, cls=_Command, context_settings=_others)(_function)
+        _others = {"ignore_unknown_options": True, "allow_extra_args": True} if _function is supervise else {}
+        app.command(_name, cls=_Command, context_settings=_others | _SHORT_HELP)(_function)

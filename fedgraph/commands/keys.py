@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -29,6 +31,9 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
+
+_WIDEST = 44
+"""Where comments begin at most."""
 
 
 def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
@@ -57,14 +62,14 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
     return tables | EXPLAINED | STUDY_EXPLAINED
 
 
-def explanations() -> list[tuple[str, str, list[str]]]:
-    """Return name, heading and explanation of every table, and of what keys of ``[data]`` and ``[model]`` choose from.
+def explanations() -> list[tuple[str, str, list[str], dict[str, str]]]:
+    """Return name, heading, explanation and meanings of keys of every table, and of what keys choose from.
 
     A name such as ``metr-la`` or ``sfl`` may have several headings. Built-in methods without a settings class are told
     with the arguments of their strategy in Flower.
     """
     tables = setting_tables()
-    found = [(name, heading, describe(kind, name)) for name, (heading, kind) in tables.items()]
+    found = [(name, heading, describe(kind, name), meanings(kind)) for name, (heading, kind) in tables.items()]
     choices: dict[tuple[str, str], list[str]] = {}
     for name, (heading, _) in tables.items():
         chosen = re.fullmatch(r'\[(\w+)\] (\w+) = ".*"', heading)
@@ -72,9 +77,9 @@ def explanations() -> list[tuple[str, str, list[str]]]:
             choices.setdefault((chosen[1], chosen[2]), []).append(name)
     for (table, key), names in choices.items():
         told = f"chooses one of these, whose keys `fedgraph keys NAME` lists: {', '.join(names)}"
-        found.append((table, f"[{table}] {key}", [told, ""]))
+        found.append((table, f"[{table}] {key}", [told, ""], {}))
     others = {name: strategy for name, strategy in built_ins().items() if name not in tables}
-    return found + [(name, f"[{name}]", _of_constructor(strategy)) for name, strategy in others.items()]
+    return found + [(name, f"[{name}]", _of_constructor(strategy), {}) for name, strategy in others.items()]
 
 
 def explanation_of(path: str) -> tuple[str, list[str]]:
@@ -98,7 +103,8 @@ def explanation_of(path: str) -> tuple[str, list[str]]:
 def _of_constructor(strategy: type) -> list[str]:
     if not issubclass(strategy, Strategy) or hasattr(strategy, "settings_type"):
         return ["has no keys of its own; [experiment] and [train] are for all methods", ""]
-    keys = [f"{key} = {default!r}" for key, default in constructor_arguments(strategy).items() if not callable(default)]
+    given = {key: value for key, value in constructor_arguments(strategy).items() if not callable(value)}
+    keys = [f"{key}   # not set" if value is None else f"{key} = {inline(value)}" for key, value in given.items()]
     base = next(base for base in strategy.__mro__ if base.__module__.startswith("flwr."))
     return [*keys, "", f"Arguments of {base.__module__.rpartition('.')[0]}.{base.__name__}.", ""]
 
@@ -118,28 +124,44 @@ def describe(kind: type[Settings], name: str = "") -> list[str]:
 
     ``name`` is that of the table, by which its inner tables are referred to.
     """
-    lines, inner = [], inner_tables(kind)
-    for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
-        if key in inner:
-            lines.append(f"{key}: a table, see {name}.{key}")
-            continue
-        needed = field.default is PydanticUndefined and field.default_factory is None
-        default = "needed" if needed else repr(field.get_default(call_default_factory=True))
-        lines.append(f"{key}: {_type(field.annotation)} = {default}")
+    rows = [(f"{key} = {default}" if default else key, told) for key, default, told in fields(kind, name)]
+    width = min(max((len(assigned) for assigned, _ in rows), default=0), _WIDEST)
+    lines = [f"{assigned.ljust(width)}   # {told}" for assigned, told in rows]
     said = [base.__doc__ for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]
-    # As they are written in TOML.
-    fields = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
     for text in said:
         sentences = re.sub(r"Attributes\n-+\n", "", inspect.cleandoc(text or ""))
-        explained = fields.sub(lambda field: field[0].replace("_", "-"), sentences)
-        lines += ["", *explained.splitlines()]
+        lines += ["", *_as_toml(sentences, kind).splitlines()]
     return [*lines, ""]
+
+
+def fields(kind: type[Settings], name: str = "") -> list[tuple[str, str, str]]:
+    """Return each key, its default as TOML (empty where it has none), and in words what it may be."""
+    found, inner = [], inner_tables(kind)
+    for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
+        if key in inner:
+            found.append((key, "", f"a table, see {name}.{key}"))
+            continue
+        typed, needed = _type(field.annotation), field.default is PydanticUndefined and field.default_factory is None
+        default = None if needed else field.get_default(call_default_factory=True)
+        if default is None:
+            found.append((key, "", f"{typed}; {'needed' if needed else 'not set'}"))
+        else:
+            found.append((key, inline(default.as_table() if isinstance(default, Settings) else default), typed))
+    return found
+
+
+def _as_toml(text: str, kind: type[Settings]) -> str:
+    """Return an explanation with keys and values as TOML has them."""
+    names = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
+    values = {"None": "unset", "True": "true", "False": "false"}
+    return re.sub(
+        r"\b(None|True|False)\b", lambda word: values[word[0]], names.sub(lambda key: key[0].replace("_", "-"), text)
+    )
 
 
 def meanings(kind: type[Settings]) -> dict[str, str]:
     """Return what each key means, in one line, as far as the docstrings have an entry ``key : meaning`` for it."""
     found: dict[str, str] = {}
-    fields = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
     for base in reversed([base for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]):
         names: list[str] = []
         for line in inspect.cleandoc(base.__doc__ or "").splitlines():
@@ -151,22 +173,42 @@ def meanings(kind: type[Settings]) -> dict[str, str]:
                 found |= {name: f"{found[name]} {line.strip()}" for name in names}
             else:
                 names = []
-    return {
-        name.replace("_", "-"): fields.sub(lambda field: field[0].replace("_", "-"), text)
-        for name, text in found.items()
-    }
+    return {name.replace("_", "-"): _as_toml(text, kind) for name, text in found.items()}
+
+
+def _alternatives(annotation: Any) -> list[str]:
+    """Return in words what a key may be, as TOML has it; without validators, and without None, which TOML has not."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _alternatives(arguments[0])
+    if origin in (Union, UnionType):
+        return list(dict.fromkeys(word for each in arguments for word in _alternatives(each)))
+    if origin is Literal:
+        return [inline(each) for each in arguments]
+    if origin is tuple and arguments[-1:] != (Ellipsis,):
+        return [f"[{', '.join(map(_type, arguments))}]"]
+    if origin in (tuple, list, set, frozenset, Sequence):
+        return [f"list of {_type(arguments[0])}"]
+    if origin in (dict, Mapping):
+        return [f"table of {_type(arguments[1])}"]
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return ["table"]
+    known: dict[Any, list[str]] = {
+        type(None): [], bool: ["true", "false"], int: ["integer"], float: ["number"], Any: ["any value"],
+    }  # fmt: skip
+    return known.get(annotation, ["text"])
 
 
 def _type(annotation: Any) -> str:
-    """Format a type as in Python, without validators."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _type(arguments[0])
-    if origin in (Union, UnionType):
-        return " | ".join(map(_type, arguments))
-    if annotation is Ellipsis:
-        return "..."
-    name = str(getattr(annotation, "__name__", annotation))
-    if origin is Literal:
-        return f"{name}[{', '.join(map(repr, arguments))}]"
-    return f"{name}[{', '.join(map(_type, arguments))}]" if arguments else name.replace("NoneType", "None")
+    *most, last = _alternatives(annotation)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def inline(value: Any) -> str:
+    """Return a value as TOML on one line."""
+    if isinstance(value, Mapping):
+        items = ", ".join(f"{json.dumps(key)} = {inline(item)}" for key, item in value.items())
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"[{', '.join(map(inline, value))}]"
+    return json.dumps(value, default=str)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
 import textwrap
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -159,7 +157,7 @@ def experiment_file(name: str, method: str) -> dict[str, str]:
 
 def method_table(name: str, kind: type[Settings]) -> str:
     """Return a method's own table as TOML, a comment with what it means above each key; empty without keys."""
-    from fedgraph.commands.keys import inner_tables, meanings
+    from fedgraph.commands.keys import inline, inner_tables, meanings
 
     if not kind.model_fields:
         return ""
@@ -170,24 +168,15 @@ def method_table(name: str, kind: type[Settings]) -> str:
         meaning = f"{key}: {told[key]}".replace("``", "") if key in told else ""
         default = ""
         if key in _QUICK and key in values:
-            default = f"   # {_inline(values[key])} by default"
+            default = f"   # {inline(values[key])} by default"
             values[key] = _QUICK[key]
         lines += textwrap.wrap(meaning, 112, initial_indent="# ", subsequent_indent="#     ", break_on_hyphens=False)
         if key in inner:
             lines.append(f"# A table of its own, [{name}.{key}]: `fedgraph keys {name}.{key}`")
         else:
-            said = f"{key} = {_inline(values[key])}{default}" if key in values else f"# {key} is not set"
+            said = f"{key} = {inline(values[key])}{default}" if key in values else f"# {key} is not set"
             lines.append(f"# {said}" if key in of_preset else said)
     return "\n".join(lines) + "\n"
-
-
-def _inline(value: Any) -> str:
-    """Return a value as TOML on one line."""
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{json.dumps(key)} = {_inline(item)}' for key, item in value.items())} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_inline, value))}]"
-    return json.dumps(value)
 
 
 def _class_name(module: str) -> str:

@@ -49,7 +49,7 @@ def run(
     own file in place of [data] path. A site is the client of its name, unless its file names clients.
     """
     from fedgraph.runs import compare as side_by_side
-    from fedgraph.runs.reports import PICTURES, plot_runs
+    from fedgraph.runs.reports import PICTURES
     from fedgraph.runs.reports.page import place_of_report
     from fedgraph.starting.running import resume as go_on
     from fedgraph.starting.running import run_methods
@@ -99,7 +99,7 @@ def run(
         json_.write_text(json.dumps(summaries, indent=2) + "\n")
     if plot is not None:
         with messages_for_people():
-            plot_runs(folders, plot)
+            runs.plot().savefig(plot)
 
 
 def _once(option: str, entries: list[str]) -> dict[str, str]:

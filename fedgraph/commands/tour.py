@@ -65,7 +65,7 @@ def _tell(console: Console, block: Block, number: str, seconds: float) -> None:
     table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 1), pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
-    for words, value in block.facts:
+    for words, value in (*block.numbers, *block.facts):
         table.add_row(words, value)
     console.print(table)
     console.print(f"{block.command}    ({seconds:.0f} s)\n", style="dim", highlight=False, markup=False)
@@ -75,9 +75,9 @@ def _mean(run: Run, metric: str) -> float:
     return float(run.summary["metrics"]["test"][metric]["mean"])
 
 
-def _right(run: Run, metric: str = "accuracy") -> str:
+def _right(run: Run, metric: str = "accuracy") -> float:
     """Return the share that is told rightly, in per cent."""
-    return f"{100 * _mean(run, metric):.1f} %"
+    return 100 * _mean(run, metric)
 
 
 def _forecast(run: Start) -> Block:
@@ -97,7 +97,9 @@ def _forecast(run: Start) -> Block:
         "30 simulated road sensors forecast their speed an hour ahead. Each sends embeddings of its readings once; the "
         "server learns who should listen to whom, and mixes them over that graph. Error in mph, on days never seen.",
         "fedgraph run forecasting/synthetic-traffic.toml",
-        tuple((words, f"{_mean(found, f'mae-60min{suffix}'):.2f} mph") for words, suffix in rows.items()),
+        compared={words: _mean(found, f"mae-60min{suffix}") for words, suffix in rows.items()},
+        unit="mph",
+        own="over the graph that the server has learned",
     )
 
 
@@ -124,7 +126,8 @@ def _sfl(run: Start) -> Block:
         "other names, so that a model of everybody is of no use to anybody. SFL averages models over the graph of the "
         "groups. Share of test digits named as the client's group does.",
         f"fedgraph run {experiment} --compare fedavg --compare fedavg-ft --compare pfedgraph --compare local",
-        tuple((words, _right(found)) for words, found in rows.items()),
+        compared={words: _right(found) for words, found in rows.items()},
+        own="SFL over the graph of the groups",
     )
 
 
@@ -146,13 +149,14 @@ def _f3(run: Start) -> Block:
         "elasticity. Each sends embeddings of its own model once; the server aligns them, learns a graph over the "
         "participants and fuses them. Share of test grids of which it is told rightly whether they are stable.",
         f"fedgraph run {experiment} {options}",
-        (
-            ("the best participant alone", f"{100 * found.clients['test/accuracy-local'].max():.1f} %"),
-            ("all four, fused after one exchange", _right(found)),
-            ("their embeddings side by side, without a graph", _right(beside)),
-            ("all columns in one place, the participants' model", _right(pooled, "accuracy-local")),
-            ("sent by each participant", f"{found.summary['bytes_up_per_client'] / 1e3:.0f} kB"),
-        ),
+        (("sent by each participant", f"{found.summary['bytes_up_per_client'] / 1e3:.0f} kB"),),
+        compared={
+            "the best participant alone": 100 * found.clients["test/accuracy-local"].max(),
+            "all four, fused after one exchange": _right(found),
+            "their embeddings side by side, without a graph": _right(beside),
+            "all columns in one place, the participants' model": _right(pooled, "accuracy-local"),
+        },
+        own="all four, fused after one exchange",
     )
 
 
@@ -182,13 +186,14 @@ def _ipa(run: Start) -> Block:
         "its parameters towards the others' while it trains, and at any time holds a model of its own. Each method has "
         "the settings that are best for it. Share of all ten digits read correctly.",
         " ".join(["fedgraph run", experiment, *(f"--set '{key}={value}'" for key, value in five.items())]),
-        (
-            ("each for itself", _right(alone)),
-            ("with iterative parameter alignment, mean of the five", _right(together)),
-            ("one model for all (FedAvg)", _right(averaged)),
-            ("one model for all, drift corrected (FedDyn)", _right(corrected)),
-            ("sent by each peer, aligning / averaging", f"{sent(together)} / {sent(averaged)}"),
-        ),
+        (("sent by each peer, aligning / averaging", f"{sent(together)} / {sent(averaged)}"),),
+        compared={
+            "each for itself": _right(alone),
+            "with iterative parameter alignment, mean of the five": _right(together),
+            "one model for all (FedAvg)": _right(averaged),
+            "one model for all, drift corrected (FedDyn)": _right(corrected),
+        },
+        own="with iterative parameter alignment, mean of the five",
     )
 
 
@@ -209,9 +214,9 @@ def _fedngm(run: Start) -> Block:
     wrong = len(model.graph.edges) - right
     known = {"xray": "yes", "smoke": "yes"}
 
-    def asked(some: GraphicalModel) -> str:
+    def asked(some: GraphicalModel) -> float:
         answer: Any = some.conditional(known, ["lung"])["lung"]
-        return f"{100 * float(answer.probabilities[0, answer.categories.index('yes')]):.1f} %"
+        return 100 * float(answer.probabilities[0, answer.categories.index("yes")])
 
     exact = float(posterior(truth, "lung", _positions(known, truth.variables))[0])
     edges = [(one, other, 1.0) for one, other in truth.moral_graph.edges]
@@ -224,17 +229,20 @@ def _fedngm(run: Start) -> Block:
         (
             ("true dependencies that were found", f"{right} of {len(truth.moral_graph.edges)}"),
             ("dependencies that are not true", str(wrong)),
-            ("lung cancer, if a smoker's X-ray is positive: the model", asked(model)),
-            ("a model of all rows in one place", asked(pooled.graphical_model)),
-            ("the exact probability", f"{100 * exact:.1f} %"),
         ),
-        (
+        shown=(
             Shown(
                 "The true graph",
                 "The network that the patients are drawn from, with an edge between two parents of one feature.",
                 feature_graph_chart(list(truth.variables), edges),
             ),
         ),
+        compared={
+            "lung cancer, if a smoker's X-ray is positive: the model": asked(model),
+            "a model of all rows in one place": asked(pooled.graphical_model),
+            "the exact probability": 100 * exact,
+        },
+        own="lung cancer, if a smoker's X-ray is positive: the model",
     )
 
 

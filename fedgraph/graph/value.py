@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgraph.graph.build import Builders
 from fedgraph.graph.constructors import unknown_clients
+from fedgraph.graph.drawing import draw_graph, spring_layout
 from fedgraph.graph.edges import (
     asymmetric,
     canonical,
@@ -23,9 +24,12 @@ from fedgraph.graph.edges import (
 )
 from fedgraph.graph.propagation import Normalisation, PropagationMatrix, normalise
 from fedgraph.support.errors import GraphError, quoted, similar
+from fedgraph.support.notebook import picture, table_as_html
 
 if TYPE_CHECKING:
     import networkx as nx
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 Symmetriser = Literal["maximum", "mean", "minimum"]
 
@@ -219,7 +223,7 @@ class ClientGraph(Builders):
         if absent and missing == "error":
             raise GraphError(
                 f"the graph has no client {quoted(absent)} (it has {quoted(surplus or self.names, 3)})"
-                f"{similar(absent, self.names)}; correct the name, or give such clients no edges: [graph] missing = "
+                f"{similar(surplus, absent)}; correct the name, or give such clients no edges: [graph] missing = "
                 '"isolate" (in Python reindex(names, missing="isolate"))'
             )
         if surplus and extra == "error":
@@ -320,7 +324,7 @@ class ClientGraph(Builders):
         return self.normalised(normalisation, self_loops).apply(stacked, hops)
 
     def to_networkx(self) -> nx.Graph:
-        """Convert to a NetworkX self.
+        """Convert to a NetworkX graph.
 
         Returns
         -------
@@ -357,6 +361,67 @@ class ClientGraph(Builders):
             num_nodes=self.num_clients,
             names=list(self.names),
         )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the edges as a data frame with the columns ``client``, ``neighbour`` and ``weight``.
+
+        Of an undirected graph every pair is there once.
+        """
+        import pandas as pd
+
+        kept = slice(None) if self.directed else self.edge_index[0] <= self.edge_index[1]
+        one, other = ([self.names[place] for place in row.tolist()] for row in self.edge_index[:, kept])
+        return pd.DataFrame({"client": one, "neighbour": other, "weight": self.weights[kept].tolist()})
+
+    def plot(
+        self,
+        values: Mapping[str, float] | None = None,
+        label: str = "",
+        places: Mapping[str, tuple[float, float]] | None = None,
+    ) -> Figure:
+        """Draw the graph, with edges as wide as they weigh.
+
+        Parameters
+        ----------
+        values : mapping of str to float, optional
+            What colours each client, such as a column of ``run.clients``.
+        label : str
+            What the colours are.
+        places : mapping of str to pair of float, optional
+            Where each client is drawn, ``(x, y)``; by default neighbours are together.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it; ``savefig`` writes it.
+        """
+        figure = picture(6.4, 4.8)
+        self.draw(figure.subplots(), values, label, places)
+        return figure
+
+    def draw(
+        self,
+        axes: Any,
+        values: Mapping[str, float] | None = None,
+        label: str = "",
+        places: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        """Draw the graph into axes of Matplotlib, as :meth:`plot` does."""
+        drawn = self.without_self_loops().to_networkx().to_undirected()
+        draw_graph(axes, drawn, places or spring_layout(drawn), values, label)
+
+    def _repr_html_(self) -> str:
+        degree = dict(zip(self.names, self.without_self_loops().degree().tolist(), strict=True))
+        neighbours = {name: self.neighbours(name) for name in self.names}
+        first = sorted(self.names, key=lambda name: -len(neighbours[name]))[:_SHOWN]
+        rows = [(name, quoted(neighbours[name]), f"{degree[name]:.3g}") for name in first]
+        more = f"and {self.num_clients - _SHOWN} more clients" if self.num_clients > _SHOWN else ""
+        heads = ("client", "listens to", "sum of weights")
+        return table_as_html(repr(self), self.describe(), heads, rows, more)
+
+
+_SHOWN = 8
+"""Clients that a notebook lists, those with the most neighbours."""
 
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,10 @@ from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.stitched import StitchedNetwork
 from fedgraph.support.errors import DataError, GraphError, RunError, quoted
 from fedgraph.support.files import State, load_state, save_state
+from fedgraph.support.notebook import table_as_html
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 log = logging.getLogger("fedgraph")
 
@@ -38,7 +43,7 @@ _NAME = "model"
 """Name under which random numbers are drawn: samples depend on model and seed alone."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GraphicalModel:
     """Trained graphical model of a mixed table.
 
@@ -89,6 +94,22 @@ class GraphicalModel:
     def graph(self) -> FeatureGraph:
         """Graph of the features that depend on each other directly."""
         return FeatureGraph.from_adjacency(self.encoding.schema.names, self.network.adjacency)
+
+    def __repr__(self) -> str:
+        features, edges = len(self.encoding.schema.names), len(self.graph.edges)
+        return f"GraphicalModel({features} features, {edges} dependencies, {self.parameters.numel():,} parameters)"
+
+    def _repr_html_(self) -> str:
+        adjacency = self.graph.adjacency
+        rows = [
+            (each.name, each.kind, quoted([self.graph.names[place] for place in row.nonzero().flatten().tolist()]))
+            for each, row in zip(self.encoding.schema.features, adjacency, strict=True)
+        ]
+        return table_as_html(repr(self), "", ("feature", "kind", "depends on"), rows)
+
+    def plot(self) -> Figure:
+        """Draw which features depend on each other directly. A notebook shows the picture; ``savefig`` writes it."""
+        return self.graph.plot()
 
     def predict(
         self,

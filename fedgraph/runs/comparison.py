@@ -12,11 +12,14 @@ from rich.text import Text
 
 from fedgraph.runs.finished import Run, as_html, final_metrics, load_run
 from fedgraph.runs.labels import labels
-from fedgraph.runs.reports.words import results_table, sentence
+from fedgraph.runs.reports.plot import picture_of_runs
+from fedgraph.runs.reports.tables import results_table
+from fedgraph.runs.reports.words import sentence
 from fedgraph.support.errors import RunError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 class Comparison(Sequence[Run]):
@@ -92,6 +95,21 @@ class Comparison(Sequence[Run]):
             known = ", ".join(self.metrics.index)
             raise RunError(f"none of the runs has measured '{metric}'; measured: {known}")
         return pd.DataFrame(found)
+
+    def plot(self) -> Figure:
+        """Draw the client graph and the learning curves, or every client at the end of runs of few rounds.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A notebook shows it; ``savefig`` writes it.
+
+        Raises
+        ------
+        RunError
+            When nothing was measured in a run.
+        """
+        return picture_of_runs([run.folder for run in self.runs], self.summaries)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         summaries = self.summaries

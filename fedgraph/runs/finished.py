@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from html import escape
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,13 +20,17 @@ from fedgraph.runs.exporting import export
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
 from fedgraph.runs.predicting import Predicted, Predictor
-from fedgraph.runs.reports.words import sentence
+from fedgraph.runs.reports.plot import picture_of_runs
+from fedgraph.runs.reports.results import Results
+from fedgraph.runs.reports.words import sentence, spread_text
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import file_name
+from fedgraph.support.notebook import table_as_html
 from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 class Run:
@@ -356,6 +359,13 @@ class Run:
     def _graph(self, name: str) -> ClientGraph | None:
         return read_graph(self.path / name) if (self.path / name).is_file() else None
 
+    def plot(self) -> Figure:
+        """Draw the client graph and the learning curves, or every client at the end, as :meth:`Comparison.plot` does.
+
+        Raises RunError when nothing was measured.
+        """
+        return picture_of_runs([self.folder], [self.summary])
+
     def __repr__(self) -> str:
         return f"<Run {self.folder.name}: {self.method}, {self.summary['clients']} clients>"
 
@@ -386,9 +396,11 @@ def final_metrics(summaries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def as_html(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return what a notebook shows of runs: their final metrics, and a sentence."""
-    html: str = final_metrics(summaries).to_html(float_format="{:.3f}".format, na_rep="-")
-    return f"{html}<p>{escape(sentence(summaries))}</p>"
+    """Return what a notebook shows of runs: the table of results, and a sentence."""
+    results = Results(summaries)
+    rows = [(row, *map(spread_text, results.row(row))) for row in results.rows]
+    heads = (f"{results.split} data", *(column.name for column in results.columns))
+    return table_as_html("", "", heads, rows, sentence(summaries))
 
 
 def load_run(path: str | Path) -> Run:

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ def _by_group(
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, machine and commit that a run was made with.
+    """Return when and by what a run is made: time, command, versions, machine and commit.
 
     Returns
     -------
@@ -168,6 +169,7 @@ def environment() -> dict[str, Any]:
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": packages,
         "command": sys.argv,
+        "began": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
 
 

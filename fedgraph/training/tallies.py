@@ -219,7 +219,12 @@ class ErrorTally:
 
 
 def _ahead(steps: int, step_minutes: float) -> str:
-    """How far ahead a forecast is, as ``15min`` or ``3weeks``."""
+    """How far ahead a forecast is, as ``15min`` or ``3weeks``.
+
+    Steps that are a minute or more, and whole minutes but for seconds of jitter, count as these minutes.
+    """
+    if abs(step_minutes - round(step_minutes)) <= step_minutes / 100:
+        step_minutes = round(step_minutes)
     if not step_minutes:
         return f"step{steps}"
     for unit, minutes in (("week", 10_080), ("day", 1_440), ("hour", 60)):

@@ -95,9 +95,9 @@ def test_controls_are_measured_beside_on_the_same_encoders(tables, run_experimen
     tables["f3-forecast"]["controls"] = ["none", "complete", "given", "learned"]
     summary = run_experiment(tables, nodes=2).summary()
     test, told = summary["metrics"]["test"], summary["measured"]
-    assert "from the embeddings of all over a learned graph; what ends with -local is" in told
-    assert "with -no-graph without the embeddings of others, with -complete-graph from" in told
-    assert "with -given-graph from the embeddings of all over the given graph" in told
+    assert "from the embeddings of all over a learned graph; own model (-local): by" in told
+    assert "; no graph: without the embeddings of others; complete graph: from" in told
+    assert "; given graph: from the embeddings of all over the given graph" in told
     assert {name.removeprefix("mae") for name in test if name.startswith("mae") and "min" not in name} == {
         "", "-local", "-no-graph", "-complete-graph", "-given-graph",
     }  # fmt: skip

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fedgraph.data.images.files import Bytes, FileKey, Images, file_key
+from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed
 
@@ -72,8 +73,10 @@ def read_labelled(
         ``every_class``, without any image, for an image that cannot be read, and when there is none. The message names
         the file or folder.
     """
+    if not path.exists():
+        raise DataError(f"there is no {path}: {LOOKED_FOR}")
     if not path.is_dir():
-        return _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape)
+        return _read_npz(file_key([path]), path, tuple(classes), shape)
     return _Folder.of(path, [composed(name) for name in classes], every_class).read(shape, ground)
 
 

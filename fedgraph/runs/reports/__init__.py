@@ -1,9 +1,11 @@
 """Reports of runs: live display, tables, sentences, plots, and comparisons of the models of peers."""
 
 from fedgraph.runs.reports.peer_comparison import COUNTS, FILE, MEASURES, PeerComparison
-from fedgraph.runs.reports.plot import PICTURES, plot_runs
+from fedgraph.runs.reports.plot import PICTURES, picture_of_runs
 from fedgraph.runs.reports.progress import LiveDisplay, LogProgress, live_display
-from fedgraph.runs.reports.words import as_text, extreme_clients, results_table, sentence
+from fedgraph.runs.reports.results import Results
+from fedgraph.runs.reports.tables import as_text, results_table
+from fedgraph.runs.reports.words import extreme_clients, sentence
 
 __all__ = [
     "COUNTS",
@@ -13,10 +15,11 @@ __all__ = [
     "LiveDisplay",
     "LogProgress",
     "PeerComparison",
+    "Results",
     "as_text",
     "extreme_clients",
     "live_display",
-    "plot_runs",
+    "picture_of_runs",
     "results_table",
     "sentence",
 ]

@@ -1,94 +1,98 @@
-"""Plot of finished runs: the client graph, and the metrics of the models round by round."""
+"""Picture of finished runs: the client graph, and the metric of the models round by round, or at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.graph import read_graph
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.reports.words import shown_split
+from fedgraph.runs.reports.results import Results
+from fedgraph.runs.reports.words import mean_text
 from fedgraph.support.errors import RunError
+from fedgraph.support.notebook import picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
+FEW_POINTS = 3
+"""Rounds that make no curve: a line would claim to know what lies between them."""
 
-def plot_runs(folders: Sequence[RunFolder], path: Path) -> None:
-    """Draw runs of the same clients into an image file, whose format follows the suffix of ``path``.
+
+def picture_of_runs(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw runs of the same clients.
 
     Left, where a run has one: the given client graph, each client coloured by the metric of its final model in the
-    first run. Right: mean over clients of the first metric, round by round, with the middle half of the clients shaded.
+    first run. Right: mean over clients of the metric that results begin with, round by round, with the middle half of
+    the clients shaded; of runs of few rounds every client at the end instead, under each of the run's models.
+
+    Parameters
+    ----------
+    folders : sequence of RunFolder
+        The run folders.
+    summaries : sequence of mapping
+        Content of each ``summary.json``, with a label in place of the method.
 
     Raises
     ------
     RunError
         When nothing was measured in a run.
     """
-    from matplotlib.figure import Figure
-
-    histories = [_history(folder) for folder in folders]
-    metric, split = histories[0]["metric"], histories[0]["split"]
+    results = Results(summaries)
+    for place, folder in enumerate(folders):
+        if not any(column.run == place and results.measured(column) for column in results.columns):
+            raise RunError(f"{folder.path} measured nothing: there is nothing to draw")
+    metric = results.rows[0]
     graph = next((folder.path / "graph.npz" for folder in folders if (folder.path / "graph.npz").exists()), None)
-    figure = Figure(figsize=(9.6, 3.8) if graph else (5.6, 3.8), dpi=150, layout="constrained")
+    figure = picture(9.6 if graph else 5.6, 3.8)
     panels = figure.subplots(1, 2 if graph else 1, squeeze=False)[0]
     if graph is not None:
-        _draw_graph(panels[0], figure, read_graph(graph), histories[0])
-    lines = panels[-1]
-    for history in histories:
-        values = np.array(history["values"], dtype=float)
-        (line,) = lines.plot(history["rounds"], np.nanmean(values, axis=1), label=history["method"])
-        low, high = np.nanpercentile(values, [25, 75], axis=1)
-        lines.fill_between(history["rounds"], low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    lines.set_xlabel("round")
-    lines.set_ylabel(f"{metric} on each client's {split} data")
-    lines.set_title("mean over clients (shaded: middle half)", fontsize=10)
-    lines.xaxis.get_major_locator().set_params(integer=True)
-    lines.legend(frameon=False)
-    lines.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+        own = results.clients(metric, results.columns[0])
+        read_graph(graph).draw(panels[0], own, metric)
+        panels[0].set_title(f"client graph, coloured by {results.columns[0].name}", fontsize=10)
+    histories = [_history(folder, results.split, metric) for folder in folders]
+    if max(map(len, histories)) > FEW_POINTS:
+        _draw_curves(panels[-1], {str(each["method"]): of for each, of in zip(summaries, histories, strict=True)})
+        panels[-1].set_ylabel(f"{metric} on each client's {results.split} data")
+    else:
+        _draw_ends(panels[-1], results, metric)
+    panels[-1].spines[["top", "right"]].set_visible(False)
+    return figure
 
 
-def _history(folder: RunFolder) -> dict[str, Any]:
-    """Return the first metric of a run on its test data (else the last split), one row of clients per evaluation."""
-    summary = folder.summary()
-    split = shown_split([summary])
-    if not summary["metrics"].get(split):
-        raise RunError(f"{folder.path} measured nothing: there is nothing to draw")
-    metric = next(iter(summary["metrics"][split]))
-    measured = {
-        line["round"]: list(line["per_client"][metric].values())
+def _history(folder: RunFolder, split: str, metric: str) -> dict[int, list[float]]:
+    """Return a metric of every client, by round."""
+    found = {
+        line["round"]: np.array(list(line["per_client"][metric].values()), dtype=float).tolist()
         for line in folder.lines()
-        if line["phase"] == "evaluation" and line["split"] == split
+        if line["phase"] == "evaluation" and line["split"] == split and metric in line["per_client"]
     }
-    rounds = sorted(measured)
-    last = summary["per_client"][split][metric]
-    return {
-        "method": summary["method"], "split": split, "metric": metric, "last": last,
-        "rounds": rounds, "values": [measured[number] for number in rounds],
-    }  # fmt: skip
+    return dict(sorted(found.items()))
 
 
-def spring_layout(drawn: Any) -> dict[str, Any]:
-    """Return where each vertex of a NetworkX graph is drawn: neighbours together, every time in the same places."""
-    import networkx as nx
+def _draw_curves(panel: Any, histories: Mapping[str, Mapping[int, Sequence[float]]]) -> None:
+    for label, history in histories.items():
+        values = np.array(list(history.values()))
+        (line,) = panel.plot(list(history), np.nanmean(values, axis=1), label=label)
+        low, high = np.nanpercentile(values, [25, 75], axis=1)
+        panel.fill_between(list(history), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    panel.set_xlabel("round")
+    panel.set_title("mean over clients (shaded: middle half)", fontsize=10)
+    panel.xaxis.get_major_locator().set_params(integer=True)
+    panel.legend(frameon=False)
 
-    places: dict[str, Any] = nx.spring_layout(drawn, weight=None, seed=0, k=1.6 / np.sqrt(max(len(drawn), 1)))
-    return places
 
-
-def _draw_graph(panel: Any, figure: Any, graph: ClientGraph, history: dict[str, Any]) -> None:
-    import networkx as nx
-
-    drawn = nx.Graph(graph.without_self_loops().to_networkx())
-    places = spring_layout(drawn)
-    colours = np.array([history["last"].get(name) for name in drawn.nodes], dtype=float)
-    nx.draw_networkx_edges(drawn, places, ax=panel, edge_color="0.8", width=0.8)
-    points = nx.draw_networkx_nodes(
-        drawn, places, ax=panel, node_color=colours, cmap="viridis", node_size=70, linewidths=0.5, edgecolors="white"
-    )
-    figure.colorbar(points, ax=panel, shrink=0.7, label=history["metric"])
-    panel.set_title(f"client graph, coloured by {history['method']}", fontsize=10)
-    panel.axis("off")
+def _draw_ends(panel: Any, results: Results, metric: str) -> None:
+    spreads = dict(zip(results.columns, results.row(metric), strict=True))
+    shown = {column: list(results.clients(metric, column).values()) for column, of in spreads.items() if of}
+    names = [f"{column.name}  {mean_text(spreads[column])}" for column in shown]
+    panel.boxplot(list(shown.values()), vert=False, showmeans=True, meanline=True, tick_labels=names, widths=0.5)
+    for place, values in enumerate(shown.values(), 1):
+        panel.plot(values, [place] * len(values), "o", alpha=0.4, markersize=4, color="tab:blue")
+    panel.invert_yaxis()
+    panel.set_xlabel(f"{results.split} {metric}")
+    panel.set_title("every client at the end, and their mean", fontsize=10)

@@ -15,7 +15,7 @@ from typing import Any
 from fedgraph.experiment import Experiment
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.reports import plot_runs
+from fedgraph.runs.reports import picture_of_runs
 from fedgraph.runs.tracking.tracker import PASSWORD, Status, Tracker, Values, in_words, trackers_of
 from fedgraph.support.files import State
 
@@ -162,7 +162,7 @@ class Tracking(Callback):
         """Yield the small files of a finished run, and a picture of it."""
         path = self._folder.path
         try:
-            plot_runs([self._folder], path / _PICTURE)
+            picture_of_runs([self._folder], [self._folder.summary()]).savefig(path / _PICTURE)
             yield path / _PICTURE
         except Exception as error:
             log.info("there is no picture for the trackers: %s", error)

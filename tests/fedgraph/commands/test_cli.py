@@ -1,8 +1,10 @@
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 
 import pytest
@@ -264,7 +266,8 @@ def test_plot_is_written(file, tmp_path):
     ("given", "told"),
     [
         ("resume", "there is no command 'resume': `fedgraph run --resume RUN` does that"),
-        ("predct", "there is no command 'predct'; did you mean 'predict' for 'predct'?"),
+        ("predct", "there is no command 'predct'; did you mean 'predict'?\n"),
+        ("rnu", "there is no command 'rnu'; did you mean 'run'?\n"),
         ("blah", "there is no command 'blah'\n"),
     ],
 )
@@ -274,19 +277,29 @@ def test_a_command_that_is_not_there_says_what_is(given, told):
     assert told in result.output
 
 
-def test_methods_lists_all_with_what_they_need():
-    result = call("methods")
-    assert result.exit_code == 0
-    for text in ("sfl", "local", "fedavg", "a client graph ([graph])", "package.module:Class"):
-        assert text in result.output
+def test_short_help():
+    assert call("-h").output == call("--help").output
+    for name in get_command(cli.app).commands:
+        assert call(name, "-h").output == call(name, "--help").output
 
 
-def test_addresses_of_papers_are_whole_in_a_narrow_terminal(monkeypatch):
+def test_the_list_of_methods_fits_a_screen(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = call("methods").output.splitlines()
-    assert "sfl, sfl-lg, sfl-per, sfl-star: https://arxiv.org/abs/2203.00829" in lines
-    addresses = {found.paper for found in built_ins().values() if found.paper}
-    assert addresses == {line.rpartition(" ")[2] for line in lines if "https:" in line}
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert {line.split(" ")[0] for line in lines} >= {*built_ins()}
+    assert any("package.module:Class" in line for line in lines)
+
+
+def test_a_method_in_full_with_an_address_that_is_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = call("methods", "sfl-per").output
+    assert "needs  a client graph ([graph])" in shown
+    assert "paper  https://arxiv.org/abs/2203.00829\n" in shown
+    assert "fedgraph keys sfl-per" in shown
+    assert "paper" not in call("methods", "local").output
+    assert "'fedavgg' is not a built-in method; known: fedavg," in refused("methods", "fedavgg")
 
 
 def test_keys_of_a_method_of_ones_own(tmp_path, monkeypatch):
@@ -302,8 +315,8 @@ def test_keys_of_a_method_of_ones_own(tmp_path, monkeypatch):
     shown = call("keys", "a_method_with_keys:Mine").output
     assert shown.split("\n")[:4] == [
         "[Mine]",
-        "    trim-share: float = 0.25",
-        "    ",
+        "    trim-share = 0.25   # number",
+        "",
         "    trim-share : left out at either end.",
     ]
     assert "has no keys of its own" in call("keys", "a_method_with_keys:Plain").output
@@ -398,21 +411,25 @@ def test_keys_of_every_table():
     ):  # fmt: skip
         assert heading in everything
     shown = call("keys", "metr-la").output
-    assert "shares: tuple[float, float, float] = (0.7, 0.2, 0.1)" in shown
-    assert "covariates: tuple[Literal[" in shown
+    assert "shares = [0.7, 0.2, 0.1]        # [number, number, number]" in shown
+    assert 'covariates = []                 # list of "time-of-day"' in shown
     explained = call("keys", "train").output
     assert "local-epochs or local-steps : passes over" in explained
     assert "local_epochs" not in explained
-    assert "set-for: dict[str, tuple[str, ...]] = {}" in call("keys", "reproduce.rows").output
-    assert "merge: a table, see fedngm.merge" in call("keys", "fedngm").output
-    assert "min-clients: int = 2" in call("keys", "fedngm.merge").output
+    assert "# a table, see fedngm.merge" in call("keys", "fedngm").output
+    assert "min-clients = 2 " in call("keys", "fedngm.merge").output
+    # All of it can be copied into a file.
+    for line in call("keys", "train").output.partition("\n\n")[0].splitlines():
+        if " = " in line:
+            tomllib.loads(line)
+    assert not re.search(r"\b(None|True|tuple|Literal)\b", everything)
     assert "[data.table-schema]" in call("keys", "mixed-table.table-schema").output
     schema = call("keys", "mixed-table.table-schema").output
     for name in ("data.table-schema", "table-schema", "[data.table-schema]"):
         assert call("keys", name).output == schema, "once, though several data sets have it"
     assert call("keys", "model.variants").output == call("keys", "variants").output
     assert [word for word in call("keys", "recovery").output.split() if word[0] == "["] == ["[fedngm.recovery]"]
-    assert "clip-norm: float = needed" in call("keys", "ipa.privacy").output
+    assert "clip-norm          # number; needed" in call("keys", "ipa.privacy").output
     assert call("keys", "nothing").exit_code == 1
     # What a key chooses by name, and the arguments of Flower's own strategies.
     assert "fashion-mnist, cifar10" in call("keys", "data").output
@@ -420,6 +437,18 @@ def test_keys_of_every_table():
     assert "proximal-mu = 0.1" in call("keys", "fedprox").output
     assert "Arguments of flwr.serverapp.strategy.FedAvg." in call("keys", "fedavg").output
     assert "has no keys of its own" in call("keys", "local").output
+
+
+def test_one_key():
+    shown = call("keys", "train.learning-rate").output
+    assert shown.splitlines()[0] == "[train]"
+    assert shown.splitlines()[1].split("#") == ["    learning-rate = 0.01         ", " number"]
+    assert "learning-rate-decay" not in shown
+    factor = call("keys", "train.learning-rate-factor").output
+    assert "further factor: a number, or one that changes with the round" in factor
+    assert '"ges"' in call("keys", "fedngm.recovery.method").output
+    assert "[sfl] has no key 'alhpa'; known: alpha," in refused("keys", "sfl.alhpa")
+    assert "there is no table 'tain'; known: train, " in refused("keys", "tain")
 
 
 def test_every_key_is_explained():

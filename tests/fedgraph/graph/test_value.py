@@ -194,8 +194,11 @@ def test_asymmetry_names_the_worst_pair_with_both_weights():
 
 
 def test_missing_clients_are_named_or_isolated():
-    with pytest.raises(GraphError, match=r"no client 'client-x'.*did you mean 'client-\d'.*missing = \"isolate\""):
+    with pytest.raises(GraphError, match=r"no client 'client-x'[^;]*; correct .*missing = \"isolate\""):
         ClientGraph.complete(named(3)).reindex([*named(3), "client-x"])
+    # The name to correct is that in the graph.
+    with pytest.raises(GraphError, match="did you mean 'station-a' for 'staton-a'"):
+        ClientGraph.complete(["staton-a", "station-b"]).reindex(["station-a", "station-b"])
     wider = road().reindex(["e", "a", "b", "c", "d"], missing="isolate")
     np.testing.assert_array_equal(wider.dense()[1:, 1:].numpy(), road().dense().numpy())
     assert float(wider.dense()[0].sum() + wider.dense()[:, 0].sum()) == 0
@@ -290,3 +293,23 @@ def test_agreement_with_groups():
     assert all(math.isnan(value) for value in lonely.values())
     with pytest.raises(GraphError, match="groups"):
         graph.agreement(["x"])
+
+
+def test_edges_as_a_data_frame():
+    graph = ClientGraph.from_edges([("a", "b", 0.5), ("b", "c", 2.0)])
+    assert graph.to_pandas().to_dict("records") == [
+        {"client": "a", "neighbour": "b", "weight": 0.5},
+        {"client": "b", "neighbour": "c", "weight": 2.0},
+    ]
+    directed = ClientGraph.from_edges([("a", "b", 0.5), ("b", "a", 2.0)], directed=True)
+    assert directed.to_pandas()["weight"].tolist() == [0.5, 2.0]
+
+
+def test_a_notebook_shows_a_table_in_which_names_are_no_markup():
+    shown = ClientGraph.from_edges([("<b>", "&"), ("<b>", "c")])._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in shown
+    assert "<b>&" not in shown
+    assert "ClientGraph(3 clients, 2 edges, undirected)" in shown
+    many = ClientGraph.empty([f"client-{number}" for number in range(20)])._repr_html_()
+    assert many.count("<tr>") == 9
+    assert "and 12 more clients" in many

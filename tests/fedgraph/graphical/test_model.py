@@ -29,6 +29,17 @@ def fitted(mixed):
     return GraphicalModel(fit.network, fit.parameters[0], encoding), as_table(encoding.decode(rows), schema)
 
 
+def test_a_model_is_told_in_a_line_and_shown_as_a_table_and_a_picture(fitted):
+    model, _ = fitted
+    features, edges = model.encoding.schema.names, model.graph.edges
+    assert repr(model).startswith(f"GraphicalModel({len(features)} features, {len(edges)} dependencies, ")
+    assert len(repr(model)) < 80
+    shown = model._repr_html_()
+    assert all(f"<td>{name}</td>" in shown for name in features)
+    (axes,) = model.plot().axes
+    assert {text.get_text() for text in axes.texts} == set(features)
+
+
 def test_numbers_are_predicted_in_their_own_units(fitted):
     model, table = fitted
     found = model.predict(table, "age")

@@ -25,7 +25,10 @@ def test_side_by_side(ran):
     console.print(compared)
     assert "sfl #3" in console.file.getvalue()
     assert "each measured on its own test data" in console.file.getvalue()
-    assert "sfl #1" in compared._repr_html_()
+    shown = compared._repr_html_()
+    assert "<th>sfl #1</th>" in shown
+    accuracy = compared[1].summary["metrics"]["test"]["accuracy"]
+    assert f"<td>{accuracy['mean']:.3f} ± {accuracy['std']:.3f}</td>" in shown
 
 
 def test_runs_of_code_that_was_changed_are_told_apart(digits_tables, run_experiment, tmp_path, monkeypatch):

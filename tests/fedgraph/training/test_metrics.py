@@ -98,6 +98,8 @@ def test_forecast_metrics_in_the_tasks_unit_whatever_the_batches():
     [
         (20, {"20min", "60min"}),
         (60, {"1hour", "3hours"}),
+        (60 + 1 / 60, {"1hour", "3hours"}),  # a second of jitter
+        (0.5, {"0.5min", "1.5min"}),
         (120, {"2hours", "6hours"}),
         (1440, {"1day", "3days"}),
         (10080, {"1week", "3weeks"}),

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from fedgraph.graph import ClientGraph
+from fedgraph.runs.reports.plot import FEW_POINTS
 
 Floats = NDArray[np.float64]
 Places = Mapping[str, tuple[float, float]]
@@ -20,6 +21,7 @@ COLOURS = ("#3b7ddd", "#e8730c", "#2a9d5c", "#b5449a", "#8a6d3b", "#d64550", "#5
 MOST_EDGES = 5
 """Edges that are drawn for each client, on average: with more, none could be told from another."""
 
+_OTHERS = "#a3adba"
 _MOST_NAMED = 12
 _WIDTHS = (0.6, 1.4, 2.8)
 
@@ -44,6 +46,8 @@ def _figure(traces: Sequence[Any], height: int = 340, **layout: Any) -> go.Figur
 def curves(series: Mapping[str, tuple[Sequence[int], Floats]], unit: str, name: str) -> go.Figure:
     """Draw learning curves: the mean over clients, and behind it the band of the middle half of them.
 
+    Of up to ``FEW_POINTS`` rounds there are points with bars, and no line.
+
     Parameters
     ----------
     series : mapping of str to pair
@@ -57,38 +61,72 @@ def curves(series: Mapping[str, tuple[Sequence[int], Floats]], unit: str, name: 
     for colour, (run, (rounds, values)) in zip(_colours(len(series)), series.items(), strict=True):
         measured = ~np.isnan(values).all(axis=1)
         steps, kept = np.asarray(rounds)[measured], values[measured]
-        if kept.shape[1] > 1 and len(kept):
-            low, high = np.nanpercentile(kept, [25, 75], axis=1)
-            band = np.concatenate([high, low[::-1]])
+        mean = np.nanmean(kept, axis=1) if len(kept) else kept[:, 0]
+        low, high = np.nanpercentile(kept, [25, 75], axis=1) if len(kept) else (mean, mean)
+        drawn = {"x": steps.tolist(), "y": mean.tolist(), "name": run, "legendgroup": run}
+        if len(steps) <= FEW_POINTS:
+            up, down = (high - mean).tolist(), (mean - low).tolist()
+            spread = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.4}
+            bars = {"error_y": spread} if kept.shape[1] > 1 else {}
+            traces.append(go.Scatter(**drawn, **bars, mode="markers", marker={"color": colour, "size": 9}))
+            continue
+        if kept.shape[1] > 1:
             traces.append(
                 go.Scatter(
-                    x=np.concatenate([steps, steps[::-1]]).tolist(), y=band.tolist(), fill="toself", fillcolor=colour,
-                    opacity=0.18, line={"width": 0}, hoverinfo="skip", showlegend=False, legendgroup=run,
+                    x=np.concatenate([steps, steps[::-1]]).tolist(), y=np.concatenate([high, low[::-1]]).tolist(),
+                    fill="toself", fillcolor=colour, opacity=0.18, line={"width": 0}, hoverinfo="skip",
+                    showlegend=False, legendgroup=run,
                 )
             )  # fmt: skip
-        mean = np.nanmean(kept, axis=1) if len(kept) else kept[:, 0]
-        traces.append(
-            go.Scatter(
-                x=steps.tolist(), y=mean.tolist(), name=run, legendgroup=run, mode="lines" if len(steps) > 1 else
-                "markers", line={"color": colour, "width": 2.2},
-            )
-        )  # fmt: skip
+        traces.append(go.Scatter(**drawn, mode="lines", line={"color": colour, "width": 2.2}))
     return _figure(
         traces, xaxis={"title": unit}, yaxis={"title": name}, showlegend=len(series) > 1, hovermode="x unified"
     )
 
 
-def strips(values: Mapping[str, Sequence[float]], names: Sequence[str], metric: str) -> go.Figure:
-    """Draw the final metric of every client, a box and its points for each run."""
-    traces = [
-        go.Box(
-            y=list(column), name=run, text=list(names), boxpoints="all", jitter=0.5, pointpos=0, boxmean=True,
-            marker={"size": 5, "opacity": 0.6, "color": colour}, line={"color": colour, "width": 1.4},
-            fillcolor="rgba(0,0,0,0)", hoveron="points", hovertemplate="%{text}: %{y:.4g}<extra></extra>",
-        )
-        for colour, (run, column) in zip(_colours(len(values)), values.items(), strict=True)
-    ]  # fmt: skip
-    return _figure(traces, yaxis={"title": metric}, showlegend=False)
+def strips(values: Mapping[str, tuple[Mapping[str, float], str]], metric: str) -> go.Figure:
+    """Draw the final metric of every client, a box with its points for each model.
+
+    Parameters
+    ----------
+    values : mapping of str to pair
+        By model: the metric by client, and its mean as text.
+    metric : str
+        The metric.
+    """
+    traces: list[Any] = []
+    names: list[str] = []
+    for colour, (model, (clients, mean)) in zip(_colours(len(values)), values.items(), strict=True):
+        names.append(f"{model}  <b>{mean}</b>")
+        traces.append(
+            go.Box(
+                x=list(clients.values()), y0=names[-1], text=list(clients), boxpoints="all", jitter=0.5,
+                pointpos=0, width=0.5, boxmean=True, marker={"size": 5, "opacity": 0.55, "color": colour},
+                fillcolor="rgba(0,0,0,0)", line={"color": colour, "width": 1.2}, hoveron="points",
+                hovertemplate="%{text}: %{x:.4g}<extra></extra>",
+            )
+        )  # fmt: skip
+    return _lying(traces, names, xaxis={"title": metric})
+
+
+def ranked(values: Mapping[str, float], texts: Mapping[str, str], own: str = "") -> go.Figure:
+    """Draw a number of each of several as bars across, with the numbers at their ends; that of ``own`` stands out."""
+    trace = go.Bar(
+        x=list(values.values()), y=list(values), orientation="h", width=0.4, text=list(texts.values()),
+        textposition="outside", cliponaxis=False, hoverinfo="skip",
+        marker={"color": [COLOURS[0] if own in ("", label) else _OTHERS for label in values]},
+    )  # fmt: skip
+    return _lying([trace], list(values), xaxis={"rangemode": "tozero"}, right=64)
+
+
+def _lying(traces: Sequence[Any], names: Sequence[str], xaxis: Mapping[str, Any], right: int = 12) -> go.Figure:
+    """Return a figure of what lies below each other, with each name above what it is of: on a telephone too."""
+    above = {"x": 0, "xref": "paper", "xanchor": "left", "yshift": 23, "showarrow": False}
+    return _figure(
+        traces, height=70 + 54 * len(names), margin={"l": 8, "r": right, "t": 16, "b": 46}, xaxis=dict(xaxis),
+        yaxis={"type": "category", "autorange": "reversed", "showticklabels": False, "showgrid": False},
+        annotations=[{**above, "y": place, "text": name} for place, name in enumerate(names)], showlegend=False,
+    )  # fmt: skip
 
 
 def client_graph(

@@ -14,7 +14,7 @@ PAGE = r"""<!doctype html>
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--text); font: 15px/1.55 system-ui, sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 20px 20px 60px; }
+main { max-width: 1480px; margin: 0 auto; padding: 20px 20px 60px; }
 h1 { font-size: 25px; line-height: 1.25; margin: 8px 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 20px; margin: 44px 0 4px; padding-top: 14px; border-top: 2px solid var(--line); }
 h3 { font-size: 16px; margin: 26px 0 4px; }
@@ -22,10 +22,12 @@ p { margin: 4px 0 10px; max-width: 82ch; }
 .soft { color: var(--soft); font-size: 14px; }
 .columns { display: grid; gap: 12px 24px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .columns > section { min-width: 0; }
-.scroll { overflow-x: auto; max-height: 560px; overflow-y: auto; border: 1px solid var(--line); border-radius: 6px; }
+.columns > .wide { grid-column: 1 / -1; }
+.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
+.tall { max-height: 720px; overflow-y: auto; }
 .fit { width: fit-content; max-width: 100%; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px; }
-th, td { padding: 5px 12px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: 5px 8px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child, td.text { text-align: left; }
 td.text { white-space: normal; min-width: 220px; }
 tbody tr:last-child td { border-bottom: 0; }
@@ -43,14 +45,13 @@ pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6p
   font-size: 13px; line-height: 1.45; }
 code { font-size: 13px; }
 .facts td { font-size: 15px; } .facts td:first-child { white-space: normal; }
+thead .above th { text-align: center; position: static; border-left: 1px solid var(--line); }
 .path { overflow-wrap: anywhere; }
 .chart { width: 100%; min-height: 120px; }
 nav a { color: var(--accent); margin-right: 16px; }
 </style>
 </head>
-{% macro charts(some, named) %}
-{% if some %}
-<div class="columns">
+{% macro sections(some, named) %}
 {% for shown in some %}
 <section>
 <h3>{{ shown.title }}{% if named %} ({{ shown.run }}){% endif %}</h3>
@@ -58,8 +59,6 @@ nav a { color: var(--accent); margin-right: 16px; }
 <div class="chart" data-chart="{{ shown.chart }}"></div>
 </section>
 {% endfor %}
-</div>
-{% endif %}
 {% endmacro %}
 <body>
 <main>
@@ -73,62 +72,78 @@ nav a { color: var(--accent); margin-right: 16px; }
 <article id="part-{{ part }}">
 {% if block.title %}<h2>{{ block.title }}</h2>{% endif %}
 {% if block.text %}<p>{{ block.text }}</p>{% endif %}
+{% if not block.command %}
+{% for label, began, command in block.made %}<p class="soft">{% if label %}{{ label }}: {% endif %}{{ began }}{% if command %} <code>{{ command }}</code>{% endif %}</p>
+{% endfor %}
+{% endif %}
+{% if block.facts or block.first is not none %}
+<div class="columns">
+{% if block.first is not none %}<section><div class="chart" data-chart="{{ block.first }}"></div></section>{% endif %}
 {% if block.facts %}
-<div class="scroll fit facts"><table><tbody>
+<section><div class="scroll fit facts"><table><tbody>
 {% for row in block.facts %}<tr>{% for each in row %}<td>{{ each }}</td>{% endfor %}</tr>
 {% endfor %}
-</tbody></table></div>
+</tbody></table></div></section>
+{% endif %}
+</div>
 {% endif %}
 {% if block.command %}<pre>{{ block.command }}</pre>{% endif %}
-{{ charts(block.shown | rejectattr("run") | list, false) }}
+{% if block.shown | rejectattr("run") | list %}<div class="columns">{{ sections(block.shown | rejectattr("run") | list, false) }}</div>{% endif %}
+
+<div class="columns">
+<section>
+{% if block.strips is not none %}
+<h3>{{ "Clients at the end: " if block.many else "At the end: " }}{{ block.telling }}</h3>
+{% if block.many %}<p class="soft">Every point is a client; the dashed line and the number are their mean.</p>{% endif %}
+<div class="chart" data-chart="{{ block.strips }}"></div>
+{% endif %}
+{% if block.columns | length > 4 %}</section><section>{% endif %}
 <p class="soft">{{ block.sentence }}</p>
 {% for label, note in block.notes %}<p>{% if label %}{{ label }}: {% endif %}{{ note }}.</p>{% endfor %}
-
+</section>
 {% if block.results %}
-<h3>Results</h3>
-{% if block.labels | length == 1 %}
-<div class="scroll fit"><table>
-<thead><tr><th>{{ block.split }} data</th><th>mean ± std</th><th>worst 5 %</th><th>best 5 %</th></tr></thead>
+<section{% if block.columns | length > 4 %} class="wide"{% endif %}>
+<h3>Results on {{ block.split }} data</h3>
+<div class="scroll fit results"><table>
+{% if block.columns | length == 1 %}
+<thead><tr><th>metric</th><th>mean ± std</th><th>worst 5 %</th><th>best 5 %</th></tr></thead>
 <tbody>
 {% for metric, values in block.results %}
 <tr><td>{{ metric }}</td><td>{{ values[0].mean }}</td><td>{{ values[0].worst }}</td><td>{{ values[0].best }}</td></tr>
 {% endfor %}
-</tbody></table></div>
-<p class="soft">Mean and standard deviation over clients, and the means of the worst and of the best 5 % of them.{% if block.remarks[0] %} {{ block.remarks[0] }}.{% endif %}</p>
 {% else %}
-<div class="scroll fit"><table>
-<thead><tr><th>{{ block.split }} data</th>{% for label in block.labels %}<th>{{ label }}{% if block.remarks[loop.index0] %}<span class="spread">{{ block.remarks[loop.index0] }}</span>{% endif %}</th>{% endfor %}</tr></thead>
+<thead><tr><th>metric</th>{% for head in block.columns %}<th>{{ head.name }}{% if head.remark %}<span class="spread">{{ head.remark }}</span>{% endif %}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for metric, values in block.results %}
-<tr><td>{{ metric }}</td>{% for value in values %}<td>{{ value.mean }}<span class="spread">{{ value.worst }} to {{ value.best }}</span></td>{% endfor %}</tr>
+<tr><td>{{ metric }}</td>{% for value in values %}<td>{{ value.mean }}{% if value.range %}<span class="spread">{{ value.range }}</span>{% endif %}</td>{% endfor %}</tr>
+{% endfor %}
+{% endif %}
+</tbody></table></div>
+<p class="soft">Mean and standard deviation over clients{{ ", and the means of" if block.columns | length == 1 else "; below, the means of" }} the worst and of the best 5 % of them.{% if block.columns | length == 1 and block.columns[0].remark %} {{ block.columns[0].remark }}.{% endif %}</p>
+</section>
+{% endif %}
+</div>
+{% if block.features.rows %}
+<h3>Feature by feature</h3>
+<div class="scroll fit"><table class="sortable">
+<thead><tr><th><button>feature</button></th>{% for head in block.features.measures %}<th><button>{{ head }}</button></th>{% endfor %}</tr></thead>
+<tbody>
+{% for feature, cells in block.features.rows %}
+<tr><td>{{ feature }}</td>{% for values in cells %}<td>{{ values[0] }}{% for value in values[1:] %}<span class="spread">{{ value }}</span>{% endfor %}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft">Mean and standard deviation over clients; below, the means of the worst and of the best 5 % of them.</p>
-{% endif %}
+<p class="soft">Means over clients{% if block.columns | length > 1 %}, from above: {{ block.columns | map(attribute="name") | join(", ") }}{% endif %}.</p>
 {% endif %}
 
-{% if block.curves or block.strips is not none %}
 <div class="columns">
 {% if block.curves %}
 <section>
 <h3>Learning curves</h3>
 <p class="soft"><label>Shown: <select data-charts="curves-{{ part }}">{% for curve in block.curves %}<option value="{{ curve.chart }}">{{ curve.name }}</option>{% endfor %}</select></label>{% if block.many %}
- Line: mean over clients. Band: the middle half of them.{% endif %}</p>
+ Mean over clients, and the middle half of them.{% endif %}</p>
 <div class="chart" id="curves-{{ part }}" data-chart="{{ block.curves[0].chart }}"></div>
 </section>
 {% endif %}
-{% if block.strips is not none %}
-<section>
-<h3>Clients at the end</h3>
-<p class="soft">Every point is a client; the dashed line is their mean.</p>
-<div class="chart" data-chart="{{ block.strips }}"></div>
-</section>
-{% endif %}
-</div>
-{% endif %}
-
-{% if block.graphs %}
-<div class="columns">
 {% for graph in block.graphs %}
 <section>
 <h3>{{ graph.title }}</h3>
@@ -136,25 +151,28 @@ nav a { color: var(--accent); margin-right: 16px; }
 <div class="chart" data-chart="{{ graph.chart }}"></div>
 </section>
 {% endfor %}
+{{ sections(block.shown | selectattr("run") | list, block.labels | length > 1) }}
 </div>
-{% endif %}
-
-{{ charts(block.shown | selectattr("run") | list, block.labels | length > 1) }}
 
 {% if blocks | length > 1 %}<details><summary>Every client, traffic and time</summary>{% endif %}
+<div class="columns">
 {% if block.clients.rows %}
+<section{% if block.clients.heads | length > 5 %} class="wide"{% endif %}>
 <h3>Every client</h3>
-<p class="soft">{% if block.labels | length > 1 %}{{ block.first }} of each client. {% endif %}Click a heading to sort.{% if block.clients.left_out %} {{ block.clients.left_out }} more clients are in summary.json.{% endif %}</p>
-<div class="scroll fit"><table class="sortable">
-<thead><tr><th><button>client</button></th>{% for head in block.clients.heads %}<th><button>{{ head }}</button></th>{% endfor %}</tr></thead>
+<p class="soft">{% if block.labels | length > 1 %}{{ block.telling }} of each client. {% endif %}Click a heading to sort.{% if block.clients.left_out %} {{ block.clients.left_out }} more clients are in summary.json.{% endif %}</p>
+<div class="scroll fit{% if block.clients.rows | length > 40 %} tall{% endif %}"><table class="sortable">
+<thead>
+{% if block.clients.metrics | length > 1 %}
+<tr class="above"><th></th>{% if block.clients.groups %}<th></th>{% endif %}{% for metric, columns in block.clients.metrics %}<th colspan="{{ columns }}">{{ metric }}</th>{% endfor %}</tr>
+{% endif %}
+<tr><th><button>client</button></th>{% for head in block.clients.heads %}<th><button>{{ head }}</button></th>{% endfor %}</tr></thead>
 <tbody>
 {% for client, values in block.clients.rows %}
 <tr><td>{{ client }}</td>{% for value in values %}<td>{{ value }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
+</section>
 {% endif %}
-
-<div class="columns">
 <section>
 <h3>{{ "Lost clients, traffic and time" if block.lost else "Traffic and time" }}</h3>
 <div class="scroll"><table>
@@ -213,12 +231,12 @@ for (const select of document.querySelectorAll("select[data-charts]")) {
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = [...table.tHead.rows[0].cells];
+  const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
   heads.forEach((head, column) => head.firstElementChild.addEventListener("click", () => {
     const up = head.getAttribute("aria-sort") !== "ascending";
     heads.forEach(each => each.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const text = row => row.cells[column].textContent;
+    const text = row => row.cells[column].firstChild?.textContent ?? "";
     // A client without a value stands last, whichever way the others are sorted.
     const missing = row => text(row) === "-";
     const compare = (a, b) => missing(a) - missing(b) || (up ? 1 : -1) * text(a).localeCompare(text(b), "en", { numeric: true });
@@ -228,6 +246,23 @@ for (const table of document.querySelectorAll("table.sortable")) {
     table.tBodies[0].append(...[...table.tBodies[0].rows].sort(order));
   }));
 }
+
+// A table that does not show all it has says so.
+function hint(box) {
+  const aside = box.scrollWidth > box.clientWidth + 1, down = box.scrollHeight > box.clientHeight + 1;
+  let said = box.nextElementSibling;
+  if (!said || !said.classList.contains("hint")) {
+    said = document.createElement("p");
+    said.className = "soft hint";
+    box.after(said);
+  }
+  said.hidden = !aside && !down;
+  said.textContent = down ? `This table scrolls: ${box.querySelectorAll("tbody tr").length} rows.` : "This table scrolls sideways.";
+}
+const hints = () => document.querySelectorAll(".scroll").forEach(hint);
+hints();
+addEventListener("resize", hints);
+document.querySelectorAll("details").forEach(each => each.addEventListener("toggle", hints));
 
 // The chart library is stored compressed; browsers can unpack it since 2023.
 (async () => {

@@ -7,7 +7,7 @@ import json
 import logging
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from os import PathLike
@@ -17,20 +17,19 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
-from fedgraph.graph import ClientGraph
+from fedgraph.graph import ClientGraph, spring_layout
 from fedgraph.runs import attendance
 from fedgraph.runs.comparison import Comparison, compare
 from fedgraph.runs.finished import Run
-from fedgraph.runs.reports.page import charts
+from fedgraph.runs.reports.page import charts, tables
 from fedgraph.runs.reports.page.sections import Shown, method_charts
 from fedgraph.runs.reports.page.template import PAGE
-from fedgraph.runs.reports.plot import spring_layout
-from fedgraph.runs.reports.words import costs, sentence, shown_number, shown_split
+from fedgraph.runs.reports.results import Results
+from fedgraph.runs.reports.words import costs, mean_text, sentence
 from fedgraph.support.files import write_atomically
 
 log = logging.getLogger("fedgraph")
 
-_MOST_ROWS = 3000
 _PHASES = ("training", "evaluation")
 
 
@@ -67,6 +66,12 @@ class Block:
         How the runs are made, of a page with several parts.
     facts : tuple of tuple of str
         What to look at first: rows of a table, words and a number or several.
+    compared : mapping of str to float
+        The comparison that matters: a number for each of several, which is drawn above the facts.
+    unit : str
+        Of these numbers.
+    own : str
+        Which of them is of what the part is about.
     shown : tuple of Shown
         Charts above those of the runs.
     """
@@ -76,6 +81,17 @@ class Block:
     text: str = ""
     command: str = ""
     facts: tuple[tuple[str, ...], ...] = ()
+    compared: Mapping[str, float] = field(default_factory=dict)
+    unit: str = "%"
+    own: str = ""
+
+    @property
+    def numbers(self) -> list[tuple[str, str]]:
+        """The compared numbers as text, with their unit: 2 decimals below 10, else 1."""
+        return [
+            (words, f"{value:.{2 if abs(value) < 10 else 1}f} {self.unit}") for words, value in self.compared.items()
+        ]
+
     shown: tuple[Shown, ...] = ()
 
 
@@ -135,15 +151,15 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the template shows of one part, and add its charts to ``figures``."""
     compared = block.runs
     runs, summaries, labels = compared.runs, compared.summaries, compared.labels
-    split = shown_split(summaries)
+    results = Results(summaries)
+    split, first = results.split, results.telling
+    environments = [json.loads((run.path / "environment.json").read_text()) for run in runs]
 
     def place(figure: Any) -> int:
         """Keep a figure for the page, and return its number there."""
         figures.append(json.loads(figure.to_json()))
         return len(figures) - 1
 
-    measured = list(dict.fromkeys(metric for each in summaries for metric in each["metrics"].get(split, {})))
-    first = _telling(summaries, split, measured)
     drawn = _graphs(compared, split, first) if first else []
     return {
         "title": block.title,
@@ -153,12 +169,15 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
         "sentence": sentence(summaries),
         "split": split,
         "labels": labels,
-        "remarks": [each.get("remark", "") for each in summaries],
-        "results": _results(summaries, split, measured),
+        "made": tables.made(labels, environments),
+        "columns": tables.heads(results),
+        "results": [(row, [tables.cell(values) for values in results.row(row)]) for row in results.overall],
+        "features": tables.features(results),
+        "first": place(charts.ranked(block.compared, dict(block.numbers), block.own)) if block.compared else None,
         "curves": [{"name": name, "chart": place(figure)} for name, figure in _curves(compared, split)],
-        "strips": place(_strips(compared, f"{split}/{first}")) if first and summaries[0]["clients"] > 2 else None,
-        "clients": _clients(compared, split, measured, first),
-        "first": first,
+        "telling": first,
+        "strips": place(_strips(results, first)) if first else None,
+        "clients": tables.clients(results, first),
         "many": max(each["clients"] for each in summaries) > 1,
         "graphs": [{**graph, "chart": place(graph["chart"])} for graph in drawn],
         "shown": [
@@ -175,9 +194,9 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
                 "label": label,
                 "path": str(run.path),
                 "toml": (run.path / "experiment.toml").read_text(encoding="utf-8"),
-                "environment": json.loads((run.path / "environment.json").read_text()),
+                "environment": environment,
             }
-            for label, run in zip(labels, runs, strict=True)
+            for label, run, environment in zip(labels, runs, environments, strict=True)
         ],
     }
 
@@ -189,25 +208,6 @@ def _notes(labels: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> lis
         for note in summary.get("notes", ()):
             told.setdefault(note, []).append(label)
     return [("" if len(who) == len(labels) else ", ".join(who), note) for note, who in told.items()]
-
-
-def _results(
-    summaries: Sequence[Mapping[str, Any]], split: str, measured: Sequence[str]
-) -> list[tuple[str, list[dict[str, str]]]]:
-    """Return for each metric, run by run, its mean with deviation, and the means of its worst and best clients."""
-    rows = []
-    for metric in measured:
-        values = [each["metrics"].get(split, {}).get(metric) for each in summaries]
-        rows.append((metric, [_spread(each) for each in values]))
-    return rows
-
-
-def _spread(values: Mapping[str, float | None] | None) -> dict[str, str]:
-    if not values:
-        return {"mean": "-", "worst": "-", "best": "-"}
-    deviation = f" ± {shown_number(values['std'])}" if values["std"] else ""
-    worst, best = (shown_number(values.get(key)) for key in ("worst5", "best5"))
-    return {"mean": f"{shown_number(values['mean'])}{deviation}", "worst": worst, "best": best}
 
 
 def _curves(compared: Comparison, split: str) -> list[tuple[str, Any]]:
@@ -248,37 +248,16 @@ def _curves(compared: Comparison, split: str) -> list[tuple[str, Any]]:
     ]
 
 
-def _strips(compared: Comparison, metric: str) -> Any:
-    frame = compared.clients(metric)
-    return charts.strips({label: frame[label].tolist() for label in frame}, list(frame.index), metric)
-
-
-def _telling(summaries: Sequence[Mapping[str, Any]], split: str, measured: Sequence[str]) -> str | None:
-    """Return the first metric in which clients differ, failing that the first; None when nothing was measured."""
-    spread = {metric for each in summaries for metric, of in each["metrics"].get(split, {}).items() if of["std"]}
-    return next((metric for metric in measured if metric in spread), measured[0] if measured else None)
-
-
-def _clients(compared: Comparison, split: str, measured: Sequence[str], first: str | None) -> dict[str, Any]:
-    """Return the table of clients: every metric of one run, or the one that tells most of several."""
-    if first is None:
-        return {"heads": [], "rows": [], "left_out": 0}
-    if len(compared) == 1:
-        frame = compared[0].clients
-        heads = ["group"] * ("group" in frame) + [f"{split}/{metric}" for metric in measured]
-        titles = [head.removeprefix(f"{split}/") for head in heads]
-    else:
-        frame = compared.clients(f"{split}/{first}")
-        heads = titles = list(frame.columns)
-    rows = [
-        (client, [value if isinstance(value, str) else _number(value) for value in values])
-        for client, values in zip(frame.index, frame[heads].to_numpy().tolist(), strict=True)
-    ]
-    return {"heads": titles, "rows": rows[:_MOST_ROWS], "left_out": max(0, len(rows) - _MOST_ROWS)}
-
-
-def _number(value: float) -> str:
-    return "-" if value != value else shown_number(value)
+def _strips(results: Results, metric: str) -> Any:
+    """Return the chart of every client at the end, model by model."""
+    return charts.strips(
+        {
+            column.name: (results.clients(metric, column), mean_text(values))
+            for column, values in zip(results.columns, results.row(metric), strict=True)
+            if values
+        },
+        f"{results.split} {metric}",
+    )
 
 
 def _graphs(compared: Comparison, split: str, metric: str | None) -> list[dict[str, Any]]:
@@ -304,15 +283,12 @@ def _graphs(compared: Comparison, split: str, metric: str | None) -> list[dict[s
 
 def _places(graph: ClientGraph, run: Run) -> tuple[dict[str, tuple[float, float]], bool]:
     """Return where each client is drawn, and whether that is a place on a map: else neighbours are drawn together."""
-    import networkx as nx  # takes a fifth of a second
-
     known = run.folder.coordinates()
     if known and all(name in known for name in graph.names):
         # East is as long as north only at the equator.
         middle = np.cos(np.radians(np.mean([known[name][0] for name in graph.names])))
         return {name: (known[name][1] * middle, known[name][0]) for name in graph.names}, True
-    spread = spring_layout(nx.Graph(graph.without_self_loops().to_networkx()))
-    return {name: (float(x), float(y)) for name, (x, y) in spread.items()}, False
+    return spring_layout(graph.without_self_loops().to_networkx().to_undirected()), False
 
 
 def _shown(run: Run) -> list[Shown]:

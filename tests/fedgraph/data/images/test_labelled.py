@@ -68,8 +68,12 @@ def test_folders_that_cannot_be(folder):
         read_labelled(folder, CLASSES[:2], (1, 4, 3))
     with pytest.raises(DataError, match="holds no images: image files in sub-folders .* cat, dog, owl"):
         read_labelled(folder / "owl", CLASSES, (1, 4, 3))
-    with pytest.raises(DataError, match="neither a folder .* nor an .npz file"):
+    with pytest.raises(DataError, match="no .*nowhere: .* beside the experiment file .* current folder .*data-dir"):
         read_labelled(folder / "nowhere", CLASSES, (1, 4, 3))
+    (folder / "text.txt").write_text("no images")
+    with pytest.raises(DataError, match="neither a folder .* nor an .npz file"):
+        read_labelled(folder / "text.txt", CLASSES, (1, 4, 3))
+    (folder / "text.txt").unlink()
     Image.fromarray(pixels(0).astype(np.float32) / 255).save(folder / "cat/deep.tif")
     with pytest.raises(DataError, match=r"deep.tif has colours that are no whole numbers from 0 to 65,535"):
         read_labelled(folder, CLASSES, (1, 4, 3))

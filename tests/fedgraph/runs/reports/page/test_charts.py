@@ -35,10 +35,18 @@ def test_clients_without_an_edge_or_a_value_are_drawn():
 
 
 def test_a_curve_leaves_out_rounds_without_a_value():
-    values = np.array([[1.0, 3.0], [np.nan, np.nan], [2.0, np.nan]])
-    band, mean = charts.curves({"run": ([0, 1, 2], values)}, "round", "loss").data
-    assert list(mean.x) == [0, 2]
-    assert list(mean.y) == [2.0, 2.0]
-    assert list(band.y) == [2.5, 2.0, 2.0, 1.5]
+    values = np.array([[1.0, 3.0], [np.nan, np.nan], [2.0, np.nan], [2.0, 2.0], [1.0, 1.0]])
+    band, mean = charts.curves({"run": ([0, 1, 2, 3, 4], values)}, "round", "loss").data
+    assert list(mean.x) == [0, 2, 3, 4]
+    assert list(mean.y) == [2.0, 2.0, 2.0, 1.0]
+    assert list(band.y) == [2.5, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0, 1.5]
+
+
+def test_three_rounds_are_points_with_bars():
+    values = np.array([[1.0, 3.0], [2.0, np.nan], [4.0, 4.0]])
+    (points,) = charts.curves({"run": ([0, 1, 2], values)}, "round", "loss").data
+    assert points.mode == "markers"
+    assert list(points.y) == [2.0, 2.0, 4.0]
+    assert list(points.error_y.array) == list(points.error_y.arrayminus) == [0.5, 0.0, 0.0]
     (alone,) = charts.curves({"run": ([1], np.array([[4.0]]))}, "epoch", "loss").data
     assert alone.mode == "markers"

@@ -81,6 +81,56 @@ def test_the_page_of_one_run(ran):
     assert set(page.charts) < set(range(len(page.figures)))
 
 
+def test_the_page_begins_with_time_and_command(ran):
+    run = ran()
+    file = run.path / "environment.json"
+    about = json.loads(file.read_text())
+    assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d[+-]", about["began"])
+    for typed, shown in (
+        (["/somewhere/bin/fedgraph", "run", "a b.toml"], "fedgraph run 'a b.toml'"),
+        (["scripts/mine.py", "--fast"], "python mine.py --fast"),
+        (["/lib/ipykernel_launcher.py", "-f", "x.json"], ""),
+    ):
+        file.write_text(json.dumps({**about, "began": "2026-01-02T03:04:05+00:00", "command": typed}))
+        top = Page(fedgraph.report(run)).text.partition("Results on")[0]
+        assert f"2026-01-02 03:04 {shown}".strip() in top
+        assert "x.json" not in top
+
+
+def test_the_owners_own_model_stands_beside_the_joint_one(patches_tables, run_experiment):
+    run = fedgraph.load_run(run_experiment(patches_tables).path)
+    page = Page(fedgraph.report(run))
+    results, clients, *_ = page.tables
+    assert results[0] == ["metric", "f3", "own model"]
+    metrics = run.summary["metrics"]["test"]
+    assert results[1][0] == "accuracy"
+    for cell, name in zip(results[1][1:], ("accuracy", "accuracy-local"), strict=True):
+        assert cell.startswith(f"{metrics[name]['mean']:.3f} ± {metrics[name]['std']:.3f}")
+    assert not any("-local" in row[0] for row in results)
+    assert clients[1][:3] == ["client", "f3", "own model"]
+    assert [float(row[2]) for row in clients[2:]] == run.clients["test/accuracy-local"].round(3).tolist()
+
+
+def test_a_range_that_is_not_known_is_not_shown(ran):
+    run = ran()
+    spread = {"mean": 0.5, "std": 0.1, "best5": None, "worst5": None}
+    summary = {**run.summary, "metrics": {"test": {"rows": spread, "odd": {**spread, "mean": None, "std": None}}}}
+    run.folder.write_summary(summary)
+    source = fedgraph.report([run.path, ran("local")]).read_text()
+    assert "- to -" not in source
+    assert "- ± -" not in source
+
+
+def test_single_features_are_a_table_by_themselves(ran):
+    run = ran()
+    names = ["mean-auc", "mean-aupr", "age-auc", "age-aupr", "ill-auc", "age-auc-local"]
+    metrics = {name: {"mean": place / 10, "std": 0.0, "best5": 1.0, "worst5": 0.0} for place, name in enumerate(names)}
+    run.folder.write_summary({**run.summary, "metrics": {"test": metrics}})
+    results, features, *_ = Page(fedgraph.report(run.path)).tables
+    assert [row[0] for row in results[1:]] == ["mean-auc", "mean-aupr"]
+    assert features == [["feature", "auc", "aupr"], ["age", "0.2000.500", "0.300-"], ["ill", "0.400-", ""]]
+
+
 def test_the_page_needs_nothing_from_elsewhere(ran):
     source = fedgraph.report(ran()).read_text()
     head, _, rest = source.partition('id="library">')
@@ -90,19 +140,19 @@ def test_the_page_needs_nothing_from_elsewhere(ran):
     assert not OUTSIDE.search(head + tail)
 
 
-def test_curves_are_means_and_bands_of_clients(ran):
+def test_curves_are_means_and_the_middle_half_of_clients(ran):
     run = ran()
     page = Page(fedgraph.report(run))
     figure = page.figures[0]
-    band, mean = figure["data"]
+    (points,) = figure["data"]
     each = run.client_metrics.query("split == 'test' and metric == 'accuracy'").pivot_table(
         index="round", columns="client", values="value"
     )
-    assert mean["x"] == each.index.tolist()
-    assert np.allclose(mean["y"], each.mean(axis=1))
-    count = len(each)
-    assert np.allclose(band["y"][:count], each.quantile(0.75, axis=1))
-    assert np.allclose(band["y"][count:][::-1], each.quantile(0.25, axis=1))
+    assert points["x"] == each.index.tolist()
+    assert np.allclose(points["y"], each.mean(axis=1))
+    bars, mean = points["error_y"], each.mean(axis=1)
+    assert np.allclose(bars["array"], each.quantile(0.75, axis=1) - mean)
+    assert np.allclose(bars["arrayminus"], mean - each.quantile(0.25, axis=1))
 
 
 def test_several_runs_are_compared(ran):
@@ -111,7 +161,7 @@ def test_several_runs_are_compared(ran):
     assert path == runs[0].path / "comparison.html"
     page = Page(path)
     results, clients, costs, *_ = page.tables
-    assert results[0] == ["test data", "sfl", "local"]
+    assert results[0] == ["metric", "sfl", "local"]
     assert [row[0] for row in clients[1:]] == list(runs[0].clients.index)
     assert [float(row[2]) for row in clients[1:]] == runs[1].clients["test/accuracy"].round(3).tolist()
     assert ["rounds", "2", "2"] in costs

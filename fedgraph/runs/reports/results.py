@@ -1,0 +1,198 @@
+"""The results of runs as one table, from which terminal, page, notebook and pictures take numbers and names.
+
+A metric such as ``mae-60min-no-graph`` is a row, ``mae-60min``, of the column of the model that it measures: errors of
+several models of one run stand beside each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedgraph.support.errors import ExperimentError
+from fedgraph.training import AFTER_TURN, LAST, direction
+
+Spread = Mapping[str, float | None]
+"""Mean, deviation, and the means of the best and of the worst clients, as in ``summary.json``."""
+
+MODELS = {
+    "-local": "own model",
+    "-personal": "personal model",
+    "-no-graph": "no graph",
+    "-given-graph": "given graph",
+    "-permuted-graph": "permuted graph",
+    "-complete-graph": "complete graph",
+    "-learned-graph": "learned graph",
+    "-linear": "linear model",
+    "-mean": "mean",
+    "-median": "median",
+    "-weighted-trees": "weighted trees",
+    "-trees": "trees",
+    AFTER_TURN: "after its turn",
+    LAST: "last round",
+}
+"""Endings of metrics that are of another model than the run's: what they are called in tables."""
+
+_AHEAD = re.compile(r"-(?=(\d+(\.\d+)?(min|hours?|days?|weeks?)|step\d+)(-|$))")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A model that was measured.
+
+    Attributes
+    ----------
+    run : int
+        Place of its run.
+    label : str
+        What the run is called.
+    ending : str
+        What its metrics end with, a key of ``MODELS``; empty for the model that the run is about.
+    name : str
+        What the column is called: by the run, by the model, or by both where several runs have several models.
+    """
+
+    run: int
+    label: str
+    ending: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """Final metrics of runs on one split: a row for each metric, a column for each model that was measured.
+
+    Parameters
+    ----------
+    summaries : sequence of mappings
+        Contents of ``summary.json``, one per run, with labels for methods.
+    further : bool
+        Whether models beside those that runs are about have columns.
+    """
+
+    summaries: Sequence[Mapping[str, Any]]
+    further: bool = True
+
+    @cached_property
+    def split(self) -> str:
+        """The split that results are shown for: test if it was measured, else the last that was."""
+        return shown_split(self.summaries)
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The models, run by run."""
+        found = []
+        for place, summary in enumerate(self.summaries):
+            label = str(summary["method"])
+            endings = dict.fromkeys(ending for metric in self._metrics(place) for _, ending in [parts(metric)])
+            models = sorted(endings or [""], key=lambda each: each != "")
+            for ending in models if self.further else models[:1]:
+                model = MODELS.get(ending, "")
+                alone = model if len(self.summaries) == 1 else f"{label}: {model}"
+                found.append(Column(place, label, ending, alone if ending else label))
+        return tuple(found)
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """Metrics without the endings of models; those of one measure together, as the first of them was measured."""
+        found = dict.fromkeys(
+            parts(metric)[0] for place in range(len(self.summaries)) for metric in self._metrics(place)
+        )
+        families = {family: number for number, family in enumerate(dict.fromkeys(map(_family, found)))}
+        return tuple(sorted(found, key=lambda row: families[_family(row)]))
+
+    @cached_property
+    def features(self) -> dict[str, tuple[str, str]]:
+        """Rows of single features, such as ``age-mae`` beside ``mean-mae``: the feature, and what is measured of it."""
+        measures = sorted((row[5:] for row in self.rows if row.startswith("mean-")), key=len, reverse=True)
+        found = {}
+        for row in self.rows:
+            measure = next((each for each in measures if row.endswith(f"-{each}")), None)
+            if measure is not None and row != f"mean-{measure}":
+                found[row] = (row.removesuffix(f"-{measure}"), measure)
+        return found
+
+    @property
+    def overall(self) -> list[str]:
+        """Rows that are not of single features."""
+        return [row for row in self.rows if row not in self.features]
+
+    @cached_property
+    def telling(self) -> str | None:
+        """The first metric in which clients differ, failing that the first; None where nothing was measured."""
+        differing = (row for row in self.rows if any((of or {}).get("std") for of in self.row(row)))
+        return next(differing, self.rows[0] if self.rows else None)
+
+    def by_run(self, rows: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Return rows with a cell for each run as rows of columns: the cells are in the first column of each run."""
+        first = {column.run: place for place, column in reversed(list(enumerate(self.columns)))}
+        cells = list(enumerate(self.columns))
+        return {
+            label: [of[column.run] if first[column.run] == place else "" for place, column in cells]
+            for label, of in rows.items()
+        }
+
+    def of_longest(self, most: int) -> list[str]:
+        """Return the last rows that most runs have, one for each measure: those of the longest forecast."""
+        own = [column for column in self.columns if not column.ending]
+        having = {row: sum(self.cell(row, column) is not None for column in own) for row in self.rows}
+        last = {_family(row): row for row in self.rows if having[row] == max(having.values())}
+        return list(last.values())[-most:]
+
+    @property
+    def groups(self) -> list[str]:
+        """Groups of clients that results are summarised over."""
+        found = (group for each in self.summaries for group in each.get("per_group", {}).get(self.split, {}))
+        return list(dict.fromkeys(found))
+
+    def row(self, metric: str, group: str | None = None) -> list[Spread | None]:
+        """Return a metric of every column, None where it was not measured; of a group of clients, if one is given."""
+        return [self.cell(metric, column, group) for column in self.columns]
+
+    def cell(self, metric: str, column: Column, group: str | None = None) -> Spread | None:
+        """Return a metric of a column; None where it was not measured, or of no client."""
+        summary = self.summaries[column.run]
+        found = summary["metrics"] if group is None else {
+            split: of.get(group, {}) for split, of in summary.get("per_group", {}).items()
+        }  # fmt: skip
+        values = found.get(self.split, {}).get(f"{metric}{column.ending}")
+        return values if values and values.get("mean") is not None else None
+
+    def measured(self, column: Column) -> bool:
+        """Return whether anything of a column was measured."""
+        return any(self.cell(row, column) is not None for row in self.rows)
+
+    def clients(self, metric: str, column: Column) -> dict[str, float]:
+        """Return a metric of each client that was measured, by name."""
+        found = self.summaries[column.run].get("per_client", {}).get(self.split, {})
+        values = found.get(f"{metric}{column.ending}", {})
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _metrics(self, run: int) -> Iterable[str]:
+        return self.summaries[run]["metrics"].get(self.split, {})
+
+
+def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the split that results are shown for: test if it was measured, else the last that was."""
+    measured = list(summaries[0]["metrics"])
+    return "test" if "test" in measured or not measured else measured[-1]
+
+
+def parts(metric: str) -> tuple[str, str]:
+    """Return the row of a metric, and the ending that says of which model it is; empty for that of the run."""
+    for ending in MODELS:
+        row = metric.removesuffix(ending)
+        if row != metric:
+            # Of a metric that is not known, a name such as gap-mean says nothing about models.
+            with suppress(ExperimentError):
+                direction(row)
+                return row, ending
+    return metric, ""
+
+
+def _family(row: str) -> str:
+    return _AHEAD.split(row, maxsplit=1)[0]
