@@ -274,8 +274,8 @@ def _seen(model: nn.Module, layer: str, inputs: _Inputs, count: int) -> Tensor:
         raise ValueError(f"layer '{layer}' is {how} when the model is: name a layer that is called once (layer=...)")
     value = found[0]
     if not isinstance(value, Tensor) or value.shape[:1] != (count,):
-        told = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ValueError(f"layer '{layer}' gets {told} for {count} samples, not a tensor [samples, ...]")
+        received = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ValueError(f"layer '{layer}' gets {received} for {count} samples, not a tensor [samples, ...]")
     return value.detach().flatten(1).float().cpu()
 
 

@@ -70,13 +70,13 @@ def table_client_app(
 
         app = table_client_app(load, consent=["ranges"])
     """
-    told = [consent] if isinstance(consent, str) else list(consent)
-    if unknown := sorted(set(told) - set(_CONSENT)):
+    consents = [consent] if isinstance(consent, str) else list(consent)
+    if unknown := sorted(set(consents) - set(_CONSENT)):
         raise ValueError(f"a client can consent to {' and '.join(_CONSENT)}; got {', '.join(unknown)}")
 
     def answer(message: Message, context: Context) -> Message:
         def reply(node: Node) -> RecordDict:
-            here = TableNode.of_frame(node, context, load, ",".join(told))
+            here = TableNode.of_frame(node, context, load, ",".join(consents))
             with errors_in_app_words():
                 return here.personal_model(message.content, share_models) or here.phase(message.content)
 

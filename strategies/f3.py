@@ -225,8 +225,8 @@ class F3(PhasedStrategy):
         found = fusion.predict(joined.embeddings, joined.present).probabilities.numpy()
         kinds = {answer.id_kind for answer in answers.values()}
         index = restored(joined.keys, kinds.pop() if len(kinds) == 1 else "text")
-        told = pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
-        return told if wanted.ids is None else told.iloc[_places(joined.keys, wanted.ids)]
+        predicted = pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
+        return predicted if wanted.ids is None else predicted.iloc[_places(joined.keys, wanted.ids)]
 
     # ---- answers of clients ----------------------------------------------------------------------------------------
 
@@ -297,8 +297,8 @@ class F3(PhasedStrategy):
         for split in _MEASURED:
             rows = joined.of_split(split)
             if len(rows):
-                told = scores(found[rows], joined.labels[rows])
-                metrics |= {f"{split}/{name}": value for name, value in told.items()}
+                measured = scores(found[rows], joined.labels[rows])
+                metrics |= {f"{split}/{name}": value for name, value in measured.items()}
         return metrics
 
 
@@ -320,8 +320,10 @@ def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> No
     ]
     advice = "the same sample needs the same id at every client, and a label at one of them"
     if not bool(shared.any()):
-        told = "; ".join(f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED])
-        raise DataError(f"no two clients share a labelled sample, which fusion needs ({told}): {advice}")
+        listed = "; ".join(
+            f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED]
+        )
+        raise DataError(f"no two clients share a labelled sample, which fusion needs ({listed}): {advice}")
     for name in alone:
         log.warning(
             "client '%s' shares no labelled sample with other clients; it has %d samples, such as '%s': %s",

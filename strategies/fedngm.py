@@ -133,9 +133,9 @@ class FedNGM(PhasedStrategy):
     @property
     def history(self) -> Any:
         """The metrics as a data frame of ``round``, ``client``, ``metric`` and ``value``."""
-        told = self.metrics.melt(ignore_index=False, var_name="metric").reset_index(names="client")
-        told.insert(0, "round", self.settings.rounds)
-        return told
+        history = self.metrics.melt(ignore_index=False, var_name="metric").reset_index(names="client")
+        history.insert(0, "round", self.settings.rounds)
+        return history
 
     def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:
         """Go through all phases: features, graphs, models, one global model, and personal ones."""
@@ -193,10 +193,10 @@ class FedNGM(PhasedStrategy):
 
     def _plan(self, timeout: float) -> PhasesPlan:
         """Return what the phases have to know, as of an experiment."""
-        told = {"seed": self.seed, "method": self.settings.as_table(nulls=True), "table": self._table.as_table()}
+        experiment = {"seed": self.seed, "method": self.settings.as_table(nulls=True), "table": self._table.as_table()}
         return PhasesPlan(
             client=_CLIENT,
-            experiment=json.dumps(told),
+            experiment=json.dumps(experiment),
             roll_call=RollCall(self.min_available_nodes, wait=min(timeout, 60.0)),
             timeout=timeout,
             folder=RunFolder(self.folder),

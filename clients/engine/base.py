@@ -341,10 +341,14 @@ class CohortClient(Configured[S]):
         ReplyError
             When it does not say so, or more than a node should make room for.
         """
-        told = self.request.shared["examples"]
-        if told.dtype != torch.int64 or told.shape != (len(SPLITS),) or not bool(((told >= 0) & (told <= _MOST)).all()):
+        examples = self.request.shared["examples"]
+        if (
+            examples.dtype != torch.int64
+            or examples.shape != (len(SPLITS),)
+            or not bool(((examples >= 0) & (examples <= _MOST)).all())
+        ):
             raise ReplyError(f"the request does not say for how many examples there is room, at most {_MOST:,}")
-        return dict(zip(SPLITS, told.tolist(), strict=True))
+        return dict(zip(SPLITS, examples.tolist(), strict=True))
 
     def evaluate(self) -> dict[str, Tensor]:
         """Return metrics of the models as ``<split>/<metric>``, each ``[clients]``."""

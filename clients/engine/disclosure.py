@@ -45,11 +45,11 @@ def disclosure(experiment: Experiment, client: str, node: Node) -> Disclosure:
 
 def _asked_for(experiment: Experiment) -> list[str]:
     """Return what other tables of the experiment make nodes send."""
-    told = []
+    sent = []
     if experiment.graph.source == "labels":
-        told.append('how many examples of each class each client has ([graph] source = "labels")')
+        sent.append('how many examples of each class each client has ([graph] source = "labels")')
     if shares_scales(experiment.data):
-        told.append("mean, standard deviation and number of each client's values ([data] cold-scale, scaling)")
+        sent.append("mean, standard deviation and number of each client's values ([data] cold-scale, scaling)")
     if experiment.evaluation.compare_peers:
-        told.append("the class that each model predicts for each test example, and the true one (compare-peers)")
-    return told
+        sent.append("the class that each model predicts for each test example, and the true one (compare-peers)")
+    return sent

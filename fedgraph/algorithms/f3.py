@@ -22,8 +22,8 @@ from fedgraph.algorithms.owners import (
     measured,
     num_learned_from,
     outcome_of,
+    report_epoch,
     samples,
-    told,
 )
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
 from fedgraph.fusion import (
@@ -82,7 +82,13 @@ class F3(OwnersAlgorithm[F3Settings]):
             joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), given
         )
         fusion, found = fit_joined(
-            self.settings, data, joined.owners, joined.classes, run.seed, joined.fingerprints, partial(told, run)
+            self.settings,
+            data,
+            joined.owners,
+            joined.classes,
+            run.seed,
+            joined.fingerprints,
+            partial(report_epoch, run),
         )
         prediction = fusion.predict(joined.embeddings, joined.present)
         facts = {"fusion": found.facts(), "notes": self._threshold_notes(joined, prediction)}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, F3ForecastSettings, suffix_of
-from fedgraph.algorithms.forecasts import ForecastAlgorithm, Told, exchanged, outcome_of
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, exchanged, outcome_of
 from fedgraph.algorithms.phases import Identified, Outcome, Phase, PhaseRun
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import shares_scales, step_seconds
@@ -126,14 +126,14 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         if self.settings.targets == "shared":
             by = "the server's network"
         over = {suffix: _OVER[graph] for suffix, graph in self._graphs().items()}
-        told = (
+        measured_on = (
             f"{len(names)} clients, each forecast by {by}, {over.pop('')}; what ends with -local is by the client's "
             "own encoder alone" + "".join(f", with {suffix} {words}" for suffix, words in over.items()) + shared
         )
         fitted = FittedForecasts(main.network, self.settings, sent.names)
         files = {"fusion.safetensors": fitted.write, **_learned(main.network, sent.names)}
         return outcome_of(
-            clients, measured, told, metrics, parameters=parameters, facts=facts, arrays=state, files=files
+            clients, measured, measured_on, metrics, parameters=parameters, facts=facts, arrays=state, files=files
         )
 
     def _graphs(self) -> dict[str, OwnerGraph]:
@@ -143,7 +143,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
 
     # ---- exchanges -------------------------------------------------------------------------------------------------
 
-    def _embeddings(self, run: PhaseRun, clients: Identified) -> Phase[Told]:
+    def _embeddings(self, run: PhaseRun, clients: Identified) -> Phase[StackedReplies]:
         """Every client's embeddings, targets of training and validation windows, and when windows start."""
         room = {split: clients.room(split, run.tolerant) for split in SPLITS}
         model = build(ModelChoice.of(run.model).tables[0], clients.task)
@@ -153,7 +153,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         shapes: dict[str, tuple[int, ...]] = {}
         for split in SPLITS:
             shapes |= {f"starts/{split}": (room[split],), f"embeddings/{split}": (room[split], size)}
-            if split in self._told:
+            if split in self._sent_targets:
                 shapes |= {f"{part}/{split}": (room[split], steps) for part in ("targets", "known")}
         types = {name: _TYPES.get(name.partition("/")[0], self.settings.precision) for name in shapes}
         shared = {"examples": torch.tensor([room[split] for split in SPLITS])}
@@ -196,10 +196,10 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         self,
         run: PhaseRun,
         clients: Identified,
-        sent: Told,
+        sent: StackedReplies,
         fits: Mapping[str, ForecastFit],
         windows: Mapping[str, OwnerWindows],
-    ) -> Phase[Told]:
+    ) -> Phase[StackedReplies]:
         """Send each client the forecasts of its windows, by every network; what it measures of them.
 
         With private targets forecasts of its embeddings are sent, of all splits: from these the client learns to
@@ -230,11 +230,11 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         return (yield from exchanged(run, own))
 
     @property
-    def _told(self) -> tuple[SplitName, ...]:
-        """The splits whose targets the server is told."""
+    def _sent_targets(self) -> tuple[SplitName, ...]:
+        """The splits whose targets clients send to the server."""
         return FITTED_ON if self.settings.targets == "shared" else ()
 
-    def _windows(self, sent: Told, split: SplitName, task: TaskSpec) -> OwnerWindows:
+    def _windows(self, sent: StackedReplies, split: SplitName, task: TaskSpec) -> OwnerWindows:
         """The windows of one split of all clients side by side, with what the server learns to forecast as targets."""
         starts, embeddings = sent.tensors[f"starts/{split}"], sent.tensors[f"embeddings/{split}"]
         targets = sent.tensors.get(f"targets/{split}", torch.zeros(*starts.shape, 0))

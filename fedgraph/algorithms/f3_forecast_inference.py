@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.algorithms.f3_forecast_settings import LATEST_READINGS, EncoderSettings, F3ForecastInferenceSettings
-from fedgraph.algorithms.forecasts import ForecastAlgorithm, Told, exchanged, outcome_of
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, exchanged, outcome_of
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun, Without
 from fedgraph.fusion.forecasting import FittedForecasts, OwnerWindows, forecasts
 from fedgraph.models import flattened
@@ -82,10 +82,17 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         found = windows.of_owners(forecasts(fitted.network, windows), starts)[rows]
         measured = yield from self._measured(run, trained.name, sent, found)
         state = fitted.network.state_dict()
-        told = f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.name}"
+        measured_on = f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.name}"
         facts: dict[str, Any] = {"windows": len(windows), **({"notes": notes} if notes else {})}
         return outcome_of(
-            clients, measured, told, measured.metrics, parameters=flattened(state), rounds=0, facts=facts, arrays=state
+            clients,
+            measured,
+            measured_on,
+            measured.metrics,
+            parameters=flattened(state),
+            rounds=0,
+            facts=facts,
+            arrays=state,
         )
 
     def _left_out(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Phase[list[str]]:
@@ -107,14 +114,14 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
             "of theirs, and those of others, who listened to them, may be worse"
         ]
 
-    def _embeddings(self, run: PhaseRun, trained: str, size: int) -> Phase[Told]:
+    def _embeddings(self, run: PhaseRun, trained: str, size: int) -> Phase[StackedReplies]:
         """The embeddings of the clients' latest windows, and when these start."""
         room = self.settings.windows
         shapes = {"starts": (room,), "embeddings": (room, size)}
         types = {"starts": "int64", "embeddings": self.settings.precision}
         return (yield from exchanged(run, shapes=shapes, types=types, train=True, name=trained))
 
-    def _measured(self, run: PhaseRun, trained: str, sent: Told, found: Tensor) -> Phase[Told]:
+    def _measured(self, run: PhaseRun, trained: str, sent: StackedReplies, found: Tensor) -> Phase[StackedReplies]:
         """Send each client what the network makes of its windows; what it measures of its forecasts."""
         kind, dtype = self.settings.returned
         counts = (sent.tensors["starts"] >= 0).sum(1)
@@ -126,7 +133,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         return (yield from exchanged(run, own, name=trained))
 
 
-def _empty(sent: Told) -> list[str]:
+def _empty(sent: StackedReplies) -> list[str]:
     """Return a note about clients whose latest window has no reading: its forecasts look like any other."""
     seen = sent.metrics.get(LATEST_READINGS)
     if seen is None:  # nodes may not say so

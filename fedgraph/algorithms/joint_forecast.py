@@ -32,6 +32,6 @@ class JointForecast(ForecastAlgorithm[JointForecastSettings]):
             )
         graph = run.graph_of(clients)
         given: dict[str, Tensor] = {} if graph is None else {"graph": graph.subgraph(clients.names).dense().float()}
-        told = yield from exchanged(run, shared=given)
-        measured = f"{len(told.names)} clients, forecast by one network that sees all: {self.settings.network}"
-        return outcome_of(clients, told, measured, told.metrics)
+        replies = yield from exchanged(run, shared=given)
+        measured_on = f"{len(replies.names)} clients, forecast by one network that sees all: {self.settings.network}"
+        return outcome_of(clients, replies, measured_on, replies.metrics)

@@ -79,8 +79,8 @@ def _bounded(run: PhaseRun, joined: JoinedSamples) -> JoinedSamples:
     return replace(joined, embeddings=bounded_embeddings(joined.embeddings, joined.present, times))
 
 
-def told(run: PhaseRun, epoch: FusionEpoch) -> None:
-    """Tell of an epoch of the fusion, and log every 50th."""
+def report_epoch(run: PhaseRun, epoch: FusionEpoch) -> None:
+    """Report an epoch of the fusion, and log every 50th."""
     losses = {
         "learning_rate": epoch.learning_rate,
         "training_loss": epoch.training_loss,

@@ -21,7 +21,7 @@ from fedgraph.algorithms.owners import (
     measured,
     num_learned_from,
     outcome_of,
-    told,
+    report_epoch,
 )
 from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhaseRun, Recall, Without
 from fedgraph.algorithms.vfl_steps import VerticalSteps
@@ -163,7 +163,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             steps.load_state(kept["steps"])
             yield Without(dict.fromkeys(steps.lost, "it was lost before the run was stopped"))
             for each in learnt.epochs:
-                told(run, each)
+                report_epoch(run, each)
         for epoch in range(len(learnt.epochs) + 1, settings.epochs + 1):
             if len(learnt.epochs) - learnt.best_epoch >= settings.patience:
                 break
@@ -178,7 +178,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
                 )
             found = FusionEpoch(settings.learning_rates[0], epoch, total / len(training), loss_there)
             learnt.take(found, prediction, network)
-            told(run, found)
+            report_epoch(run, found)
             yield Keep(
                 {
                     "samples": joined.state(),

@@ -55,8 +55,8 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     try:
         table = pa.Table.from_pandas(_flat(data), preserve_index=False) if hasattr(data, "iloc") else pa.table(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        told = ", ".join(map(str, error.args))
-        raise DataError(f"a {type(data).__name__} cannot be read as a data frame: {told}") from None
+        reason = ", ".join(map(str, error.args))
+        raise DataError(f"a {type(data).__name__} cannot be read as a data frame: {reason}") from None
     file = folder / f"{name}.parquet"
     with replacing(file) as temporary:
         pyarrow.parquet.write_table(table, temporary)

@@ -154,10 +154,10 @@ class DataSet(Configured[S]):
         """Return all splits of a client. Raises DataError, with client and split, for what does not fit the task."""
         given = self.examples(client)
         if not isinstance(given, Mapping) or set(given) - set(SPLITS) or "train" not in given:
-            told = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+            returned = sorted(given) if isinstance(given, Mapping) else type(given).__name__
             raise DataError(
-                f"{self._name}.examples('{client}') returned {told}; it is a dict with inputs and targets of 'train' "
-                "and, as far as there are any, 'validation' and 'test'"
+                f"{self._name}.examples('{client}') returned {returned}; it is a dict with inputs and targets of "
+                "'train' and, as far as there are any, 'validation' and 'test'"
             )
         found: dict[SplitName, tuple[Tensor, Tensor]] = {}
         for split in SPLITS:

@@ -178,10 +178,10 @@ def ask_everybody(
                 if failed.get(node) != problem:
                     log.warning("going on without node %d: %s", node, problem)
                 failed[node] = problem
-        told = refused
+        before = refused
         refused = contradictions(heard_of) if tolerate else {}
         for node, problem in refused.items():
-            if told.get(node) != problem:
+            if before.get(node) != problem:
                 log.warning("going on without node %d: %s", node, problem)
         answers = {node: answer for node, answer in heard_of.items() if node not in refused}
         missing = roll_call.missing(answers.values(), silent)

@@ -226,10 +226,10 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         else:
             other = self._samples(validation[0], fitting=False).over(samples.owners, samples.sizes, samples.columns)
             rows = other.order
-            told = _codes(_checked_labels(other, validation[1]), classes)[rows]
-            split = torch.tensor([_TRAIN] * len(codes) + [_VALIDATION] * len(told))
+            validation_codes = _codes(_checked_labels(other, validation[1]), classes)[rows]
+            split = torch.tensor([_TRAIN] * len(codes) + [_VALIDATION] * len(validation_codes))
             embeddings = torch.cat([embeddings, other.embeddings[rows]])
-            present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, told])
+            present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, validation_codes])
         data = FusionData(embeddings, present, codes, split, samples.sizes, len(classes))
         return self.fit_joined(data, samples.owners, classes, seed, columns=samples.columns)
 

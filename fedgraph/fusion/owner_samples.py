@@ -160,9 +160,9 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
     if not keyed:
         lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise ValueError(
-                f"owners have different numbers of samples ({told}): give the ids of the samples too, as data frames "
+                f"owners have different numbers of samples ({listed}): give the ids of the samples too, as data frames "
                 "with an index or as pairs (ids, embeddings)"
             )
         placed = _placed(arrays, {name: list(range(length)) for name, length in lengths.items()}, None)
@@ -295,9 +295,9 @@ def _check_columns(owner: str, found: Sequence[str], wanted: Sequence[str]) -> N
     missing = [name for name in wanted if name not in found]
     ways = [f"unseen at fit time: {quoted(unseen)}"] if unseen else []
     ways += [f"seen at fit time, yet now missing: {quoted(missing)}"] if missing else []
-    told = "; ".join(ways) or "they are in another order than during fit"
+    differences = "; ".join(ways) or "they are in another order than during fit"
     raise ValueError(
-        f"owner '{owner}': The feature names should match those that were passed during fit ({told}); they were "
+        f"owner '{owner}': The feature names should match those that were passed during fit ({differences}); they were "
         f"{quoted(list(wanted), 8)}"
     )
 

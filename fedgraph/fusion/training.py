@@ -211,8 +211,10 @@ def fit(
     ensemble = FusionEnsemble([each.network for each in fits]).eval()
     if settings.member_weights == "validation":
         embeddings, present, labels = validation
-        told = [predict(each.network, embeddings, present, settings.draws, seed).probabilities for each in fits]
-        ensemble.weights.copy_(mixture_weights(torch.stack(told)[:, torch.arange(len(labels)), labels]))
+        probabilities = [
+            predict(each.network, embeddings, present, settings.draws, seed).probabilities for each in fits
+        ]
+        ensemble.weights.copy_(mixture_weights(torch.stack(probabilities)[:, torch.arange(len(labels)), labels]))
     loss, quality = _validated(ensemble, validation, settings, seed, weights)
     return replace(
         max(fits, key=lambda each: each.quality),

@@ -56,11 +56,11 @@ def client_of(content: RecordDict) -> str | None:
 
     Raises ReplyError for a name that cannot be shown.
     """
-    told = content.config_records.get(APP_RECORD)
-    if told is None or NAME_KEY not in told:
+    record = content.config_records.get(APP_RECORD)
+    if record is None or NAME_KEY not in record:
         return None
-    check_name(told[NAME_KEY], "a client")
-    return str(told[NAME_KEY])
+    check_name(record[NAME_KEY], "a client")
+    return str(record[NAME_KEY])
 
 
 def model_of(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> dict[str, Tensor]:

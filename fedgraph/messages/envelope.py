@@ -158,7 +158,7 @@ def unpacking_reply(what: str) -> Iterator[None]:
         raise ReplyError(f"{what} is malformed ({in_short(str(error), 300)})") from None
 
 
-def told_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
+def read_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
     """Read from an answer which clients its node hosts.
 
     Parameters

@@ -349,7 +349,7 @@ def declared(results: Results, row: RowTable, column: ColumnTable, metric: Metri
     """
     profile = results.profile
     file = find_experiment(profile.experiment_file(row, column, beside))
-    told: dict[str, Any] = {
+    declaration: dict[str, Any] = {
         "experiment": tomllib.loads(file.read_text(encoding="utf-8")),
         "set": results.table.set_in(column, profile),
         **_row_settings(results, row, column),
@@ -357,7 +357,7 @@ def declared(results: Results, row: RowTable, column: ColumnTable, metric: Metri
         **({"chosen": results.chosen(row, column)} if row.choose else {}),
         "metric": _written(metric, without=("title",)),
     }
-    return json_digest(told, default=str)[:8]
+    return json_digest(declaration, default=str)[:8]
 
 
 def _row_settings(results: Results, row: RowTable, column: ColumnTable) -> dict[str, Any]:

@@ -90,8 +90,8 @@ def ask_clients(
 
     messages = [Message(mark_empty(content), node, message_type) for node in nodes]
     found, problems = split_replies(grid.send_and_receive(messages, timeout=timeout), nodes, named)
-    told = [names[node] for node in found]
-    for node in [node for node in found if told.count(names[node]) > 1]:
+    answered = [names[node] for node in found]
+    for node in [node for node in found if answered.count(names[node]) > 1]:
         problems[node] = (
             f"another node answers as '{names[node]}' too: give each a name of its own (node config client)"
         )

@@ -142,12 +142,12 @@ class Defence:
     def _watch_means(self, server_round: int, replies: Replies, starts: Tensor) -> None:
         """Warn of the means of nodes, as of models elsewhere; all of their clients began with the same model."""
         names = self._federation.names
-        told = [
+        titles = [
             f"{names[first]} and {len(others)} others of its node" if others else names[first]
             for first, *others in replies.means
         ]
         means = torch.stack(list(replies.means.values()))
-        self.judged(server_round, told, {"parameters": means}, starts[:1].expand_as(means))
+        self.judged(server_round, titles, {"parameters": means}, starts[:1].expand_as(means))
 
     def _halves(self, models: Tensor, starts: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield trained parameters and running statistics of models, with those that they began with."""

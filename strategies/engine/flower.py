@@ -157,12 +157,12 @@ class FlowerStrategy(FedAvg):
 
     def summary(self) -> None:
         """Log the settings of the method, and those of Flower."""
-        told = logging.getLogger("flwr")
-        told.info("\t├──> %s:", self.algorithm_class.title)
+        logger = logging.getLogger("flwr")
+        logger.info("\t├──> %s:", self.algorithm_class.title)
         for key, value in self.algorithm.settings.as_table().items():
-            told.info("\t│\t├── %s: %s", key, value)
+            logger.info("\t│\t├── %s: %s", key, value)
         if self.graph is not None:
-            told.info("\t├──> Client graph: %s", self.graph.describe())
+            logger.info("\t├──> Client graph: %s", self.graph.describe())
         super().summary()
 
     # ---- saved and loaded -------------------------------------------------------------------------------------------
@@ -453,9 +453,9 @@ class FlowerStrategy(FedAvg):
 
     def _count(self, found: Mapping[str, AppReply]) -> None:
         """Note how many examples clients have trained on."""
-        told = {name: reply.num_examples for name, reply in found.items()}
-        self._app.count({name: 1 if count is None else count for name, count in told.items()})
-        if None in told.values():
+        counts = {name: reply.num_examples for name, reply in found.items()}
+        self._app.count({name: 1 if count is None else count for name, count in counts.items()})
+        if None in counts.values():
             self._say_once("count", "answers without '%s' count as one example", self.weighted_by_key)
 
     def _mean(self, replies: Sequence[AppReply], aggregate: AggregateFn) -> MetricRecord | None:

@@ -138,17 +138,17 @@ class PhasesRun:
         return outcome
 
     def _ended(self, grid: Grid) -> Outcome:
-        phases, told, where = self.algorithm.phases(self.plan.run), None, f"{self.class_name}.phases"
+        phases, result, where = self.algorithm.phases(self.plan.run), None, f"{self.class_name}.phases"
         if not isinstance(phases, Generator):
             raise RunError(f"{where} is no generator: have it yield what is asked, `answers = yield Opening(...)`")
         while True:
             try:
-                step = phases.send(told)
+                step = phases.send(result)
             except StopIteration as end:
                 if not isinstance(end.value, Outcome):
                     raise RunError(f"{where} returned {type(end.value).__name__} in place of an Outcome") from None
                 return end.value
-            told = self._done(grid, step)
+            result = self._done(grid, step)
 
     def _done(self, grid: Grid, step: Step) -> Any:
         """Do what the algorithm yields, and return what it gets."""

@@ -235,10 +235,10 @@ class StockAlgorithm(GlobalModel):
             )
         found: dict[str, Tensor] = {}
         for term, name in STOCK_TERMS.items():
-            told = {key: float(config.get(name, 0.0)) for key, config in configs.items()}
-            if any(told.values()):
+            weights = {key: float(config.get(name, 0.0)) for key, config in configs.items()}
+            if any(weights.values()):
                 found[term] = torch.zeros(len(self._federation.names))
-                found[term][list(contents)] = torch.tensor([told[id(content)] for content in contents.values()])
+                found[term][list(contents)] = torch.tensor([weights[id(content)] for content in contents.values()])
         return found
 
     # ---- what it gets ----------------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ class StockAlgorithm(GlobalModel):
         if "loss" in metrics:
             metrics["train_loss"] = metrics["loss"]
 
-        def reply(position: int, row: Tensor, told: MetricRecord) -> Message:
-            return _reply(position, MessageType.TRAIN, told, to_record(clients.layout.row_state(row)))
+        def reply(position: int, row: Tensor, metrics: MetricRecord) -> Message:
+            return _reply(position, MessageType.TRAIN, metrics, to_record(clients.layout.row_state(row)))
 
         if not self.averages:
             return [
@@ -277,9 +277,9 @@ class StockAlgorithm(GlobalModel):
             return row
         if isinstance(self.stock, _SERVER_OPTIMISERS):
             sent = torch.stack([layout.row(from_record(_arrays_of(message))) for message in messages])
-            told: list[Any] = [message.content.metric_records["metrics"]["num-examples"] for message in messages]
+            counts: list[Any] = [message.content.metric_records["metrics"]["num-examples"] for message in messages]
             return torch.cat(
-                [row[: layout.num_trainable], weighted_mean(sent[:, layout.num_trainable :], torch.tensor(told))]
+                [row[: layout.num_trainable], weighted_mean(sent[:, layout.num_trainable :], torch.tensor(counts))]
             )
         state = layout.row_state(row)
         variances = [name for name in layout.buffers if name.endswith("running_var") and bool((state[name] < 0).any())]

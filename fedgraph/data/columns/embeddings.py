@@ -91,7 +91,7 @@ def _of_lists(column: pa.Array, what: str) -> Floats:
     rows = column.to_pylist()
     sizes = sorted({len(row) for row in rows if row is not None})
     if len(sizes) != 1 or not sizes[0]:
-        told = ", ".join(map(str, sizes)) or "no list"
-        raise DataError(f"{what} is to be an embedding, with equally many numbers in all rows; there are {told}")
+        listed = ", ".join(map(str, sizes)) or "no list"
+        raise DataError(f"{what} is to be an embedding, with equally many numbers in all rows; there are {listed}")
     lacking = [None] * sizes[0]
     return np.array([lacking if row is None else row for row in rows], dtype=np.float64)

@@ -261,8 +261,8 @@ def table_of(frame: Any, where: str = "the data frame") -> Table:
         else:
             arrow = pa.table(frame)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        told = ", ".join(map(str, error.args))
-        raise DataError(f"{where}, a {type(frame).__name__}, cannot be read as a data frame: {told}") from None
+        reason = ", ".join(map(str, error.args))
+        raise DataError(f"{where}, a {type(frame).__name__}, cannot be read as a data frame: {reason}") from None
     if arrow.num_rows == 0:
         raise DataError(f"{where} has no rows")
     table = _cleaned(arrow, where, ("",), "rename one")

@@ -75,9 +75,9 @@ class LabelledGraphs:
         for graph, place in zip(graphs, places, strict=True):
             widths.setdefault(graph.x.shape[1], place)
         if len(widths) > 1:
-            told = " and ".join(f"{count} in {place}" for count, place in list(widths.items())[:2])
+            listed = " and ".join(f"{count} in {place}" for count, place in list(widths.items())[:2])
             raise DataError(
-                f"the graphs of a client have differing numbers of features, {told}: give all the same ones"
+                f"the graphs of a client have differing numbers of features, {listed}: give all the same ones"
             )
         counts = [len(graph.x) if level == "node" else 1 for graph in graphs]
         labels = [_labels(*each, level) for each in zip(raw, counts, places, strict=True)]

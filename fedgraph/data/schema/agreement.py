@@ -176,8 +176,8 @@ def _merged(features: Sequence[Feature]) -> Feature | None:
         whole = all(float(category).is_integer() for categories in listed for category in categories)
         return Feature(name, "integer" if whole and "real" not in kinds else "real")
     union = order or in_order(sorted({category for categories in listed for category in categories}))
-    told_apart = any(feature.kind == "categorical" and len(feature.categories) == 2 for feature in features)
-    return Feature(name, "binary" if len(union) == 2 and not told_apart else "categorical", union)
+    unordered = any(feature.kind == "categorical" and len(feature.categories) == 2 for feature in features)
+    return Feature(name, "binary" if len(union) == 2 and not unordered else "categorical", union)
 
 
 def _longest(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:

@@ -240,7 +240,7 @@ def features_of(table: SeriesTable, settings: WindowSettings) -> tuple[tuple[int
     known = len(table.features)
     every = tuple(range(known)) if settings.features is None else settings.features
     target: int | str = every[0] if len(every) == 1 else 0
-    target = next((told for told in (settings.target, settings.target_feature) if told is not None), target)
+    target = next((name for name in (settings.target, settings.target_feature) if name is not None), target)
 
     def place(feature: int | str) -> int:
         found = table.features.index(feature) if feature in table.features else feature

@@ -143,8 +143,8 @@ def read_series(
                     _check_finite(table)
                     table = table.with_every_step()
             except DataError as error:
-                told = str(error)
-                raise DataError(told if str(path) in told else f"{path}: {told}", error.quoted) from None
+                text = str(error)
+                raise DataError(text if str(path) in text else f"{path}: {text}", error.quoted) from None
             except (OSError, ValueError, KeyError, EOFError, pa.ArrowException) as error:
                 raise DataError(f"{path}: cannot be read as {path.suffix or 'a series'} ({error})") from None
             while len(_tables) >= _CACHE_SIZE:

@@ -203,11 +203,11 @@ class SeriesSource(WindowedSource):
 
     def describe(self) -> str:
         """What data this is, what is forecast and for whom, and what people should know of it."""
-        table, told = self.table(), super().describe()
+        table, description = self.table(), super().describe()
         if len(table.features) > 1 or table.by:
-            told += f", forecast: {table.features[features_of(table, self.settings)[1]]}"
-        told += f"; by client: {table.by}" if table.by else ""
-        return with_notes(told, (*table.notes, *self._about(table)))
+            description += f", forecast: {table.features[features_of(table, self.settings)[1]]}"
+        description += f"; by client: {table.by}" if table.by else ""
+        return with_notes(description, (*table.notes, *self._about(table)))
 
     def _about(self, table: SeriesTable) -> Iterator[str]:
         """Yield whose target never changes, and who has none in the test part."""

@@ -173,12 +173,12 @@ class _Parser:
     def _variable(self, block: Block) -> None:
         name = unquoted(block.head)
         found = [statement for statement in block.statements if re.match(r"type\b", statement.text)]
-        told = re.fullmatch(r"type\s+(\w+)\s*\[\s*(\d+)\s*\]\s*\{(.*)\}", found[0].text, re.DOTALL) if found else None
-        if told is None or told[1] != "discrete" or len(block.statements) > 1:
+        match = re.fullmatch(r"type\s+(\w+)\s*\[\s*(\d+)\s*\]\s*\{(.*)\}", found[0].text, re.DOTALL) if found else None
+        if match is None or match[1] != "discrete" or len(block.statements) > 1:
             raise self._source.error(
                 block.at, f"'{name}' is to have categories: type discrete [2] {{ no, yes }}; nothing else is read"
             )
-        count, ways = int(told[2]), readings(told[3])
+        count, ways = int(match[2]), readings(match[3])
         fitting = [way for way in ways if len(way) == count and len(set(way)) == count]
         if not fitting:
             raise self._source.error(block.at, f"'{name}' has {count} categories, listed are {', '.join(ways[0])}")

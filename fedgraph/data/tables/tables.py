@@ -110,8 +110,8 @@ class TableSource:
         by_column = f"{len(data.clients)} clients by column '{settings.client_column}'"
         dealt = describe(settings) if self.own is None else "1 client"
         tested = [f"tested on the same {len(data.shared):,} rows"] if settings.test == "shared" else []
-        told = ", ".join([*facts, by_column if settings.client_column else dealt, *tested])
-        return with_notes(told, (*self._table.notes, *data.notes))
+        description = ", ".join([*facts, by_column if settings.client_column else dealt, *tested])
+        return with_notes(description, (*self._table.notes, *data.notes))
 
     def _rows(self, name: str) -> Indices:
         clients = self._encoded.clients

@@ -91,10 +91,10 @@ def offered(name: str, *options: str) -> list[str]:
 
     Flower takes options away from one minor version to the next, and a program ends at one that it does not know.
     """
-    told = subprocess.run(
+    help_text = subprocess.run(
         [program(name), "--help"], env=flower_environment(), capture_output=True, text=True, check=False
     ).stdout
-    known = set(re.findall(r"--[a-z][a-z-]*", told))
+    known = set(re.findall(r"--[a-z][a-z-]*", help_text))
     return [option for option in options if option in known]
 
 

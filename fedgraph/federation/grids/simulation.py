@@ -178,14 +178,14 @@ class SimulationGrid(LocalGrid):
             raise error
         # A mistake in the app is the same at every node.
         within = _within_app(error)
-        trace, told = "".join(traceback.format_tb(within)), f"{type(error).__name__}: {error}"
+        trace, reason = "".join(traceback.format_tb(within)), f"{type(error).__name__}: {error}"
         if trace in self._shown:
-            _log.warning("%s: %s (traceback as above)", where, told)
+            _log.warning("%s: %s (traceback as above)", where, reason)
             error.__traceback__ = None  # its frames hold a client's model and data
         else:
             _log.warning("%s:\n%s", where, "".join(traceback.format_exception(type(error), error, within)).rstrip())
         self._shown.add(trace)
-        return error_reply(message, told)
+        return error_reply(message, reason)
 
 
 class _Questions:

@@ -68,8 +68,8 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
         raise ExperimentError(f"{where} cannot be run: {_first_line(error)}") from error
     given = session.get_inputs()
     if len(given) != 1 or given[0].type != "tensor(float)":
-        told = ", ".join(f"{each.name}: {each.type}" for each in given)
-        raise ExperimentError(f"{where} has to take one tensor of floats [samples, ...], and takes {told}")
+        listed = ", ".join(f"{each.name}: {each.type}" for each in given)
+        raise ExperimentError(f"{where} has to take one tensor of floats [samples, ...], and takes {listed}")
 
     def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
         found, predicted = session.run([embedding, outputs[-1]], {given[0].name: inputs.numpy()})
