@@ -110,7 +110,7 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
 
 
 def _kind(message: Message) -> str:
-    """Return what kind of message was answered, for client classes that do not say what they did."""
+    """Return the kind of message that was answered, for client classes that do not report it."""
     metadata = message.metadata
     which = f", round {in_short(metadata.group_id, 20)}" if metadata.group_id else ""
     known = {"train": "trained", "evaluate": "measured"}
@@ -118,7 +118,7 @@ def _kind(message: Message) -> str:
 
 
 def _find_plugins(context: Context) -> None:
-    """Find modules beside the experiment of ``flwr run``, where it lies on this machine, as in a simulation."""
+    """Find modules next to the experiment of ``flwr run`` if it is on this machine, as in a simulation."""
     experiment = Path(str(context.run_config.get("experiment", "")))
     if experiment.is_absolute() and experiment.is_file():
         add_plugin_paths([str(experiment.parent)])

@@ -1,4 +1,4 @@
-"""Ditto on the client: the global model is trained as in FedAvg, a personal one beside it.
+"""Ditto on the client: the global model is trained as in FedAvg, and a personal one along with it.
 
 Li et al. 2021, algorithm 1.
 """

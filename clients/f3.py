@@ -33,7 +33,7 @@ TOLD_OF_SAMPLES = (
     "which samples each owner has",
     "a fingerprint of each owner's own model",
 )
-"""Description of what leaves a node about its owners' samples, beside embeddings."""
+"""Description of the data on owners' samples that leave a node in addition to embeddings."""
 
 _EMBEDDING = "an embedding of each sample: the input of the last linear layer of the owner's own model"
 SENDS_EMBEDDINGS = (
@@ -76,7 +76,7 @@ class OwnersClient(Configured[SomeOwners]):
         return cls(node, EmbedRequest.unpack(message.content)).reply().pack()
 
     def reply(self) -> EmbedReply:
-        """Return what the owners of this node have of the samples asked for."""
+        """Return the parts of the requested samples that the owners of this node have."""
         if not self.owners:
             return EmbedReply.of_nobody(self.node.partition())
         data = self.source.load_owners(self.owners, self._kept_preparations())

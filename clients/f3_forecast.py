@@ -1,4 +1,4 @@
-"""The client class of F3 for forecasts: a client's frozen encoder, and what it makes of the client's windows.
+"""The client class of F3 for forecasts: a client's frozen encoder, and its embeddings of the client's windows.
 
 After Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 lines 2, 3 and 9 of algorithm 1. Encoders and profiles stay here. With shared targets the server is sent nearly all
@@ -37,7 +37,7 @@ from fedgraph.training.forecasting import (
 
 
 def _preprocessing_of(node: Node, run: str) -> Path:
-    """Return where a node keeps how data become inputs, beside the encoders of a run."""
+    """Return where a node keeps the preprocessing of data, next to the encoders of a run."""
     return node.model_dir / "forecasting" / file_name(run) / Preprocessing.FOLDER
 
 
@@ -260,7 +260,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
             if (float(data.mean[row]), float(data.std[row])) != (float(known["mean"][row]), float(known["std"][row]))
         ]
         if others:
-            # Of all clients the message is the same on every node, and is told once.
+            # The message about all clients is the same on every node, so that it is reported once.
             whose = f" of {', '.join(others[:8])}" if len(others) < len(clients) else ""
             raise DataError(
                 f"the first {int(steps)} time steps{whose} are not those of training: leave those in the file, and "

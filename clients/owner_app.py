@@ -1,4 +1,4 @@
-"""F3 in a ClientApp of one's own: embeddings by any PyTorch model, and the reply that has them.
+"""F3 in a custom ClientApp: embeddings by any PyTorch model, and the reply that has them.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023), lines
 2, 3 and 9 of algorithm 1.
@@ -26,7 +26,7 @@ _LISTED = 12
 
 
 def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_size: int = 256) -> Tensor:
-    """Return embeddings of samples: what the last linear layer of a model gets, or another layer.
+    """Return embeddings of samples: the inputs of a model's last linear layer, or of another layer.
 
     The model is left as it is: it is evaluated without gradients, on its own device and in evaluation mode, and its
     mode and buffers are then as before.

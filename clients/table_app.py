@@ -118,7 +118,7 @@ class TableNode(Node):
         )
 
     def phase(self, content: RecordDict) -> RecordDict:
-        """Return what a phase asks of the client."""
+        """Return the client's answer in a phase."""
         request = PhaseRequest.unpack(content)
         tables = read_json(request.experiment, "the experiment of the request")
         with unpacking_request():

@@ -1,4 +1,4 @@
-"""Terms of SFL and IPA for a training loop of one's own, as functions of a model and the message that it came with.
+"""Terms of SFL and IPA for a custom training loop, as functions of a model and the message that it came with.
 
     loss = criterion(model(x), y) + proximity(model, msg)
     loss = criterion(model(x), y) + alignment(model, msg)
@@ -101,8 +101,8 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
     message : Message
         The message of ``@app.train()``.
     batch_size : int, optional
-        Number of examples of the minibatch, for a loss that is their mean: the paper's lambda is beside their sum, so
-        that it is divided by this number. By default the loss is taken for a sum.
+        Number of examples of the minibatch, for a loss that is their mean: the paper's lambda is relative to their sum,
+        so that it is divided by this number. By default the loss is taken for a sum.
 
     Returns
     -------
@@ -117,13 +117,13 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
 
 
 def _strength(config: Mapping[str, Any], batch_size: int | None) -> float:
-    """Return IPA's lambda beside the loss of a minibatch: its mean where ``batch_size`` is given, else its sum."""
+    """Return IPA's lambda relative to the loss of a minibatch: its mean where ``batch_size`` is given, else its sum."""
     divided = config["lambda-scale"] == "batch-sum" and batch_size is not None
     return float(config["lambda-alignment"]) / (batch_size if divided and batch_size else 1)
 
 
 def _peers(message: Message) -> list[dict[str, Tensor]]:
-    """Return the models of the peers: of those of this turn, or of all, of which oneself has the weight 0."""
+    """Return the models of the peers: of those of this turn, or of all, where the client itself has the weight 0."""
     turn = further_record("others") in message.content
     return _models(message, further_record("others" if turn else "peers"))
 

@@ -42,7 +42,7 @@ class F3(PhasedStrategy):
     """Federated feature fusion of clients that hold different features of the same samples.
 
     Clients answer a query with :func:`fedgraph.clients.embeddings`; nothing is sent back to them, and their models stay
-    where they are. Samples are joined by their ids, of whom every client may lack some.
+    where they are. Samples are joined by their ids; every client may lack some.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ class F3(PhasedStrategy):
     def _ask(
         self, grid: Grid, nodes: list[int], wanted: WantedEmbeddings, config: ConfigRecord | None, timeout: float
     ) -> dict[str, OwnEmbeddings]:
-        """Return what clients have of the samples, by name. Raises RunError where nobody has sent anything usable."""
+        """Return the clients' parts of the samples, by name. Raises RunError where nobody has sent anything usable."""
         content = with_config(wanted.pack(), self.configrecord_key, config)
         answers = ask_clients(grid, nodes, content, self.message_type, OwnEmbeddings.unpack, self._names, timeout)
         if not answers:

@@ -61,7 +61,7 @@ class FedNGM(PhasedStrategy):
     ----------
     schema : mapping, optional
         What ``[data.table-schema]`` says of the columns, such as ``{"kinds": {"pain": "ordinal"}, "drop": ["name"]}``;
-        every client is told.
+        it is sent to every client.
     public : data frame, optional
         Rows that everybody may see, for settings that use such rows.
     shares : tuple of float, default (0.7, 0.1, 0.2)
@@ -71,7 +71,7 @@ class FedNGM(PhasedStrategy):
     min_available_nodes : int, default 2
         Fewest nodes; the strategy waits for them.
     folder : path, optional
-        Where model, graph and dependencies are written, from which a strategy that was stopped goes on; by default a
+        Where model, graph and dependencies are written; a strategy that was stopped resumes from there; by default a
         temporary folder.
     **settings
         The keys of ``[fedngm]``, with underscores; of its tables as mappings: ``ngm={"epochs": 100}``,

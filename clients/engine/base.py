@@ -134,7 +134,8 @@ class CohortClient(Configured[S]):
     kept_models : tuple of str
         Clients whose models, as they were measured for this request, are kept on the node.
     sends, keeps : tuple of str
-        Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
+        Descriptions of the data that the server receives, and of the data that stay on the node, shown by
+        ``fedgraph node``.
     divides : bool
         Whether data have to be enough for training, validation and test.
     terms : frozenset of str
@@ -272,7 +273,7 @@ class CohortClient(Configured[S]):
         return metrics
 
     def _keep_measured(self, server_round: int) -> tuple[str, ...]:
-        """Keep the models that were measured last on this node; return the clients of whom the server has another."""
+        """Keep the models that were measured last on this node; return the clients for which the server has another."""
         request = self.request
         if "parameters" not in {*request.stacked, *request.shared}:
             return ()
@@ -420,7 +421,7 @@ class CohortClient(Configured[S]):
         return result
 
     def start(self) -> Tensor:
-        """Return the models from which training starts, ``[clients, parameters]``; by default the current ones."""
+        """Return the models that training starts from, ``[clients, parameters]``; by default the current ones."""
         return self.models
 
     def recall(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:

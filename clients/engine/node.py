@@ -87,7 +87,7 @@ class Node:
 
     @property
     def released_dir(self) -> Path:
-        """Folder of what clients have released of their samples, beside the frozen models that computed it."""
+        """Folder of clients' released embeddings, next to the frozen models that computed them."""
         return self.model_dir / "released"
 
     def forecast_folder(self, run: str) -> Path:
@@ -211,7 +211,7 @@ class Node:
                 "its own: name its clients by 'clients' in place of 'partition-id' and 'num-partitions'"
             )
         named = assignment.data.model_dump(mode="json")
-        # Data of the node's own is opened in place of the experiment's, and a test set that all share beside it.
+        # The node's own data is opened instead of the experiment's, along with a test set that all share.
         self.check_named(named if self.own is None else named.get("test_path"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
@@ -302,7 +302,7 @@ class Node:
 
 _prepared: dict[Hashable, Any] = {}
 _of_run: dict[str, dict[Hashable, Any]] = {}
-"""By run, of which there is one, what its nodes in this process have made."""
+"""By run, with one run at a time, the objects that its nodes in this process have made."""
 
 
 def forget_classes() -> None:

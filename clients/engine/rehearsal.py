@@ -45,7 +45,7 @@ class Rehearsal:
     data: tuple[str, ...]
     disclosure: Disclosure
     unexpected: str = ""
-    """What to say of clients that the node config names and the run does not expect."""
+    """A message about clients that the node config names and the run does not expect."""
 
 
 def rehearse(

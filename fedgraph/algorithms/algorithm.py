@@ -95,7 +95,7 @@ class Algorithm(Configured[S]):
         return Ask({"parameters": state["models"]})
 
     def readout(self, clients: Clients, state: State) -> Tensor | None:
-        """Return the global model ``[parameters]``, by default the mean of all; None where there is none."""
+        """Return the global model ``[parameters]``, by default the mean of all; None if there is none."""
         return combined(state["models"], lambda rows: rows.mean(dim=0))
 
     # ---- how it is run ---------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Algorithm(Configured[S]):
     def proceed(self, begun: Round, answers: Answers) -> Ask:
         """Hand the answers of an exchange to a round, and return the next that it asks for; StopIteration at its end.
 
-        An error of a round that looks for a client graph where there is none gets a note that says what to do.
+        An error of a round that uses a client graph without having one gets a note that says what to do.
         """
         return self._proceeding(begun, answers, answers.graph)
 
@@ -176,7 +176,7 @@ class Algorithm(Configured[S]):
         return True
 
     def starts(self, clients: Clients, state: State, positions: Tensor) -> Tensor:
-        """Return the models from which the clients at ``positions`` train, ``[present, parameters]``."""
+        """Return the models that the clients at ``positions`` start training from, ``[present, parameters]``."""
         return matrix(state["models"], positions)
 
     def learned_graph(self, clients: Clients, state: State) -> ClientGraph | None:

@@ -26,7 +26,7 @@ class CGSVSettings(Settings):
 
     Attributes
     ----------
-    alpha       : weight of a client's earlier importance beside 1 - alpha for this round's contribution.
+    alpha       : weight of a client's earlier importance against 1 - alpha for this round's contribution.
     beta        : degree of altruism: the larger it is, the less the shares that clients receive differ, noticeably so
                   near the number of clients. The authors' program has 0.5 to 2, and 1e7, with which all clients receive
                   everything.

@@ -72,7 +72,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
     2. Clients encode other windows by the new model, and send the hidden states.
     3. The graph network is trained on these by split learning. Each step is an exchange: embeddings of a few windows go
        out, and gradients of each client's loss with respect to its own come back. Nothing else of the loss does.
-    4. What it makes of the windows of 2. goes out in the next round.
+    4. Its outputs for the windows of 2. goes out in the next round.
 
     A round takes two exchanges and one for each step of the graph network. An evaluation takes two: hidden states go
     up, and graph embeddings come down. In place of the paper's decoder, a recurrent network that starts from hidden
@@ -191,7 +191,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
             found[split] = torch.full((len(clients), len(keys)), -1)
             found[split][answers.positions[owners], torch.searchsorted(keys, starts[owners, examples])] = examples
             if split == "train":
-                shared_windows(found[split][answers.positions] >= 0, answers.names)  # an error where there is none
+                shared_windows(found[split][answers.positions] >= 0, answers.names)  # raises if there is none
         return found
 
     # ---- the graph network -----------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         return {"network": weights, "moments": moments}
 
     def facts(self, clients: Clients, state: State) -> dict[str, Any]:
-        """Return how many parameters the graph network has, and why a client's model is none by itself."""
+        """Return how many parameters the graph network has, and why a client's model alone is incomplete."""
         why = "a client forecasts with what the graph network makes of the hidden states of all clients at that time"
         return {"parameters_at_server": state["network"].shape[1], "no_module": why}
 
@@ -237,7 +237,7 @@ def graph_network(size: int, settings: CNFGNNSettings, seed: int, graph: ClientG
 def with_graph_embeddings(
     cohort: Cohort, model: ContextForecaster, models: Tensor, network: GraphNetwork, weights: Tensor
 ) -> Cohort:
-    """Return clients whose data are all here with what the graph network makes of their test windows.
+    """Return the clients with complete data and the outputs of the graph network for their test windows.
 
     Parameters
     ----------

@@ -184,7 +184,7 @@ class FedDC(FedDyn[FedDCSettings]):
 
 
 def with_control(clients: Clients, state: State, ask: Ask) -> Ask:
-    """Send c to all beside what ``ask`` sends, and have them answer c_i."""
+    """Send c to all in addition to what ``ask`` sends, and have them answer c_i."""
     control = weighted_mean(state["controls"], clients.num_examples > 0)
     shapes = {"parameters": (clients.layout.num_parameters,), "control": (clients.layout.num_trainable,)}
     return replace(ask, shared={**ask.shared, "control": control}, returns=shapes)

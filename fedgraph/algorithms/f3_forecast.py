@@ -165,7 +165,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         return (yield from exchanged(run, own, shared, shapes, types, train=True))
 
     def _encoders(self, run: PhaseRun, layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
-        """The models of the run that ``encoders`` names, ``[clients, parameters]``; nothing where there is none."""
+        """The models of the run that ``encoders`` names, ``[clients, parameters]``; empty without ``encoders``."""
         encoders = self.settings.encoders
         if encoders is None:
             return {}
@@ -200,7 +200,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         fits: Mapping[str, ForecastFit],
         windows: Mapping[str, OwnerWindows],
     ) -> Phase[StackedReplies]:
-        """Send each client the forecasts of its windows, by every network; what it measures of them.
+        """Send each client the forecasts of its windows by every network, and return the errors that it measures.
 
         With private targets forecasts of its embeddings are sent, of all splits: from these the client learns to
         forecast its readings.

@@ -23,7 +23,7 @@ _NETWORK = "fusion.safetensors"
 
 
 class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
-    """Embeddings of the latest windows come up, and what the network makes of them goes back: an exchange each.
+    """Embeddings of the latest windows come up, and the network's outputs for them go back: an exchange each.
 
     Clients that are absent, and windows that a client lacks, are masked; with ``[experiment] on-missing = "skip"`` a
     run continues without them.
@@ -49,7 +49,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
                 raise ExperimentError(f"[{self.name}] {key} = {value!r}, but that run had {before[key]!r}: leave it so")
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
-        """Ask for embeddings of the latest windows, and send back what the network makes of them.
+        """Ask for embeddings of the latest windows, and send back the network's outputs for them.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
     def _left_out(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Phase[list[str]]:
         """Go on without clients of the run that are not there now; for those that are expected, that may be an error.
 
-        Others listen to them, so that forecasts without them are worse: whoever reads the results is told.
+        Others listen to them, so that forecasts without them are worse: a note in the results says so.
         """
         missing = [name for name in owners if name not in there]
         yield Without(
@@ -122,7 +122,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         return (yield from exchanged(run, shapes=shapes, types=types, train=True, name=trained))
 
     def _measured(self, run: PhaseRun, trained: str, sent: StackedReplies, found: Tensor) -> Phase[StackedReplies]:
-        """Send each client what the network makes of its windows; what it measures of its forecasts."""
+        """Send each client the network's outputs for its windows, and return what it measures of its forecasts."""
         kind, dtype = self.settings.returned
         counts = (sent.tensors["starts"] >= 0).sum(1)
 

@@ -165,8 +165,8 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
     ) -> Phase[tuple[dict[str, Tensor], dict[str, str]]]:
         """Run the third exchange: shares of the first layer's result, ``Stages.shape``, by aggregator that answered.
 
-        Where owners may be absent, those without whom enough aggregators could have computed are returned in place of
-        results, with reasons.
+        Where owners may be absent, the owners without whom enough aggregators could have computed are returned instead
+        of results, with reasons.
         """
         names, threshold = tuple(asked.nodes), self.settings.threshold
 

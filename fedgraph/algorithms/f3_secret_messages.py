@@ -52,7 +52,7 @@ class Introduction:
     owners : EmbedReply
         Owners and their samples.
     aggregator : str or None
-        Its name as an aggregator, None when it is none.
+        Its name as an aggregator; None if it is not one.
     public : bytes
         Its public key, 32 bytes; empty when it is no aggregator.
     """
@@ -78,7 +78,7 @@ class Introduction:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes have in common."""
+        """The part of the answers that is the same for all nodes."""
         return self.owners.alike
 
     def pack(self) -> RecordDict:

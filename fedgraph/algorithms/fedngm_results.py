@@ -1,4 +1,4 @@
-"""What comes out of a run of FedNGM: graph, model and dependencies, metrics of its targets, notes about its graph."""
+"""The results of a run of FedNGM: graph, model and dependencies, metrics of its targets, notes about its graph."""
 
 from __future__ import annotations
 

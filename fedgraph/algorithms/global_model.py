@@ -30,7 +30,7 @@ class GlobalModel(Algorithm[S]):
         return answers.average(answers.num_examples)
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
-        """Have all train the global model, and go on with what comes of the answers, also for absent clients."""
+        """Have all train the global model, and go on with the aggregated model, also for absent clients."""
         answers = yield self.ask(clients, state)
         model, meaning = self.update(clients, self.readout(clients, state), answers), "a number for each parameter"
         where = f"{self.class_name}.update, in round {number}, returned"

@@ -237,7 +237,7 @@ def _minority(votes: Tensor, nodes: Tensor) -> Tensor:
     if not bool(cast.any()):
         return cast
     by_node = torch.zeros(len(votes), int(nodes.max()) + 1).double().index_add_(1, nodes, cast.double())
-    # What owners of a node have together is more than all owners can have by themselves.
+    # The owners of one node can have more samples together than all owners can share.
     weight = torch.where(cast, 1 + len(nodes) / by_node[:, nodes].clamp(min=1), 0.0)
     count = torch.zeros(len(votes), int(votes.max()) + 1).double()
     most, value = count.scatter_add_(1, votes.clamp(min=0), weight).max(1)

@@ -203,7 +203,7 @@ def check_models(where: str, returned: object, models: Models) -> None:
 
 
 def check_rows(where: str, returned: object, shape: tuple[int, ...], meaning: str, models: Models) -> None:
-    """Check the type and the shape of what an algorithm has computed for models.
+    """Check the type and the shape of the models that an algorithm computed.
 
     Parameters
     ----------

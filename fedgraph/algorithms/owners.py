@@ -1,4 +1,4 @@
-"""What methods over owners of different features share: one exchange for their samples, and what is said of them."""
+"""Shared by methods over owners of different features: one exchange for their samples, and the outcome."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OwnersAlgorithm(PhasedAlgorithm[S]):
 def samples(
     run: PhaseRun, request: EmbedRequest | None = None, owners: Collection[str] | None = None
 ) -> Phase[JoinedSamples]:
-    """Return what all owners have of the shared samples, in one exchange, or in none where a stopped run had it.
+    """Return all owners' parts of the shared samples, in one exchange, or from the state of a run that was stopped.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ class SFLStarSettings(SFLSettings):
                   embeddings of the clients, as in the paper, fitted to that kernel.
     features    : what distances are measured on: the trained ``parameters``, or their ``updates`` by training.
     neighbours  : approximate number of neighbours of a client.
-    beta        : weight of the learned graph beside 1 - beta for the given graph, both on one scale: rows of the
+    beta        : weight of the learned graph, against 1 - beta for the given graph, both on one scale: rows of the
                   learned one are scaled to the mean row sum of the given one, without self loops. Without a given graph
                   only the learned one is used, its rows scaled to add up to neighbours, so that a client counts as much
                   as a neighbour does on average; beta is then not used.

@@ -1,4 +1,4 @@
-"""What an algorithm of phases yields: exchanges, who is left out, what is kept; :mod:`fedgraph.algorithms.phases`."""
+"""The steps that an algorithm of phases yields (:mod:`fedgraph.algorithms.phases`): exchanges, absence, state."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first exchange: all nodes are asked, and say whom they host. It brings their answers by node id.
+    """The first exchange: all nodes are asked which clients they host. It brings their answers by node id.
 
     Attributes
     ----------
     request : Request
         What is asked.
     read : callable
-        Checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` what the
-        answers of all nodes have in common. Raises ReplyError.
+        Checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` the part
+        that must be the same for all nodes. Raises ReplyError.
     message_type : str
         Flower's type of the message.
     known : collection of str or None
@@ -44,7 +44,8 @@ class Opening:
 
 @dataclass(frozen=True)
 class Identify:
-    """The first exchange where all clients have one task: who is there, with how many examples of what.
+    """The first exchange where all clients have one task: which clients are there, with how many examples of which
+    data.
 
     It brings what :class:`Identified` says.
 
@@ -115,7 +116,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Consult:
-    """An exchange with nodes for what they are beside the clients that they host, such as aggregators.
+    """An exchange with nodes in another role than hosts of clients, such as aggregators.
 
     It brings answers and problems by name; nobody takes part any less for not answering.
 
@@ -152,19 +153,19 @@ class Without:
 
 @dataclass(frozen=True)
 class Keep:
-    """Keep a state, from which a run that is stopped goes on."""
+    """Keep a state, so that a stopped run resumes from it."""
 
     state: State
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Bring back the state that a stopped run has kept; it is empty where there is none, or one of something else.
+    """Bring back the state that a stopped run has kept; it is empty if there is none, or one of something else.
 
     Attributes
     ----------
     of : tuple
-        What the state depends on, beside the experiment without the keys that may change: JSON values.
+        What the state depends on, in addition to the experiment without the keys that may change: JSON values.
     """
 
     of: tuple[Any, ...] = ()

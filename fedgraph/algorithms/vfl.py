@@ -77,7 +77,7 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
 
 @dataclass
 class _Learnt:
-    """Progress of joint training, beside the current network.
+    """Progress of joint training, without the current network.
 
     ``epochs`` are in order; ``lowest`` is the lowest validation loss, that of ``best_epoch``; ``best`` and ``network``
     are the prediction of all held-out samples, and the network's state, after that epoch.

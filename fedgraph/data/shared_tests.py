@@ -73,7 +73,7 @@ def set_aside(labels: Indices, share: float, seed: int) -> Indices:
 
 
 def shared_test_file(test: str, path: str | None, data_dir: Path, own: OwnData | None) -> Path | None:
-    """Return the file or folder of the test set that all clients share; None where there is none.
+    """Return the file or folder of the test set that all clients share; None if there is none.
 
     Raises
     ------

@@ -47,7 +47,7 @@ _PATHS = (
     ("fairness", "stand-alone", Path.is_dir),
     ("clients", "public-keys", Path.is_dir),
 )
-"""Keys whose value is the path of a file or folder; those of ``[data]`` for sets of one's own files."""
+"""Keys whose value is the path of a file or folder; those of ``[data]`` for sets of a user's own files."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Experiment:
     def as_toml(self) -> str:
         """Return the resolved experiment as TOML text, with keys that are None listed in ``unset`` of their table.
 
-        What is read of it is the same experiment whatever defaults are by then. Raises ExperimentError as
+        Reading it gives the same experiment even if defaults have changed since. Raises ExperimentError as
         :meth:`as_dict` does.
         """
         return tomli_w.dumps(self._resolved(Settings.as_written))
@@ -265,8 +265,8 @@ def load_experiment(
     An override of ``graph.source`` takes out those keys of ``[graph]`` that are about the old source alone, such as
     ``path``.
 
-    The path of one's own data, of a graph file, of another run, or of the folder of public keys is looked for beside
-    the experiment, then from the current folder, and made absolute where it is found. Data and graph that are in
+    The path of a user's own data, of a graph file, of another run, or of the folder of public keys is looked for next
+    to the experiment, then in the current folder, and made absolute where it is found. Data and graph that are in
     neither are looked for in the data folder when they are read.
 
     Parameters
@@ -277,9 +277,9 @@ def load_experiment(
         Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`. ``experiment.strategy`` takes the
         place of a method in the file, and of its client class, and the reverse.
     method : str, optional
-        Another method, by short name or dotted path, that runs in place of the one in the file.
+        Another method, by short name or dotted path, that runs instead of the one in the file.
     client : str, optional
-        Dotted path of the client class, in place of that of the file or of the method.
+        Dotted path of the client class, instead of that of the file or of the method.
 
     Raises
     ------
@@ -318,7 +318,7 @@ def _checked(
     _drop_keys_of_another_source(tables, given, set_here)
     if method is not None:
         tables = _with_method(tables, "strategy" if ":" in method else "method", method)
-        # A client class that is set for this call is one for every method, unless it goes with a method set beside it.
+        # A client class that is set for this call serves every method, unless a method is set along with it.
         if not instead:
             client = client or chosen.get("client")
     if client is not None:

@@ -12,7 +12,7 @@ from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import load_object
 
 PACKAGES = ("fedgraph.algorithms", "fedgraph.strategies")
-"""Built-in methods are the classes in their modules that have a ``name``, and a title, needs and paper beside it."""
+"""Built-in methods are the classes in their modules that have a ``name``, a title, needs and a paper."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,8 @@ class Method:
 
     @property
     def terms(self) -> str:
-        """Dotted path of the class whose training the method relies on, and a client class of one's own must share.
-
-        Empty where there is no class of one's own, and for strategies of Flower.
+        """Dotted path of the class whose training the method relies on, which a custom client class must share. Empty
+        for methods without a client class of their own, and for strategies of Flower.
         """
         default = getattr(self.strategy_class, "default_client", "")
         built_in = bool(vars(self.strategy_class).get("name"))
@@ -113,9 +112,9 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
     method : str or None
         Short name of a built-in method.
     strategy : str or None
-        Dotted path of a strategy, in place of a method.
+        Dotted path of a strategy, instead of a method.
     client : str or None
-        Dotted path of a client class, in place of the default.
+        Dotted path of a client class, instead of the default.
 
     Raises
     ------

@@ -17,8 +17,8 @@ class ExperimentTable(Settings):
     ----------
     name        : run folders are named after it.
     method      : a built-in method; or strategy and client by dotted path (the client's default fits the strategy).
-    rounds, seed : communication rounds, of which methods of phases (f3, f3-forecast, simple-forecast, vfl, fedngm) have
-                  none; everything random follows from the seed.
+    rounds, seed : communication rounds; methods of phases (f3, f3-forecast, simple-forecast, vfl, fedngm) have none;
+                  everything random follows from the seed.
     min_clients : fewest clients that must take part in every round.
     on_missing  : what happens to a client without a usable reply: ``fail`` ends the run, ``skip`` leaves the client
                   out of the round's aggregation, ``keep-last`` lets its last usable reply take part instead.
@@ -116,7 +116,7 @@ class EvaluationTable(Settings):
 class FairnessTable(Settings):
     """``[fairness]``: whether clients that are ahead when each trains alone are also ahead in the federation.
 
-    Fairness is 100 times the correlation, over clients, of what they reach alone and here (Gorbett, Shirazi, Ray; IEEE
+    Fairness is 100 times the correlation, over clients, of their scores alone and here (Gorbett, Shirazi, Ray; IEEE
     Big Data 2023, section IV.D): ``fairness`` in ``summary.json``, and by round in ``metrics.jsonl``.
 
     Attributes
@@ -148,7 +148,7 @@ class OutputTable(Settings):
     checkpoint_every : rounds between checkpoints.
     resume : run folder to continue, instead of starting a new one.
     report : write report.html at the end of a run.
-    track  : trackers that are told parameters, metrics by round (once a checkpoint has them) and results:
+    track  : trackers that receive parameters, metrics by round (once a checkpoint has them) and results:
              ``tensorboard``, ``mlflow``, ``wandb``, or a class of your own by dotted path (see
              ``fedgraph.runs.tracking``). They write into the run folder, unless ``MLFLOW_TRACKING_URI``,
              ``WANDB_MODE`` and so on say otherwise.

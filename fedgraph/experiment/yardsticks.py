@@ -13,7 +13,7 @@ _MEASURED = ("splits", "horizons", "missing-as")
 
 
 def yardsticks(experiment: Experiment, uses_graph: bool = True) -> list[Experiment]:
-    """Return the experiments that ``[evaluation] yardsticks`` puts beside one.
+    """Return the experiments that ``[evaluation] yardsticks`` adds to one.
 
     Parameters
     ----------

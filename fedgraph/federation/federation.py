@@ -51,7 +51,7 @@ class Present:
         return tuple(self.names[position] for position in self.hosts[node].tolist())
 
     def without(self, lost: Container[str]) -> Present:
-        """Return those who are not lost."""
+        """Return the clients that are not lost."""
         return Present.on({name: node for node in self.hosts for name in self.clients_of(node) if name not in lost})
 
 

@@ -1,4 +1,4 @@
-"""The first exchange of a run: all nodes are asked whom they host, until everybody is there."""
+"""The first exchange of a run: all nodes are asked which clients they host, until all clients are there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def identify(
     traffic: Traffic | None = None,
     tolerate: bool = False,
 ) -> Federation:
-    """Run the opening query: ask all nodes whom they host, and wait until all clients are there.
+    """Run the opening query: ask all nodes which clients they host, and wait until all are there.
 
     Parameters
     ----------

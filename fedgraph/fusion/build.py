@@ -66,7 +66,7 @@ def build_network(
 
 
 def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
-    """Check settings for what can never work, before owners are asked for anything.
+    """Check settings for combinations that can never work, before owners are asked for anything.
 
     Raises
     ------

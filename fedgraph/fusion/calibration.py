@@ -21,7 +21,7 @@ from fedgraph.fusion.prediction import Average, averaged, logits_of
 from fedgraph.fusion.scores import decided
 
 _FACTORS = (-10.0, 3.0)
-"""Bounds of the factor's logarithm: samples that are told apart without an error would take any factor."""
+"""Bounds of the factor's logarithm: samples that are classified without an error would take any factor."""
 _LARGEST_OFFSET = 20.0
 _SMALLEST = 1e-12
 

@@ -42,8 +42,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     """Fuses embeddings that several owners have of the same samples, with a learned consensus graph over the owners.
 
     Parameters are those of ``[f3]`` in an experiment, with the same defaults (``fedgraph keys f3`` explains them), and
-    three more. What is learned from the same embeddings with the same seed is what a run of F3 learns, bit for bit on a
-    CPU.
+    three more. From the same embeddings and seed it learns the same network as a run of F3, bit for bit on a CPU.
 
     X is a mapping of owners to their embeddings ``[samples, size]``, sizes may differ:
 
@@ -93,7 +92,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
 
     Examples
     --------
-    Two owners of different features of the same flowers, of which the second lacks some:
+    Two owners of different features of the same flowers; the second lacks some flowers:
 
     >>> from sklearn.datasets import load_iris
     >>> from fedgraph import FusionClassifier

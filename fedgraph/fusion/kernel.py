@@ -27,7 +27,7 @@ from fedgraph.models.native import loader as native
 from fedgraph.models.native.fusion_source import SOURCE
 
 _FEWEST_SAMPLES = 300
-"""Training samples from which on compiling, a few seconds once on a machine, is worth it."""
+"""Least number of training samples for which compiling, a few seconds once on a machine, is worth it."""
 _MOST_OWNERS = 64
 """Owners up to which drawn graphs are computed in C++; those of more are large enough for matrix products."""
 _NOISE_AT_ONCE = 1 << 20

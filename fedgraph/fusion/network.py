@@ -1,7 +1,7 @@
 """Base class of fusion networks, and graph convolution with alignment and mean pooling over owners (F3).
 
-Embeddings are ``[samples, owners, size]`` throughout: a minibatch takes samples at random, and what all owners know of
-one lies side by side in memory. Only products with P_i, and with the graphs of evaluation, put owners first.
+Embeddings are ``[samples, owners, size]`` throughout: a minibatch takes samples at random, and all owners' embeddings
+of a sample lie side by side in memory. Only products with P_i, and with the graphs of evaluation, put owners first.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 eqs. 4, 5, 7 and 8.

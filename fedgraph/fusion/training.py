@@ -144,7 +144,7 @@ class FusionFit:
     members: tuple[FusionFit, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """Return what a run tells of it in its summary, and of each member of an ensemble with its weight."""
+        """Return its entry in the summary of a run, and of each member of an ensemble with its weight."""
         found: dict[str, Any] = {
             "learning_rate": self.learning_rate,
             "epoch": self.epoch,

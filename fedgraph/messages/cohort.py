@@ -59,7 +59,7 @@ class WorkRequest(Request):
     predict : bool
         Instead of all that, return ``predicted`` and true classes (``targets``) of each client's test examples.
     mean : bool
-        Return the mean of the trained models, weighted by training examples, in place of all of them.
+        Return the mean of the trained models, weighted by training examples, instead of all of them.
     """
 
     clients: tuple[str, ...]
@@ -119,7 +119,7 @@ class WorkRequest(Request):
 
 
 class _Sent(dict[str, Tensor]):
-    """Tensors of a request; one that is missing is a ReplyError in place of a KeyError."""
+    """Tensors of a request; a missing one is a ReplyError instead of a KeyError."""
 
     def __missing__(self, name: str) -> Tensor:
         raise ReplyError(f"the request lacks '{name}': server and node run different versions")
@@ -349,7 +349,7 @@ class Identity:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes have in common: the task, and which numbers are told."""
+        """The part of the answers that must be the same for all nodes: the task, and which numbers are sent."""
         return self.task, self.label_counts is not None, self.moments is not None
 
     def check_trains(self) -> None:

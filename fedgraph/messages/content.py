@@ -1,4 +1,4 @@
-"""What the content of any message keeps to, checked before a part of it is read."""
+"""Limits on the content of any message, checked before a part of it is read."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def check_array(name: str, array: Array) -> None:
     Raises
     ------
     ReplyError
-        For another encoding or type, for a shape that is none, and for too few or too many bytes.
+        For another encoding or type, for an invalid shape, and for too few or too many bytes.
     """
     try:
         kind = np.dtype(array.dtype)

@@ -19,7 +19,7 @@ _NAMES_SHOWN = 8
 
 
 class ModelTable(Settings):
-    """``[model]``: the key ``name`` chooses a model, whose own keys go into the same table.
+    """``[model]``: the key ``name`` chooses a model, and its keys go into the same table.
 
     Attributes
     ----------

@@ -237,7 +237,7 @@ class ModuleModel(ModelFromTwin):
     def _channels_last(self) -> bool:
         """Whether the module works on images whose channels are last in memory, determined by trying.
 
-        PyTorch's convolutions are faster so on a CPU; a module that takes ``view`` of what they return fails.
+        PyTorch's convolutions are faster so on a CPU; a module that calls ``view`` on what they return fails.
         """
         if len(self.task.input_shape) != 3 or not any(
             isinstance(each, nn.Conv2d) for each in self._prototype.modules()
@@ -294,7 +294,7 @@ class ModuleModel(ModelFromTwin):
         return self._over_clients(self._outputs, state, inputs, training)
 
     def _outputs(self, module: nn.Module, tensors: dict[str, Tensor], given: Call) -> Tensor:
-        """Return the outputs of a module with other tensors in place of its own."""
+        """Return the outputs of a module with other tensors instead of its own."""
         if torch.compiler.is_compiling():
             outputs: Tensor = functional_call(module, tensors, given.args, dict(given.named))
             return given.chosen(outputs)
@@ -455,5 +455,5 @@ def _with_channels_last(value: Tensor) -> Tensor:
 
 
 def _generator_of(tensor: Tensor) -> torch.Generator:
-    """Return the generator from which operations on the device of ``tensor`` draw."""
+    """Return the generator that operations on the device of ``tensor`` draw from."""
     return torch.cuda.default_generators[tensor.get_device()] if tensor.is_cuda else torch.default_generator

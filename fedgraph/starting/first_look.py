@@ -57,7 +57,7 @@ def look_at(
     Raises
     ------
     FedgraphError
-        What would end one of the runs, with the name of its method.
+        For anything that would end one of the runs, with the name of its method.
     """
     quiet = logging.NullHandler()
     log = logging.getLogger("fedgraph")

@@ -76,7 +76,7 @@ def predict(
     windows : int, optional
         Of series: windows to forecast at most, the latest; by default all, and 288 of ``f3-forecast``.
     secret : str, optional
-        Of ``f3``: ``"2-of-3"`` computes the first layer on secret shares held by 3 nodes, of which any 2 suffice.
+        Of ``f3``: ``"2-of-3"`` computes the first layer on secret shares held by 3 nodes; any 2 of them suffice.
     set : str, mapping or iterable of str, optional
         Of ``f3`` and ``f3-forecast``: keys to override.
     grid : {"local", "flower"}, default "local"
@@ -218,7 +218,7 @@ def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is to be predicted by a run.
+    """The predictions to be made by a run.
 
     Attributes
     ----------

@@ -62,7 +62,7 @@ def run(
         Keys to override: ``{"train.learning-rate": 0.05}``, ``"train.learning-rate=0.05"`` or several of these; with
         data frames, graphs and classes too.
     method : str, optional
-        Built-in method in place of the one in the experiment.
+        Built-in method instead of the one in the experiment.
     strategy : type or str, optional
         Strategy of your own in its place, as a class or by dotted path ``"package.module:Class"``.
     client : type or str, optional
@@ -83,8 +83,8 @@ def run(
     node_config : mapping, optional
         Further keys of the node config of every node; with ``sites``, under the name of a site those of that one.
     sites : mapping of str to str, Path or data frame, optional
-        A rehearsal of a deployment, in this process: a node for each site, with data of its own in place of ``[data]
-        path``. A site is the client of its name, unless its data name clients.
+        A rehearsal of a deployment, in this process: a node for each site, with data of its own instead of
+        ``[data] path``. A site is the client of its name, unless its data name clients.
 
     Returns
     -------
@@ -285,7 +285,7 @@ def _run_all(
 
 
 def _look_at_all(folders: Sequence[RunFolder], nodes: int, data_dir: str | Path | None) -> None:
-    """Raise what would end one of several runs before any of them begins; then none of their folders is left."""
+    """Raise, before any of several runs begins, the error that would end one of them; no folder of theirs is left."""
     place = str(Path(data_dir).resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", "")
     node = {"full_errors": "1", "any_files": "1", **({"data_dir": place} if place else {})}
     try:

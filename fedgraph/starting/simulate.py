@@ -194,7 +194,7 @@ def _refuse_old(server_app: ServerApp, client_app: ClientApp) -> None:
 
 @contextmanager
 def _kept_return(server_app: ServerApp) -> Iterator[list[Any]]:
-    """Keep what the main function of a ServerApp returns, for which Flower has no place."""
+    """Keep what the main function of a ServerApp returns, since Flower drops it."""
     returned: list[Any] = []
     main = vars(server_app).get("_main")
     if main is None:

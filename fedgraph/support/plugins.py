@@ -58,7 +58,7 @@ def load_object(path: str, key: str) -> Any:
     path : str
         ``package.module:Class``.
     key : str
-        The experiment key from which the path comes, for messages.
+        The experiment key that holds the path, for messages.
 
     Returns
     -------

@@ -18,8 +18,8 @@ def calibration_error(chances: NDArray[np.float64], happened: NDArray[np.bool_])
     """Return the expected calibration error of probabilities, over 15 bins of equal width.
 
     It is the mean over examples of how far, in the example's bin, the mean probability is from the share in which it
-    came true. The same base rate for every example has an error near 0, so that the error says nothing without a score
-    of how well examples are told apart.
+    came true. The same base rate for every example has an error near 0, so that the error means nothing without a score
+    of how well classes are separated.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""An algorithm in a run: its exchanges with the nodes, and what the engine keeps beside its state.
+"""An algorithm in a run: its exchanges with the nodes, and the engine's own state.
 
 Around each exchange are absent clients, the table ``[defence]`` and measurements. The loop that runs one round after
 the other is :mod:`fedgraph.strategies.engine.loop`.
@@ -98,7 +98,7 @@ class AlgorithmRun:
     Raises
     ------
     ExperimentError
-        When the algorithm needs a client graph and there is none, and for whatever else it refuses.
+        When the algorithm needs a client graph and there is none, and for anything else that it refuses.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class AlgorithmRun:
             if ask.trains:
                 reports.append(replace(replies, tensors={}, means={}))
                 yield reports[-1]
-            # In turns, who is absent keeps its model, and nothing stands in for it.
+            # In turns, an absent client keeps its model, and nothing stands in for it.
             answers = replies.answers() if in_turns else self._answers(number, ask, replies)
             try:
                 ask = algorithm.proceed(begun, answers)
@@ -218,7 +218,7 @@ class AlgorithmRun:
         )
 
     def _answers(self, number: int, ask: Ask, replies: Replies) -> Answers:
-        """Return what the algorithm sees: usable replies, or earlier ones, of which the defence has seen the models."""
+        """Return what the algorithm sees: usable replies, or earlier ones, whose models the defence has seen."""
         if not ask.trains:
             self.absence.enforce(number, replies)
             return replies.answers()
@@ -249,7 +249,7 @@ class AlgorithmRun:
     # ---- results -----------------------------------------------------------------------------------------------------
 
     def readout(self) -> Tensor | None:
-        """Return the global model ``[parameters]``; None where there is none."""
+        """Return the global model ``[parameters]``; None if there is none."""
         return self.algorithm.readout(self.clients, self.state)
 
     def learned_graph(self) -> ClientGraph | None:
@@ -279,7 +279,7 @@ class AlgorithmRun:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def saved(self) -> State:
-        """Return what a resumed run needs: the state of the algorithm, and what the engine keeps beside it."""
+        """Return what a resumed run needs: the state of the algorithm, and that of the engine."""
         return {
             **self.algorithm.saved(self.state),
             "absence": self.absence.state(),

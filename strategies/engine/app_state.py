@@ -18,7 +18,7 @@ from fedgraph.support.errors import quoted
 
 
 class AppState:
-    """The clients, and what an algorithm remembers of them.
+    """The clients, and the algorithm's state of them.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class AppState:
 
 
 def _with_rows(where: str, state: State, rows: ModelRows) -> State:
-    """Return a state with its models written to ``rows``. Raises RunError for what is no state with such models."""
+    """Return a state with its models written to ``rows``. Raises RunError for anything but a state with such models."""
     check_state(where, {name: value for name, value in state.items() if name != "models"})
     models = state["models"]
     if models is not rows:
@@ -208,7 +208,7 @@ def grown(before: Any, fresh: Any, places: Tensor) -> Any:
     before : Any
         A tensor whose axes of the length of ``places`` are of clients, a dict of such, or anything else.
     fresh : Any
-        The same of a run that begins with all clients, from which the new ones are taken.
+        The same of a run that begins with all clients; the new ones are taken from it.
     places : Tensor
         Places of the clients of ``before`` among all.
     """

@@ -102,7 +102,7 @@ class ClientGrid(Grid):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's global generator, from which stock strategies draw clients, and restore it afterwards."""
+    """Seed Python's global generator, which stock strategies draw clients with, and restore it afterwards."""
     before = random.getstate()
     random.seed(seed)
     try:
@@ -134,7 +134,7 @@ def noting_warnings(notes: list[str]) -> Iterator[None]:
 
 @contextmanager
 def quick_collections() -> Iterator[None]:
-    """Leave all objects that there are out of garbage collections, of which Flower runs one for each reply it reads."""
+    """Leave all existing objects out of garbage collections: Flower runs one for each reply that it reads."""
     gc.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What stands between the replies of a round and their aggregation: the table ``[defence]``."""
+"""Checks between the replies of a round and their aggregation: the table ``[defence]``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Defence:
         replies : Replies
             Replies of the clients that take part.
         starts : Tensor
-            Models from which they trained, ``[present, parameters]``.
+            Models that they started training from, ``[present, parameters]``.
         """
         sent = replies.tensors.get("parameters")
         if self.watches and replies.means:

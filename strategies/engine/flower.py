@@ -41,14 +41,15 @@ AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 _FILE = "strategy.safetensors"
 _KINDS = {"train": "training", "evaluate": "evaluation"}
 _LARGE = 1 << 26
-"""Numbers of all models from which on memory is released at once, which takes a tenth of a second."""
+"""Total number of parameters at and above which memory is released at once, which takes a tenth of a second."""
 
 
 class FlowerStrategy(FedAvg):
     """Base class of Flower strategies that run an algorithm, with a model for every client.
 
-    Clients are told apart by name: ``ClientApp(mods=[client_name])`` says it. A client that does not answer keeps its
-    model; one that answers something unusable is left out of the round, with a warning that says what was wrong.
+    Clients are identified by name, which ``ClientApp(mods=[client_name])`` adds to replies. A client that does not
+    answer keeps its model; one that answers something unusable is left out of the round, with a warning that says what
+    was wrong.
 
     Parameters
     ----------
@@ -198,7 +199,7 @@ class FlowerStrategy(FedAvg):
         Raises
         ------
         RunError
-            When there is none, or one of another class, or clients that are known by their node ids alone.
+            When there is no state, or one of another class, or clients that are known by their node ids alone.
         """
         saved = load_state(Path(folder) / _FILE)
         if saved["class"] != cls.__name__:
@@ -363,7 +364,7 @@ class FlowerStrategy(FedAvg):
     """What clients have to add to their loss, where the method has a term of it."""
 
     def terms(self, number: int) -> dict[str, Any]:
-        """Return what the terms of a client's loss need to know in a round; empty where there are none."""
+        """Return what the terms of a client's loss need to know in a round; empty if there are none."""
         return {}
 
     def initial_of(self, name: str) -> Tensor | None:
@@ -388,7 +389,7 @@ class FlowerStrategy(FedAvg):
     def _each_message(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
         terms = self.terms(number) if kind == MessageType.TRAIN else {}
         if self.term_to_add and not terms:
-            # What goes beside the models is for the term alone.
+            # What is sent in addition to the models is for the term alone.
             ask = replace(ask, shared={}, models=())
         names = self._app.everybody.names
         for place in range(len(names)) if ask.to is None else ask.to.tolist():
@@ -430,7 +431,7 @@ class FlowerStrategy(FedAvg):
         return usable
 
     def _with_tensors(self, number: int, replies: Sequence[AppReply]) -> list[AppReply]:
-        """Return the replies that have what the algorithm asks for beside models, and say what is wrong with others."""
+        """Return the replies with everything that the algorithm asks for, and log the problems of others."""
         found = []
         for reply in replies:
             try:

@@ -231,7 +231,7 @@ class PhasesRun:
             self.traffic = before
 
     def _answers(self, grid: Grid, query: Query) -> dict[str, Any]:
-        """Run one exchange with all who take part, and return what is read of their answers."""
+        """Run one exchange with all participants, and return their answers as read."""
         hosted = {node: self.present.clients_of(node) for node in self.present.hosts}
         group, where = ("", "") if query.step is None else (str(query.step), f"step {query.step}: ")
 
@@ -252,7 +252,7 @@ class PhasesRun:
         return {name: answers[name] for name in self._without(lost, where=where)}
 
     def _consulted(self, grid: Grid, consult: Consult) -> tuple[dict[str, Any], dict[str, str]]:
-        """Run one exchange with nodes for what they are beside their clients; return answers and problems by name."""
+        """Run one exchange with nodes in another role than hosts of clients; return answers and problems by name."""
         names = {node: name for name, node in consult.nodes.items()}
         requests = {node: self._addressed(consult.request(name)) for node, name in names.items()}
         messages = [Message(request.pack(), node, "query") for node, request in requests.items()]
@@ -276,7 +276,7 @@ class PhasesRun:
             )
         return replace(request, client=plan.client, experiment=plan.experiment, run=request.run or plan.folder.name)
 
-    # ---- who is there ----------------------------------------------------------------------------------------------
+    # ---- participants ----------------------------------------------------------------------------------------------
 
     def _without(self, lost: Mapping[str, str], error: Exception | None = None, where: str = "") -> tuple[str, ...]:
         """Go on without some clients, where that is tolerated; return the names of the others."""
@@ -337,7 +337,7 @@ class PhasesRun:
         return saved
 
     def _count_on(self, traffic: Mapping[str, int], seconds: float) -> None:
-        """Count what a stopped run has counted beside what was counted since it went on."""
+        """Add the counts of the run before it was stopped to those since it was resumed."""
         counted = vars(self.traffic)
         self.traffic = Traffic(**{name: number + counted[name] for name, number in traffic.items()})
         self._began -= seconds

@@ -1,4 +1,5 @@
-"""What a run of rounds leaves in its folder at the end: learned graph, models, the comparison of peers, the summary."""
+"""The files that a run of rounds leaves in its folder at the end: learned graph, models, the comparison of peers, the
+summary."""
 
 from __future__ import annotations
 

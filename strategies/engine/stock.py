@@ -110,7 +110,7 @@ class StockAlgorithm(GlobalModel):
 
     @property
     def averages(self) -> bool:
-        """Whether nodes send the mean of their clients' models, in place of all of them."""
+        """Whether nodes send the mean of their clients' models instead of all of them."""
         stock: Any = self.stock
         if type(stock).aggregate_train not in _OF_MEANS or stock.weighted_by_key != "num-examples":
             return False
@@ -159,7 +159,7 @@ class StockAlgorithm(GlobalModel):
         self.stock.aggregate_evaluate(number, replies)
 
     def facts(self, clients: Clients, state: State) -> dict[str, Any]:
-        """Return a remark where the method is equal to another one with these settings, and what Flower warned of.
+        """Return a remark if these settings make the method equal to another one, and Flower's warnings.
 
         Raises RunError where the strategy has aggregated in no round.
         """
@@ -179,7 +179,7 @@ class StockAlgorithm(GlobalModel):
     ) -> tuple[dict[int, RecordDict], Tensor]:
         """Return what the strategy sends, by the position of the client, and the positions of all that are asked.
 
-        These are the clients that it has drawn, and those whose node is gone, who are absent. Raises RunError, before
+        These are the clients that it has drawn, and the absent ones, whose node is gone. Raises RunError, before
         the strategy waits for clients, where more of them are gone than the run allows.
         """
         federation, nodes = self._federation, self._nodes
@@ -209,7 +209,7 @@ class StockAlgorithm(GlobalModel):
         return {"parameters": whole}, {}
 
     def _model_of(self, content: RecordDict) -> ArrayRecord:
-        """Return the one array record of what the strategy sends. Raises RunError where it has another number."""
+        """Return the only array record that the strategy sends. Raises RunError where it has another number."""
         records = content.array_records
         if len(records) != 1:
             raise RunError(

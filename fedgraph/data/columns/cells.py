@@ -1,7 +1,7 @@
 """What the cells of a column mean: which are missing, and which number a text is, in whatever country it was written.
 
 A text such as ``1.234`` is a number of one unit or of a thousand. Where a column, or the file around it, shows that it
-may be the second, the column is in doubt, and whoever wants its numbers is told so.
+may be the second, the column is in doubt, and reading its numbers raises an error that says so.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Written:
     Attributes
     ----------
     points, commas : str
-        A cell with a decimal point, and one with a decimal comma; empty where there is none.
+        A cell with a decimal point, and one with a decimal comma; empty if there is none.
     either : dict of str to str
         A cell with one point, or one comma, that may separate thousands; by that mark.
     groups : str
@@ -147,7 +147,7 @@ class Written:
         return "" if place < 0 else self._texts[place].as_py()
 
     def thousands(self) -> tuple[str, str] | None:
-        """Return a cell with a mark that may separate thousands, and one that suggests it; None where there is none."""
+        """Return a cell with a mark that may separate thousands, and one that suggests it; None if there is none."""
         if self.groups:
             return self.groups, self.whole or self.points or self.commas
         if "." in self.either and not self.points and (self.commas or self.whole):
@@ -275,6 +275,6 @@ def _two_ways(what: str, column: pa.Array, how: Written) -> DataError:
 
 
 def _row(column: pa.Array, cell: str) -> int:
-    """Return the first row with a cell, counted from 1; 0 where there is none."""
+    """Return the first row with a cell, counted from 1; 0 if there is none."""
     place: int = pc.index(column, cell).as_py()
     return place + 1

@@ -86,8 +86,7 @@ class Column:
         """Raise DataError, with advice, for a few words in a column of numbers.
 
         A column is of numbers if at most five of its values, and no more than half of them, are words, and the others
-        are more than ten or have decimals. With few whole numbers words may be categories beside them, as in 0, 1, 2,
-        3+.
+        are more than ten or have decimals. Words among few whole numbers may be categories, as in 0, 1, 2, 3+.
         """
         texts = self.texts.to_pylist()
         words = [text for text in texts if not is_number(text)]

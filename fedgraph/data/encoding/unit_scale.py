@@ -15,7 +15,7 @@ import numpy as np
 from fedgraph.data.columns.columns import Floats
 
 FARTHEST = 1000.0
-"""Distance from its range, in ranges, from which a value is taken for a mistake: squared, it would drown all others."""
+"""Distance from its range, in ranges, beyond which a value counts as a mistake: squared, it would drown all others."""
 
 _NEAREST = 0.01
 """Least distance of a median from an end, as a fraction of the range.

@@ -1,4 +1,4 @@
-"""Data sets whose clients have graphs, of which nodes or whole graphs are classified."""
+"""Data sets whose clients have graphs; their nodes, or whole graphs, are classified."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class GraphDataSet(Configured[OptionsT]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What people should know of the data."""
+        """Notes on the data."""
         return ()
 
     def load(self, names: Sequence[str]) -> CohortData:

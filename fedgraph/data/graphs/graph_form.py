@@ -1,4 +1,4 @@
-"""What the graphs of all clients have in common, and new ones that are to be predicted."""
+"""What the graphs of all clients have in common, and new graphs to predict."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class LabelledGraphs:
     masks : mapping of SplitName to Tensor
         Examples of each split, bool ``[examples]``; empty where the data do not say.
     left_out : tuple of str
-        What the data have beside, and models are not given.
+        Further entries of the data, which models do not get.
     """
 
     graphs: tuple[Graph, ...]
@@ -92,7 +92,7 @@ class LabelledGraphs:
 
     @property
     def one_way(self) -> bool:
-        """Whether all edges, of which there are some, lead one way only."""
+        """Whether there are edges and all lead one way only."""
         pairs = [graph.edge_index.unique(dim=1) for graph in self.graphs if graph.edge_index.shape[1]]
         return bool(pairs) and all(
             torch.cat([edges, edges.flip(0)], 1).unique(dim=1).shape[1] == 2 * edges.shape[1] for edges in pairs

@@ -20,7 +20,7 @@ from fedgraph.support.files import composed
 
 _MODES = {1: "L", 3: "RGB"}
 _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
-"""What systems put beside files, in lower case; and everything whose name begins with a point."""
+"""Files that operating systems add to folders, in lower case; and everything whose name begins with a point."""
 
 _NO_READERS = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 """Kinds of files that Pillow knows, but needs other programs to read."""
@@ -37,7 +37,7 @@ Ground = Literal["white", "black"]
 
 @dataclass(frozen=True)
 class OwnImages(Images):
-    """Images of one's own.
+    """A user's own images.
 
     Attributes
     ----------

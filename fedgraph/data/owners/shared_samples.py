@@ -74,7 +74,7 @@ class Holdings:
     keys : tuple of str
         Of all samples of the data set, distinct.
     labels : Tensor
-        int64 ``[samples]``, ``NO_LABEL`` where there is none.
+        int64 ``[samples]``, ``NO_LABEL`` where one is missing.
     classes : tuple of str
         Names of the labels.
     inputs : tuple of Tensor
@@ -163,7 +163,7 @@ class SharedSampleSource(ABC):
             The clients.
         prepared : mapping of str to Preparation, optional
             How inputs of some of them were made when their models were trained, which is done again: in the same order,
-            by the same scale, and with the same classes, of which the data need not have any.
+            by the same scale, and with the same classes, which the data need not contain.
 
         Raises
         ------

@@ -172,7 +172,7 @@ class TableColumnSource(SharedSampleSource):
     ) -> TableSettings:
         """Return the settings with which the set ``table`` would read the columns of one client.
 
-        ``listed`` are values of categorical columns, beside those of the settings.
+        ``listed`` are values of categorical columns, in addition to those of the settings.
         """
         settings = self.settings
         return TableSettings(

@@ -54,7 +54,7 @@ class NewData(ABC):
         Raises
         ------
         DataError
-            When it is too little for that, or lacks what is to be predicted.
+            When it is too little for that, or lacks the target.
         """
 
     @abstractmethod

@@ -22,7 +22,7 @@ class ColdStartSettings(Settings):
 
     A cold client has no reading before the last ``cold_steps`` steps of the training part: neither its examples nor
     its scaling see any. Its validation and test examples are those of everybody. Results are given for the groups
-    ``cold`` and ``warm``, in place of any groups that the data has.
+    ``cold`` and ``warm``, instead of any groups that the data has.
 
     cold_share   : share of the clients that are cold, drawn from their names; 0 = nobody.
     cold_clients : the cold clients by name, instead of a share.
@@ -34,7 +34,7 @@ class ColdStartSettings(Settings):
                    which may be an unusual day. ``graph``: those of a whole training part, inferred from its neighbours
                    on the client graph; ``everybody``: the same, inferred from all other clients alike. For these two
                    every client tells the server its mean and deviation over the last steps and over all, and the nodes
-                   are told the inferred ones.
+                   receive the inferred ones.
     """
 
     cold_share: float = Field(0.0, ge=0.0, lt=1.0)

@@ -37,7 +37,7 @@ class Readings(NamedTuple):
         int64 ``[time, 2]``: the first row of the file of each time, counted from 1, and the position of its client;
         None where there is a column for each client.
     notes : tuple of str
-        What people should know of the file.
+        Notes on the file.
     """
 
     values: NDArray[np.float32]
@@ -55,9 +55,9 @@ class Reading(NamedTuple):
     Attributes
     ----------
     choice : Choice
-        What the settings say of its columns.
+        The settings on its columns.
     missing : tuple of str
-        What means missing, beside the usual texts.
+        Texts that mean missing, in addition to the usual ones.
     thousands : str or None
         What separates thousands.
     only, without : tuple of str
@@ -81,13 +81,13 @@ AS_IT_IS = Reading()
 def read_column_file(path: Path, how: Reading = AS_IT_IS) -> Readings:
     """Read a .csv, .csv.gz or .parquet file.
 
-    Cells, times, names of clients and readings are told apart as :mod:`fedgraph.data.columns.files`,
+    Cells, times, names of clients and readings are recognised as :mod:`fedgraph.data.columns.files`,
     :mod:`fedgraph.data.series.stamps` and :mod:`fedgraph.data.series.layout` say.
 
     Raises
     ------
     DataError
-        For cells that are no readings, and for columns that cannot be told apart.
+        For cells that are not readings, and for columns whose meaning is ambiguous.
     """
     table = read_table(path, missing=(*MISSING, *how.missing), thousands=how.thousands)
     layout, table = layout_of(table, how.choice)

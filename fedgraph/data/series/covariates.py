@@ -1,4 +1,4 @@
-"""Inputs beside the readings that are known for every step: the time, and what a client usually reads at that time."""
+"""Inputs known for every step besides the readings: the time, and a client's usual readings at that time."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Fitted:
     Attributes
     ----------
     counted, valid : ndarray
-        Readings, 0 where there is none, and where they were read, ``[clients, steps]``.
+        Readings, 0 where one is missing, and where they were read, ``[clients, steps]``.
     seconds : ndarray
         From a Monday's midnight to each step, ``[steps]``.
     """

@@ -37,10 +37,10 @@ class SeriesTable:
     times    : datetime64[s] ``[time]``, or None when the file does not say.
     features : one name per feature.
     groups   : a word per client, or None when the file does not say.
-    missing  : steps that the file has no row for; None where there are none.
+    missing  : steps that the file has no row for; None if there are none.
     by       : the column that tells clients, in a file with a row for each time and client; else empty.
     rows     : int64 ``[time, 2]``, the first row of such a file of each step, from 1, and its client's position.
-    notes    : what people should know of the file.
+    notes    : notes on the file.
     """
 
     names: tuple[str, ...]

@@ -65,7 +65,7 @@ def pooled(mean: Doubles, std: Doubles, count: NDArray[np.int64] | Doubles) -> t
 
 
 def reported(values: Singles, valid: Mask, is_cold: Mask, last: int) -> Doubles:
-    """What clients tell of their training readings so that others' scales can be told from it, ``[clients, 5]``.
+    """Statistics of clients' training readings from which others' scales are inferred, ``[clients, 5]``.
 
     Mean and standard deviation of the ``last`` steps, then of all steps, and the number of readings of all steps. The
     first two are NaN for a client of whose last steps hardly any was read, the second two for a cold client, who has no

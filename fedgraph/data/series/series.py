@@ -77,7 +77,7 @@ class SeriesSettings(WindowSettings):
 
     @property
     def choice(self) -> Choice:
-        """What is said of the columns of a file."""
+        """The settings on the columns of a file."""
         features = tuple(name for name in self.features or () if isinstance(name, str))
         clients, times = (
             () if named is None else named if isinstance(named, tuple) else (named,)
@@ -115,8 +115,7 @@ class WindowedSource(ABC):
             raise DataError(f"{self.title}, {error}") from None
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """Windows of the clients ``names``; raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`
-        does."""
+        """Windows of the clients ``names``. Raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`."""
         table = self.table()
         try:
             return build_cohort(table, self.settings, names)
@@ -202,7 +201,7 @@ class SeriesSource(WindowedSource):
             self.others_cold = bool(settings.cold_clients) and not self.settings.cold_clients
 
     def describe(self) -> str:
-        """What data this is, what is forecast and for whom, and what people should know of it."""
+        """The data, what is forecast and for whom, and notes."""
         table, description = self.table(), super().describe()
         if len(table.features) > 1 or table.by:
             description += f", forecast: {table.features[features_of(table, self.settings)[1]]}"
@@ -281,7 +280,7 @@ class SeriesSource(WindowedSource):
 
 
 def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
-    """What the settings say of those clients whom a node's own file has.
+    """The settings for the clients that a node's own file has.
 
     Raises
     ------

@@ -47,7 +47,7 @@ class WindowForm(Form):
     timed : bool
         Whether the time of steps was known.
     choice : Choice
-        What the settings say of the columns of a file.
+        The settings on the columns of a file.
     thousands : str or None
         What separates thousands in numbers of a file of columns.
     """

@@ -34,9 +34,9 @@ class WindowSettings(ColdStartSettings):
     scaling        : ``client`` = z-scores from each client's own valid training readings, which is personalisation by
                      itself; ``pooled`` = z-scores of the target from the training readings of all clients together, as
                      the literature of traffic scales: every client tells the server its mean, deviation and number of
-                     readings, and the nodes are told those of all (other features keep their own); ``none``.
+                     readings, and the nodes receive those of all (other features keep their own); ``none``.
     scales         : mean and standard deviation by client, e.g. ``{ "400001" = [62.5, 9.1] }``, known from elsewhere:
-                     its target readings are scaled by these in place of its own. Other features keep their own.
+                     its target readings are scaled by these instead of its own. Other features keep their own.
     shares         : train, validation and test parts of the time axis, in this order.
     covariates     : further input features, behind the others, in this order: ``time-of-day`` and ``day-of-week``, both
                      in [0, 1); ``weekly-profile``, what the client usually reads at this time of the week, and so many

@@ -65,7 +65,7 @@ class BayesianNetworkSource(TablesOfClients):
 
     @cached_property
     def network(self) -> BayesianNetwork:
-        """The network from which rows are drawn."""
+        """The network that rows are sampled from."""
         if self.settings.path == "asia":
             return asia_network()
         return read_bif(self.data_dir / Path(self.settings.path).expanduser())

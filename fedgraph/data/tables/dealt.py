@@ -159,7 +159,7 @@ class DealtTableSource(TablesOfClients):
 
     @cached_property
     def _notes(self) -> tuple[str, ...]:
-        """What people should know of the columns: categories that may be meant as one."""
+        """Notes on the columns: categories that may be meant as one."""
         found = []
         for name in self._table.names:
             if self._table.numbers(name) is None and (

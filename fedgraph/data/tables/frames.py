@@ -21,7 +21,7 @@ class FrameTables(TablesOfClients):
     settings : ClientTableSettings
         Shares of training, validation and test rows, and what the columns are.
     client : str, optional
-        Name of the client; None where there is none, as at the server.
+        Name of the client; None if there is none, as at the server.
     load : callable, optional
         Returns the client's data frame; called once, when its rows are needed.
     public : data frame, optional

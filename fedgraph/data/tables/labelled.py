@@ -163,7 +163,7 @@ def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], share
     tables : mapping of str to ClientTable
         By client.
     shared : bool
-        Whether every client is tested on the public rows, in place of its own test rows.
+        Whether every client is tested on the public rows instead of its own test rows.
 
     Returns
     -------

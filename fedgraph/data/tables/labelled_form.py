@@ -1,4 +1,4 @@
-"""What the rows of all clients have in common that predict one label of a table of many kinds of columns."""
+"""What all clients' rows have in common, where one label is predicted from a table of many kinds of columns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TableFile(FileSettings):
 
     @classmethod
     def of(cls, settings: Settings) -> TableFile:
-        """Return what the settings of a data set say of its files."""
+        """Return the settings of a data set on its files."""
         return cls(**{key: getattr(settings, key) for key in cls.model_fields if hasattr(settings, key)})
 
 

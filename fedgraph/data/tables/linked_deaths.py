@@ -218,7 +218,7 @@ def _texts(path: Path) -> dict[str, pa.Array]:
 
 
 def _whole(text: pa.Array, low: int, high: int) -> pa.Array:
-    """Convert to whole numbers; null where there is none from ``low`` to ``high``."""
+    """Convert to whole numbers; null where it is outside ``low`` to ``high``."""
     digits = pc.if_else(pc.match_substring_regex(text, "^[0-9]{1,9}$"), text, pa.scalar(None, pa.string()))
     number = pc.cast(digits, pa.int64())
     valid = pc.and_(pc.greater_equal(number, low), pc.less_equal(number, high))

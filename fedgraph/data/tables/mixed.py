@@ -68,8 +68,8 @@ class MixedTableSource(DealtTableSource):
         Raises
         ------
         DataError
-            For own data of which a part is to be public, as no other party has it, and for own data whose clients are
-            not named, or are named in two ways.
+            For own data with a public part, which no other party would have, and for own data whose clients are not
+            named, or are named in two ways.
         """
         super().__init__(settings, data_dir, own)
         self.owner = None

@@ -141,7 +141,7 @@ class TableSource:
 
 
 def _bundled_settings(settings: BundledTableSettings) -> TableSettings:
-    """Return the settings with which the table would be read from a file with a column ``label``."""
+    """Return settings that read the table from a file with a column ``label``."""
     task = "regression" if settings.set == "diabetes" else "classification"
     given = {name: getattr(settings, name) for name in TableOptions.model_fields}
     return TableSettings.model_validate({**given, "path": settings.set, "label": "label", "task": task})

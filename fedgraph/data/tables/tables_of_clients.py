@@ -116,7 +116,7 @@ class TablesOfClients:
         return split
 
     def _fold(self, order: Tensor, train: float) -> Tensor:
-        """Return the split of rows, given in random order, of which one fold is for the test."""
+        """Return the split of rows, given in random order, with one fold for the test."""
         settings, rows = self.settings, len(order)
         first, end = (round(place * rows / settings.folds) for place in (settings.fold, settings.fold + 1))
         split = torch.full((rows,), SPLITS.index("validation"), dtype=torch.int8)

@@ -239,7 +239,7 @@ def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path, e
     started : subprocess.Popen
         Its process.
     log : Path
-        Its log, of which an error contains the last 2,000 characters.
+        Its log; an error contains the last 2,000 characters of it.
     encrypted : bool, default False
         Whether it uses TLS.
 
@@ -288,7 +288,7 @@ def write_app(folder: Path) -> None:
 
 
 def connection_file(home: Path, address: str, authority: Path | None = None) -> None:
-    """Write the ``config.toml`` from which ``flwr`` reads where the SuperLink is.
+    """Write the ``config.toml`` where ``flwr`` looks up the address of the SuperLink.
 
     Parameters
     ----------

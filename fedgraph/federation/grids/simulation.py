@@ -236,7 +236,7 @@ def _copied(content: RecordDict) -> RecordDict:
 
 
 def _check_reply(reply: object, message: Message) -> None:
-    """Raise for what Flower would lose, so that its ServerApp would wait for ever."""
+    """Raise for messages that Flower would lose while its ServerApp waits for ever."""
     if not isinstance(reply, Message):
         raise TypeError(f"the ClientApp returned {type(reply).__name__} instead of a Message")
     if reply.metadata.reply_to_message_id != message.metadata.message_id:

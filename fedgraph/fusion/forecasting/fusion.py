@@ -64,7 +64,7 @@ class ForecastFusion(nn.Module):
     owners, size, outputs : int
         How many owners there are, the length of their embeddings, and the steps of a forecast.
     settings : ForecastFusionSettings
-        What the network is made of.
+        The settings of the network.
     weights : Tensor or None
         Of the graph, ``[owners, owners]``, as :func:`graph_weights` makes them.
     random : torch.Generator

@@ -135,7 +135,7 @@ def fit_joint(
     steps : int
         Steps of a window.
     training, validation : OwnerWindows
-        The windows themselves in place of embeddings, ``[clients, windows, steps * features]``, with targets.
+        The windows themselves instead of embeddings, ``[clients, windows, steps * features]``, with targets.
     given : Tensor or None
         Weights of the client graph, ``[clients, clients]``.
     seed : int

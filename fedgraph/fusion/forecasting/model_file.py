@@ -22,7 +22,7 @@ class FittedForecasts:
     network : ForecastFusion
         The network.
     settings : ForecastFusionSettings
-        What it is made of.
+        Its settings.
     owners : tuple of str
         In the order of its inputs.
     """

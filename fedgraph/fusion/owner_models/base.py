@@ -248,7 +248,7 @@ class ModelStore:
         self.folder = folder
 
     def load(self, fingerprint: str) -> Tensor | None:
-        """Return the parameters ``[parameters]`` of a model; None where there is none.
+        """Return the parameters ``[parameters]`` of a model; None if there is none.
 
         Raises
         ------

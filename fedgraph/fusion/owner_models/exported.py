@@ -132,7 +132,7 @@ def _last_linear(module: fx.GraphModule, where: str) -> fx.Node:
 
 
 def _named(module: fx.GraphModule, layer: str, where: str) -> fx.Node:
-    """Return what the first operation of the layer ``layer`` reads beside its parameters."""
+    """Return the inputs of the first operation of the layer ``layer`` other than its parameters."""
     for node in module.graph.nodes:
         if node.op == "call_function" and layer in _stack(node):
             for read in node.all_input_nodes:

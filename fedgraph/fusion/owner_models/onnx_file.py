@@ -25,12 +25,12 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
     """Load the ONNX model in a file.
 
     It takes one float tensor ``[samples, ...]``. Its last output is ``[samples, classes]``: numbers before softmax, or
-    probabilities, which are told by their sum.
+    probabilities, which are recognised by their sum.
 
     Parameters
     ----------
     path : Path
-        Of the file. Weights in files beside it are not read.
+        Of the file. Weights in separate files are not read.
     task : TaskSpec
         Of the model.
     embedding_layer : str, optional

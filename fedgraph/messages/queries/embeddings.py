@@ -75,7 +75,7 @@ class WantedEmbeddings:
 
 @dataclass(frozen=True)
 class OwnEmbeddings:
-    """What one owner has of its samples.
+    """The samples of one owner.
 
     Attributes
     ----------

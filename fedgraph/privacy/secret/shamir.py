@@ -117,7 +117,7 @@ def split(secret: Tensor, shares: int, threshold: int, generator: torch.Generato
     shares : int
         Number of aggregators, n.
     threshold : int
-        Number of shares from which the secret can be reconstructed, k.
+        Number of shares that suffice to reconstruct the secret, k.
     generator : torch.Generator, optional
         For tests only; by default the polynomials come from the operating system.
 
@@ -174,7 +174,7 @@ def reconstruct(shares: Tensor, points: Sequence[int], threshold: int) -> Tensor
 def odd_one_out(shares: Tensor, points: Sequence[int], threshold: int) -> int | None:
     """Return the place of the one share that all others contradict, while they agree with each other.
 
-    Shares are a Reed-Solomon code, of which one error can be found with two shares more than needed. None where nobody
+    Shares are a Reed-Solomon code: with two shares more than needed, one error can be located. None where nobody
     contradicts, where shares are fewer, or where more than one of them is wrong.
 
     Parameters
