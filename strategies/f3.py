@@ -153,7 +153,7 @@ class F3(PhasedStrategy):
         data = FusionData(joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(classes))
         self.classifier.fit_joined(data, joined.owners, np.array(restored(classes, class_kind)), self.seed)
         self._learned = frozenset(joined.keys)
-        self.metrics = self._measured(joined)
+        self.metrics = self._metrics_of(joined)
         arrays = to_record(self.classifier.fusion_.network.state_dict())
         return Result(arrays=arrays, evaluate_metrics_serverapp={1: MetricRecord(dict(self.metrics))})
 
@@ -291,7 +291,7 @@ class F3(PhasedStrategy):
             split[rows] = chosen.to(split.dtype)
         return replace(joined, split=split).only(labelled & (split != _NEW))
 
-    def _measured(self, joined: JoinedSamples) -> dict[str, float]:
+    def _metrics_of(self, joined: JoinedSamples) -> dict[str, float]:
         found = self.classifier.fusion_.predict(joined.embeddings, joined.present).probabilities
         metrics: dict[str, float] = {}
         for split in _MEASURED:

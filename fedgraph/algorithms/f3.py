@@ -19,7 +19,7 @@ from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.algorithms.owners import (
     OwnersAlgorithm,
     bytes_per_owner,
-    measured,
+    metrics_of,
     num_learned_from,
     outcome_of,
     report_epoch,
@@ -158,7 +158,7 @@ class F3(OwnersAlgorithm[F3Settings]):
             "bytes_per_owner": bytes_per_owner(joined, len(joined.keys)),
             "training_bytes_per_owner": bytes_per_owner(joined, num_learned_from(joined)),
         }
-        return outcome_of(joined, measured(joined, prediction, run.splits), facts=facts, files=files, **learned)
+        return outcome_of(joined, metrics_of(joined, prediction, run.splits), facts=facts, files=files, **learned)
 
     def _learned(self, fusion: FittedFusion) -> dict[str, Callable[[Path], object]]:
         """Return the learned graph and the alignment as files."""

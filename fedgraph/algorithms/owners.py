@@ -96,14 +96,14 @@ def report_epoch(run: PhaseRun, epoch: FusionEpoch) -> None:
 
 def outcome_of(joined: JoinedSamples, metrics: Mapping[str, Tensor], **further: Any) -> Outcome:
     """Return the outcome of a run over owners; ``further`` are fields of :class:`Outcome`."""
-    measured = (
+    measured_on = (
         f"{len(joined.owners)} owners, one prediction per sample from all of them together; what ends with -local is "
         "measured of the owners' own models"
     )
-    return Outcome(joined.owners, measured, metrics, task=joined.task, **further)
+    return Outcome(joined.owners, measured_on, metrics, task=joined.task, **further)
 
 
-def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
+def metrics_of(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
     """Return metrics as ``<split>/<metric>`` -> float64 ``[owners]``.
 
     They are those of the joint prediction, the same for all owners, and with ``-local`` those of each owner's own.

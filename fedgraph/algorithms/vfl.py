@@ -18,7 +18,7 @@ from fedgraph.algorithms.owners import (
     OwnersAlgorithm,
     bytes_per_owner,
     joined_of,
-    measured,
+    metrics_of,
     num_learned_from,
     outcome_of,
     report_epoch,
@@ -265,7 +265,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
         }
         return outcome_of(
             joined,
-            measured(whole, best, tuple(name for name in run.splits if name != "train")),
+            metrics_of(whole, best, tuple(name for name in run.splits if name != "train")),
             parameters=flattened(learnt.network),
             rounds=epochs,
             facts=facts,

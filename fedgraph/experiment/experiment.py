@@ -304,9 +304,9 @@ def _checked(
     overrides: Overrides,
     method: str | None,
     client: str | None,
-    beside: Path,
+    folder: Path,
 ) -> Experiment:
-    """Validate tables after overrides, with paths looked for in the folder ``beside`` first."""
+    """Validate tables after overrides, with paths looked for in ``folder`` first."""
     overrides = overrides_by_key(overrides)  # read twice, and may be an iterator
     set_here = apply_overrides({}, overrides)
     chosen = _table(set_here, "experiment")
@@ -328,7 +328,7 @@ def _checked(
         if table == "data" and chosen_set not in OF_ONES_OWN and not is_own_class(chosen_set):
             continue
         named = str(_table(tables, table).get(key, ""))
-        candidates = (beside / named, Path(named)) if named else ()
+        candidates = (folder / named, Path(named)) if named else ()
         whole = next((str(path.resolve()) for path in candidates if is_there(path)), None)
         if whole is not None:
             tables[table][key] = whole
@@ -395,8 +395,8 @@ def plugin_folders(experiment: str | Path | Mapping[str, Any] | None) -> list[st
     ExperimentError
         When there is no such file.
     """
-    beside = [str(find_experiment(experiment).parent)] if isinstance(experiment, str | Path) else []
-    return [*beside, str(Path.cwd())]
+    folders = [str(find_experiment(experiment).parent)] if isinstance(experiment, str | Path) else []
+    return [*folders, str(Path.cwd())]
 
 
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -75,7 +75,7 @@ class CellMaker:
         Overrides of the command line, which come last.
     cells_dir : Path
         Folder of all cells, of all tables.
-    beside : Path
+    experiments_dir : Path
         Folder in which experiment files are looked for first.
     """
 
@@ -83,7 +83,7 @@ class CellMaker:
     profile: ProfileTable
     overrides: tuple[str, ...]
     cells_dir: Path
-    beside: Path
+    experiments_dir: Path
 
     def places(self) -> list[tuple[RowTable, ColumnTable]]:
         """Return the rows and columns that are run, column by column."""
@@ -99,7 +99,7 @@ class CellMaker:
                 return replace(after, row=row.label)
             own = [override.replace("{run}", str(after.path)) for override in own]
         every = [*self.table.set_in(column, self.profile), *own, *chosen, "experiment.seed={seed}", *self.overrides]
-        file = self.profile.experiment_file(row, column, self.beside)
+        file = self.profile.experiment_file(row, column, self.experiments_dir)
         try:
             experiment = resolved(
                 load_experiment(file, [override.replace("{seed}", str(seed)) for override in every], row.method)

@@ -106,7 +106,7 @@ class Results:
         """Return what our runs measured, in the unit of the published value; None where no seed has a value."""
         values = {}
         for outcome in self.at(row, column):
-            value = self.measured(outcome, row, column, metric)
+            value = self.value(outcome, row, column, metric)
             if value is not None:
                 values[outcome.cell.seed] = value
         if not values:
@@ -114,7 +114,7 @@ class Results:
         spread = Spread.over(values)
         return spread._replace(deviation=None) if column.seeds_differ else spread
 
-    def measured(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
+    def value(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
         """Return what one run measured, in the unit of the published value; None where it has no value."""
         quantity = self.table.quantity(row, column, metric)
         if quantity.statistic == FAIRNESS:
@@ -215,7 +215,7 @@ class Results:
     def _without(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> str | None:
         """Describe which runs lack a value: all of them, or some seeds; None when every one has it."""
         outcomes = self.at(row, column)
-        lacking = [outcome.cell.seed for outcome in outcomes if self.measured(outcome, row, column, metric) is None]
+        lacking = [outcome.cell.seed for outcome in outcomes if self.value(outcome, row, column, metric) is None]
         if not lacking:
             return None
         return "" if len(lacking) == len(outcomes) else f" with seed {', '.join(map(str, lacking))}"

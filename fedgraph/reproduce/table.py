@@ -233,10 +233,10 @@ class ProfileTable(Settings):
     differs: str = ""
     differs_for: dict[str, str] = Field(default_factory=dict)
 
-    def experiment_file(self, row: RowTable, column: ColumnTable, beside: Path) -> Path:
+    def experiment_file(self, row: RowTable, column: ColumnTable, experiments_dir: Path) -> Path:
         """Return the experiment file of a row: one in the folder of the table, or as ``fedgraph run`` finds it."""
         name = row.experiment or self.experiments.get(column.key, column.experiment)
-        return beside / name if (beside / name).is_file() else Path(name)
+        return experiments_dir / name if (experiments_dir / name).is_file() else Path(name)
 
 
 class PublishedTable(Settings):

@@ -481,12 +481,12 @@ def _follower(folder: RunFolder, display: LiveDisplay, console: Console) -> Call
         for line in complete[shown:]:
             display.on_line(json.loads(line))
         shown = len(complete)
-        for amiss in (line for line in status.new_lines() if line.level >= logging.WARNING):
+        for warning in (line for line in status.new_lines() if line.level >= logging.WARNING):
             with (folder.path / "logs" / "flower.log").open("a") as log:
-                log.write(f"{amiss.text}\n")
+                log.write(f"{warning.text}\n")
             # Errors end the run, with the same words.
-            if amiss.level == logging.WARNING:
-                show(amiss, console)
+            if warning.level == logging.WARNING:
+                show(warning, console)
 
     return follow
 

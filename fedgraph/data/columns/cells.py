@@ -257,8 +257,8 @@ def _with_points(column: pa.Array) -> pa.Array:
 def _doubt(what: str, column: pa.Array, cell: str, other: str) -> DataError:
     mark = next(mark for mark, form in _GROUPS.items() if re.fullmatch(form, cell))
     row = _row(column, other)
-    beside = f" and '{other}' {f'in row {row}' if row else 'in another column'}" if other else ""
-    held = f"'{cell}' in row {_row(column, cell)}{beside}"
+    second = f" and '{other}' {f'in row {row}' if row else 'in another column'}" if other else ""
+    held = f"'{cell}' in row {_row(column, cell)}{second}"
     return DataError(
         f"{what} holds {held}: write numbers without thousands separators, or say what separates thousands, [data] "
         f'thousands = "{mark}", or "" if nothing does',

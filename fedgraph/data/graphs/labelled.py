@@ -82,7 +82,7 @@ class LabelledGraphs:
         counts = [len(graph.x) if level == "node" else 1 for graph in graphs]
         labels = [_labels(*each, level) for each in zip(raw, counts, places, strict=True)]
         masks = _masks(raw, counts, places, level)
-        return cls(graphs, torch.cat(labels), masks, tuple(sorted({key for each in raw for key in _beside(each)})))
+        return cls(graphs, torch.cat(labels), masks, tuple(sorted({key for each in raw for key in _unused(each)})))
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
@@ -205,7 +205,7 @@ def _tensor(raw: Raw, name: str, where: str) -> Tensor | None:
         raise DataError(f"{where}: {name} is no tensor of numbers ({error})") from None
 
 
-def _beside(raw: Raw) -> list[str]:
+def _unused(raw: Raw) -> list[str]:
     return [key for key, value in raw.items() if key not in _USED and isinstance(value, Tensor | np.ndarray)]
 
 

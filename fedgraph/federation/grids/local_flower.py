@@ -79,8 +79,8 @@ def program(name: str) -> str:
     RunError
         When it is not installed.
     """
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
+    sibling = Path(sys.executable).with_name(name)
+    found = str(sibling) if sibling.exists() else shutil.which(name)
     if found is None:
         raise RunError(f"cannot find '{name}' beside {sys.executable}: install flwr[simulation] in this environment")
     return found
