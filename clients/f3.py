@@ -127,7 +127,7 @@ class OwnersClient(Configured[SomeOwners]):
             settings=assignment.method_as(LocalModelSettings),
             seed=assignment.seed,
             store=self._store,
-            given=self.node.given_models(self.owners, self.source.client_names()),
+            brought=self.node.brought_models(self.owners, self.source.client_names()),
             wanted=self.request.fingerprints,
         )
 

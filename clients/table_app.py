@@ -76,9 +76,9 @@ def table_client_app(
 
     def answer(message: Message, context: Context) -> Message:
         def reply(node: Node) -> RecordDict:
-            here = TableNode.of_frame(node, context, load, ",".join(consents))
+            table_node = TableNode.of_frame(node, context, load, ",".join(consents))
             with errors_in_app_words():
-                return here.personal_model(message.content, share_models) or here.phase(message.content)
+                return table_node.personal_model(message.content, share_models) or table_node.phase(message.content)
 
         return answered(message, context, reply)
 

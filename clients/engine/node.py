@@ -170,7 +170,7 @@ class Node:
         """Whether the node hosts all clients of its own data, because its config names none."""
         return self.own is not None and not {"clients", "partition-id"} & set(self.config)
 
-    def given_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
+    def brought_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
         """Return the models that clients of this node have already, by client, according to the node config.
 
         ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``. Nodes among which
@@ -181,7 +181,7 @@ class Node:
         IdentityError
             When an entry names no client, or no model.
         """
-        given = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
+        models = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
         for entry in listed(str(self.config.get("models", ""))):
             # Names and paths may contain "=" too: the longest hosted name counts.
             ways = [(entry[:at].strip(), entry[at + 1 :].strip()) for at, letter in enumerate(entry) if letter == "="]
@@ -193,8 +193,8 @@ class Node:
                     f"node config 'models' has the entry '{entry}'; entries are 'client=model', and the clients of "
                     f"this node are {', '.join(hosted)}"
                 )
-            given[client] = model
-        return given
+            models[client] = model
+        return models
 
     def source(self, assignment: Assignment) -> DataSource:
         """Open the data set of the experiment, from this node's data folder or from its own data.

@@ -76,9 +76,9 @@ def rehearse(
     clients = tuple(sorted(node.hosted(assignment)))
     if not clients and node.aggregator is None:
         named = named_clients(node_config)
-        given = f"this node is to host {', '.join(named)}, and" if named else "this node"
+        subject = f"this node is to host {', '.join(named)}, and" if named else "this node"
         expected = closest_first(named, assignment.expect or ())
-        raise IdentityError(f"{given} hosts nobody whom the run expects: {expected}")
+        raise IdentityError(f"{subject} hosts nobody whom the run expects: {expected}")
     client_class = load_object(client, "[experiment] client")
     assignment.check_terms(client_class)
     check_noise(node, client_class, assignment)
@@ -89,7 +89,7 @@ def rehearse(
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:
-        lines = _of_owners(source, clients, node.given_models(clients, source.client_names()))
+        lines = _of_owners(source, clients, node.brought_models(clients, source.client_names()))
     elif isinstance(source, ClientTableSource) and not stacked:
         lines = _of_tables(source, clients)
     else:

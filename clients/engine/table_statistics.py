@@ -45,8 +45,8 @@ def consent_of(node: Node) -> Consent:
     IdentityError
         For other entries, and limits that are not finite numbers above 0.
     """
-    given = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
-    unknown = [entry for entry in given if entry not in ("", "ranges", "sums")]
+    consented = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
+    unknown = [entry for entry in consented if entry not in ("", "ranges", "sums")]
     if unknown:
         raise IdentityError(f"node config 'consent' names {', '.join(unknown)}; a node can consent to ranges and sums")
     limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
@@ -60,7 +60,7 @@ def consent_of(node: Node) -> Consent:
         raise IdentityError(f"node config {', '.join(limits)} must be finite numbers above 0")
     if "least_rows" in numbers:
         numbers["least_rows"] = math.ceil(numbers["least_rows"])
-    return Consent(ranges="ranges" in given, sums="sums" in given, **numbers)  # type: ignore[arg-type]
+    return Consent(ranges="ranges" in consented, sums="sums" in consented, **numbers)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,8 @@ class CGSV(Algorithm[CGSVSettings]):
         aggregate = weighted_mean(updates, weights)
         contributions = updates @ normalize(aggregate, dim=0)
         importance = self.weighed(number, importance, present[fresh], contributions[fresh])
-        given = self.places(clients, aggregate) < (self.shares(importance)[present] * fresh)[:, None]
-        models[:, :trainable] += torch.mul(given, self.settings.update_norm * aggregate, out=updates)
+        granted = self.places(clients, aggregate) < (self.shares(importance)[present] * fresh)[:, None]
+        models[:, :trainable] += torch.mul(granted, self.settings.update_norm * aggregate, out=updates)
         models[fresh, trainable:] = weighted_mean(theta[:, trainable:], weights)
         return {"models": written(state["models"], present, models), "importance": importance}
 

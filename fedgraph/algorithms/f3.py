@@ -77,18 +77,13 @@ class F3(OwnersAlgorithm[F3Settings]):
         graph = run.graph_of(joined)
         if self.settings.fusion in _ENSEMBLES:
             return self._vote(run, joined)
-        given = None if graph is None else graph.dense().float()
+        adjacency = None if graph is None else graph.dense().float()
         data = FusionData(
-            joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), given
+            joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), adjacency
         )
+        report = partial(report_epoch, run)
         fusion, found = fit_joined(
-            self.settings,
-            data,
-            joined.owners,
-            joined.classes,
-            run.seed,
-            joined.fingerprints,
-            partial(report_epoch, run),
+            self.settings, data, joined.owners, joined.classes, run.seed, joined.fingerprints, report
         )
         prediction = fusion.predict(joined.embeddings, joined.present)
         facts = {"fusion": found.facts(), "notes": self._threshold_notes(joined, prediction)}

@@ -102,10 +102,12 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         windows = {str(split): self._windows(sent, split, clients.task) for split in SPLITS}
         alone = self.settings.graph == "none" and not self.settings.controls
         shared = "" if alone else f"; {shared_windows(windows['train'].present, sent.names)}"
-        given = graph.subgraph(sent.names).dense().float() if graph is not None and self.settings.needs_given else None
+        adjacency = (
+            None if graph is None or not self.settings.needs_given else graph.subgraph(sent.names).dense().float()
+        )
         fits = {
             suffix: fit_forecasts(
-                self.settings.over(graph), windows["train"], windows["validation"], given, run.seed,
+                self.settings.over(graph), windows["train"], windows["validation"], adjacency, run.seed,
                 partial(_tell, run, f"fusion{suffix}"),
             )
             for suffix, graph in self._graphs().items()

@@ -85,15 +85,9 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         measured_on = f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.name}"
         facts: dict[str, Any] = {"windows": len(windows), **({"notes": notes} if notes else {})}
         return outcome_of(
-            clients,
-            measured,
-            measured_on,
-            measured.metrics,
-            parameters=flattened(state),
-            rounds=0,
-            facts=facts,
+            clients, measured, measured_on, measured.metrics, parameters=flattened(state), rounds=0, facts=facts,
             arrays=state,
-        )
+        )  # fmt: skip
 
     def _left_out(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Phase[list[str]]:
         """Go on without clients of the run that are not there now; for those that are expected, that may be an error.

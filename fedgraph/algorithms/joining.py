@@ -69,13 +69,13 @@ def join(
         embeddings would take more than 16 GiB.
     """
     answers = {node: answer for node, answer in answers.items() if answer.clients}
-    here = [name for answer in answers.values() for name in answer.clients]
+    hosted = [name for answer in answers.values() for name in answer.clients]
     absent: dict[str, str] = {}
     for answer in answers.values():
         absent |= answer.unusable(embedded)
-    usable = sorted(name for name in here if name not in absent)
+    usable = sorted(name for name in hosted if name not in absent)
     names = tuple(usable if owners is None else owners)
-    absent |= {name: "no answer" for name in names if name not in here}
+    absent |= {name: "no answer" for name in names if name not in hosted}
     if not set(usable) & set(names):
         reasons = "; ".join(by_reason(absent))
         raise IdentityError("no owner sent anything usable" + (f" ({reasons})" if reasons else ""))

@@ -142,8 +142,8 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
         # Models change: only the sizes of the first embeddings are used, and a view would keep them in memory.
         joined = replace(joined, embeddings=joined.embeddings[..., :0].clone())
         graph = run.graph_of(joined)
-        given = None if graph is None else graph.dense().float()
-        network = build_network(settings, joined.sizes, len(joined.classes), given, run.seed)
+        adjacency = None if graph is None else graph.dense().float()
+        network = build_network(settings, joined.sizes, len(joined.classes), adjacency, run.seed)
         network = network.to(settings.torch_device())
         steps = VerticalSteps(joined)
         optimizer = optimizer_of(network, settings, settings.learning_rates[0])

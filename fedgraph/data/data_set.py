@@ -152,16 +152,16 @@ class DataSet(Configured[S]):
 
     def _checked_examples(self, client: str, task: TaskSpec) -> dict[SplitName, tuple[Tensor, Tensor]]:
         """Return all splits of a client. Raises DataError, with client and split, for what does not fit the task."""
-        given = self.examples(client)
-        if not isinstance(given, Mapping) or set(given) - set(SPLITS) or "train" not in given:
-            returned = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+        examples = self.examples(client)
+        if not isinstance(examples, Mapping) or set(examples) - set(SPLITS) or "train" not in examples:
+            returned = sorted(examples) if isinstance(examples, Mapping) else type(examples).__name__
             raise DataError(
                 f"{self._name}.examples('{client}') returned {returned}; it is a dict with inputs and targets of "
                 "'train' and, as far as there are any, 'validation' and 'test'"
             )
         found: dict[SplitName, tuple[Tensor, Tensor]] = {}
         for split in SPLITS:
-            pair = given.get(split, (torch.zeros(0, *task.input_shape), no_targets(task)))
+            pair = examples.get(split, (torch.zeros(0, *task.input_shape), no_targets(task)))
             try:
                 x, y = (torch.as_tensor(part) for part in pair)
             except (TypeError, ValueError) as error:

@@ -121,12 +121,12 @@ class RollCall:
             When waiting is in vain, because nodes disagree on ``num-partitions``.
         """
         known = list(answers)
-        here = {name for answer in known for name in answer.clients}
+        hosted = {name for answer in known for name in answer.clients}
         if self.expect is not None:
-            absent = [name for name in self.expect if name not in here]
+            absent = [name for name in self.expect if name not in hosted]
             if not absent:
                 return None
-            there = [name for name in self.expect if name in here]
+            there = [name for name in self.expect if name in hosted]
             mute = sorted(silent)
             unsaid = f"; node {some(mute)} is connected but has not said whom it hosts" if mute else ""
             return (

@@ -28,7 +28,7 @@ _NEIGHBOUR_FEATURES = 8
 
 
 def build_network(
-    settings: FusionSettings, sizes: Tensor, classes: int, given: Tensor | None = None, seed: int = 0
+    settings: FusionSettings, sizes: Tensor, classes: int, given_graph: Tensor | None = None, seed: int = 0
 ) -> FusionNetwork:
     """Build an untrained fusion network; alignment, graph and layers each have random numbers of their own.
 
@@ -40,7 +40,7 @@ def build_network(
         Length of each owner's embedding, int64 ``[owners]``; inputs are as long as the longest.
     classes : int
         Number of classes.
-    given : Tensor, optional
+    given_graph : Tensor, optional
         The given graph, ``[owners, owners]``; rows weight the owners in columns. Needed by graph = 'given'.
     seed : int
         Seed of the initial weights.
@@ -57,9 +57,9 @@ def build_network(
     """
     if settings.fusion == "ensemble":
         return FusionEnsemble(
-            [build_network(each, sizes, classes, given, own) for each, own in settings.networks(seed)]
+            [build_network(each, sizes, classes, given_graph, own) for each, own in settings.networks(seed)]
         )
-    network = _network(settings, sizes, classes, given, seed)
+    network = _network(settings, sizes, classes, given_graph, seed)
     if settings.scaling == "owner":
         network.scaling = EmbeddingScaling(sizes, int(sizes.max()))
     return network
@@ -75,10 +75,12 @@ def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
     """
     settings.torch_device()
     smallest = torch.ones(2, dtype=torch.int64)
-    build_network(settings, smallest, classes=2, given=torch.zeros(2, 2) if graph_given else None)
+    build_network(settings, smallest, classes=2, given_graph=torch.zeros(2, 2) if graph_given else None)
 
 
-def _network(settings: FusionSettings, sizes: Tensor, classes: int, given: Tensor | None, seed: int) -> FusionNetwork:
+def _network(
+    settings: FusionSettings, sizes: Tensor, classes: int, given_graph: Tensor | None, seed: int
+) -> FusionNetwork:
     size, owners = int(sizes.max()), len(sizes)
     layers = generator(seed, "fusion layers")
     if settings.fusion == "concatenation":
@@ -86,7 +88,7 @@ def _network(settings: FusionSettings, sizes: Tensor, classes: int, given: Tenso
     alignment, aligned = _alignment(settings, sizes, size, seed)
     if settings.fusion == "transformer":
         return TransformerFusion(alignment, aligned, classes, layers, *_TRANSFORMER)
-    consensus = None if settings.fusion == "mean-pooling" else _consensus(settings, owners, aligned, given, seed)
+    consensus = None if settings.fusion == "mean-pooling" else _consensus(settings, owners, aligned, given_graph, seed)
     zeros_count = settings.absent == "zeros"
     return GraphFusion(
         alignment, consensus, aligned, settings.hidden, classes, layers, zeros_count, settings.head
@@ -117,12 +119,12 @@ def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) ->
 
 
 def _consensus(
-    settings: FusionSettings, owners: int, aligned: int, given: Tensor | None, seed: int
+    settings: FusionSettings, owners: int, aligned: int, given_graph: Tensor | None, seed: int
 ) -> Consensus | None:
     if settings.graph == "none":
         return None
     if settings.graph == "given":
-        return GivenConsensus(_checked(given, owners))
+        return GivenConsensus(_checked(given_graph, owners))
     random = generator(seed, "consensus graph")
     if settings.graph == "neighbours":
         return NeighbourConsensus(FeatureNeighbours(owners, aligned, random, settings.neighbours, _NEIGHBOUR_FEATURES))
@@ -139,11 +141,13 @@ def _consensus(
     return DrawnConsensus(graph, per_sample=settings.draw_per == "sample")
 
 
-def _checked(given: Tensor | None, owners: int) -> Tensor:
-    if given is None:
+def _checked(given_graph: Tensor | None, owners: int) -> Tensor:
+    if given_graph is None:
         raise ExperimentError("graph = 'given', but there is no given graph: set the table [graph], or another graph")
-    if given.shape != (owners, owners):
-        raise ExperimentError(f"the given graph is {list(given.shape)}; it must be [owners, owners], {owners} each")
-    if not bool((given.isfinite() & (given >= 0)).all()):
+    if given_graph.shape != (owners, owners):
+        raise ExperimentError(
+            f"the given graph is {list(given_graph.shape)}; it must be [owners, owners], {owners} each"
+        )
+    if not bool((given_graph.isfinite() & (given_graph >= 0)).all()):
         raise ExperimentError("the given graph has weights that are negative or not finite")
-    return given
+    return given_graph

@@ -342,9 +342,9 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         FusionClassifier
             Itself.
         """
-        settings, data = self.settings, replace(data, given=self._given(owners))
+        settings, data = self.settings, replace(data, given_graph=self._given(owners))
         try:
-            build_network(settings, data.sizes, data.classes, data.given, seed)
+            build_network(settings, data.sizes, data.classes, data.given_graph, seed)
             fusion, found = fit_joined(
                 settings, data, owners, tuple(map(str, classes)), seed, on_epoch=on_epoch,
                 columns=columns or {}, class_type=type_of_classes(classes),

@@ -191,8 +191,8 @@ class CompiledPasses:
         if noise.numel() and self._graph is not None:
             self._graph.noise(noise, random)
         loss = torch.zeros(len(lengths), dtype=torch.float64)
-        given = {"rows": rows, "there": there, "labels": labels, "noise": noise, "loss": loss}
-        for name, each in given.items():
+        arguments = {"rows": rows, "there": there, "labels": labels, "noise": noise, "loss": loss}
+        for name, each in arguments.items():
             setattr(self._pass, name, each.data_ptr())
         self._pass.count, self._pass.taken = len(rows), self._taken
         compiled = library()

@@ -46,7 +46,7 @@ class FusionData:
         Length of each owner's embedding, int64 ``[owners]``.
     classes : int
         Number of classes.
-    given : Tensor or None
+    given_graph : Tensor or None
         A given graph, ``[owners, owners]``.
     """
 
@@ -56,7 +56,7 @@ class FusionData:
     split: Tensor
     sizes: Tensor
     classes: int
-    given: Tensor | None = None
+    given_graph: Tensor | None = None
 
     def of_split(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return embeddings, presence and labels of a split.
@@ -249,7 +249,7 @@ def _fit_one(
             on_epoch(epoch)
 
     for single, rate in settings.trials():
-        network = build_network(settings, data.sizes, data.classes, data.given, seed).to(training[0].device)
+        network = build_network(settings, data.sizes, data.classes, data.given_graph, seed).to(training[0].device)
         try:
             found = _fit_at(rate, network, single, training, validation, seed, weights, record)
         except _DivergedError as error:

@@ -135,8 +135,8 @@ def _choice(maker: CellMaker, row: RowTable, column: ColumnTable, seeds: Sequenc
     table = maker.table
     quantity = table.choice_quantity(row, column)
     # Settings of the command line are not chosen.
-    given = {override.partition("=")[0].strip() for override in maker.overrides}
-    tried = {keys: values for keys, values in row.choose.items() if given.isdisjoint(keys.split())}
+    overridden = {override.partition("=")[0].strip() for override in maker.overrides}
+    tried = {keys: values for keys, values in row.choose.items() if overridden.isdisjoint(keys.split())}
     trials = []
     for values in product(*tried.values()):
         settings = tuple(zip(tried, values, strict=True))

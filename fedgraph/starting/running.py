@@ -371,7 +371,7 @@ def _how_to_go_on(folder: RunFolder) -> str:
     if not node_options:
         return f"once its experiment.toml{files} is mended, {go_on}"
     files += ", or what is wrong with a file of --model," if "models" in node_options else ""
-    given = " and ".join(
+    options = " and ".join(
         option
         for option, there in (
             ("--site", SITES in node_options),
@@ -380,7 +380,7 @@ def _how_to_go_on(folder: RunFolder) -> str:
         )
         if there
     )
-    return f"once its experiment.toml{files} is mended, {go_on}; to change what {given} says, run again"
+    return f"once its experiment.toml{files} is mended, {go_on}; to change what {options} says, run again"
 
 
 def _named_code(folder: RunFolder) -> tuple[list[str], str]:

@@ -183,8 +183,8 @@ class PhasesRun:
         self.nodes = sum(bool(answer.clients) for answer in answers.values())
         log.info("%d %ss on %d nodes; data: %s", len(self.present.names), word, self.nodes, self.data)
         self._check_present({})
-        here = len(self.present.names)
-        report_status(f"exchange {self.traffic.exchanges}: answers for {here} clients from {self.nodes} nodes")
+        count = len(self.present.names)
+        report_status(f"exchange {self.traffic.exchanges}: answers for {count} clients from {self.nodes} nodes")
         return answers
 
     def _identified(self, grid: Grid, step: Identify) -> Federation:

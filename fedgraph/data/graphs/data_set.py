@@ -182,17 +182,17 @@ class GraphDataSet(Configured[OptionsT]):
     def labelled(self, client: str) -> LabelledGraphs:
         """Return the graphs of a client, checked. Raises DataError as :meth:`load` does."""
         if client not in self._known:
-            given = self.graphs(client)
-            raw = [_as_mapping(each) for each in (given if isinstance(given, list | tuple) else [given])]
+            graphs = self.graphs(client)
+            raw = [_as_mapping(each) for each in (graphs if isinstance(graphs, list | tuple) else [graphs])]
             self._known[client] = LabelledGraphs.of(raw, self.settings.level, self.where(client))
         return self._known[client]
 
     @cached_property
     def _classes(self) -> tuple[int, tuple[str, ...]]:
         """How many classes there are, and their names, if they have any."""
-        given = self.settings.classes
-        if given is not None:
-            return (given, ()) if isinstance(given, int) else (len(given), given)
+        classes = self.settings.classes
+        if classes is not None:
+            return (classes, ()) if isinstance(classes, int) else (len(classes), classes)
         if self.own is not None:
             raise DataError(
                 "[data] classes is needed where each node has a file of its own, which need not have all of them: "

@@ -133,8 +133,8 @@ class TableColumnSource(SharedSampleSource):
     def _owners(self) -> dict[str, tuple[str, ...]]:
         owners, own = self.settings.owners, self.own
         if owners is not None:
-            here = [] if own is None else [name for name in own.clients if name in owners]
-            return {name: owners[name] for name in here} or owners
+            hosted = [] if own is None else [name for name in own.clients if name in owners]
+            return {name: owners[name] for name in hosted} or owners
         reserved = (self.settings.label, self.settings.key_column)
         dealt = [name for name in self._table.names if name not in reserved]
         if own is not None:

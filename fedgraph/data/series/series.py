@@ -194,7 +194,7 @@ class SeriesSource(WindowedSource):
         self.title = title_of(settings.path, own)
         self.tells_times = own is None
         self.settings: SeriesSettings = settings
-        self.given = settings
+        self._whole_settings = settings
         self.others_cold = False
         if own is not None:
             self.settings = _of_these(settings, self._file().names)
@@ -260,7 +260,7 @@ class SeriesSource(WindowedSource):
         return graph.reindex(self.client_names(), missing="error", extra="drop")
 
     def _file(self) -> SeriesTable:
-        settings = self.given
+        settings = self._whole_settings
         only = settings.clients if settings.names is None else None
         how = Reading(settings.choice, settings.missing_marks, settings.thousands, only, settings.without or ())
         place = place_of(settings.path, self.data_dir, self.own)
@@ -290,10 +290,10 @@ def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
     if settings.names is not None or settings.cold_share:
         key, instead = ("names", "name them in the files") if settings.names else ("cold-share", "give cold-clients")
         raise DataError(f"`{key}` is about all clients, and this node knows its own data alone: {instead}")
-    here = set(names)
+    hosted = set(names)
 
     def kept(named: Sequence[str] | None) -> tuple[str, ...] | None:
-        return None if named is None else tuple(name for name in named if name in here)
+        return None if named is None else tuple(name for name in named if name in hosted)
 
     groups, scales = settings.groups, settings.scales
     return settings.model_copy(
@@ -302,7 +302,7 @@ def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
             "without": kept(settings.without),
             "cold_clients": kept(settings.cold_clients),
             "groups": None if groups is None else {group: kept(members) for group, members in groups.items()},
-            "scales": None if scales is None else {name: scale for name, scale in scales.items() if name in here},
+            "scales": None if scales is None else {name: scale for name, scale in scales.items() if name in hosted},
         }
     )
 

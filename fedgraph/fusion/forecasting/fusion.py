@@ -132,14 +132,14 @@ def _layers(owners: int, inputs: int, outputs: int, random: torch.Generator) -> 
     return nn.Parameter(weights), nn.Parameter(torch.zeros(owners, 1, outputs))
 
 
-def graph_weights(graph: OwnerGraph, given: Tensor | None, owners: int, seed: int) -> Tensor | None:
+def graph_weights(graph: OwnerGraph, given_graph: Tensor | None, owners: int, seed: int) -> Tensor | None:
     """Return the weights over which embeddings are mixed.
 
     Parameters
     ----------
     graph : str
         Which graph.
-    given : Tensor or None
+    given_graph : Tensor or None
         Weights of the client graph, ``[owners, owners]``.
     owners, seed : int
         How many owners there are, and the seed by which ``permuted`` deals them out.
@@ -158,12 +158,12 @@ def graph_weights(graph: OwnerGraph, given: Tensor | None, owners: int, seed: in
         return None
     if graph == "complete":
         return torch.ones(owners, owners)
-    if given is None:
+    if given_graph is None:
         raise DataError(f'graph = "{graph}" needs a client graph: set source of [graph]')
     if graph == "given":
-        return given
+        return given_graph
     places = torch.randperm(owners, generator=generator(seed, "permuted graph"))
-    return given[places][:, places]
+    return given_graph[places][:, places]
 
 
 def _hops(weights: Tensor, number: int) -> Tensor:
@@ -180,7 +180,7 @@ def fit_forecasts(
     settings: ForecastFusionSettings,
     training: OwnerWindows,
     validation: OwnerWindows,
-    given: Tensor | None,
+    given_graph: Tensor | None,
     seed: int,
     on_look: Look = lambda step, training, validation: None,
 ) -> ForecastFit[ForecastFusion]:
@@ -192,7 +192,7 @@ def fit_forecasts(
         What is trained, and how.
     training, validation : OwnerWindows
         With targets.
-    given : Tensor or None
+    given_graph : Tensor or None
         Weights of the client graph, ``[owners, owners]``.
     seed : int
         Seed of the experiment.
@@ -205,7 +205,7 @@ def fit_forecasts(
         As :func:`fit_network`, and without a graph where one must be given.
     """
     owners, _, size = training.embeddings.shape
-    weights = graph_weights(settings.graph, given, owners, seed)
+    weights = graph_weights(settings.graph, given_graph, owners, seed)
 
     def build() -> ForecastFusion:
         random = generator(seed, "forecast fusion")

@@ -111,8 +111,8 @@ def _check_inference_only(module: fx.GraphModule, where: str) -> None:
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
         names = [argument.name for argument in node.target._schema.arguments]
-        given = dict(zip(names, node.args, strict=False)) | node.kwargs
-        if given.get("train") is True or given.get("training") is True:
+        arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+        if arguments.get("train") is True or arguments.get("training") is True:
             raise ExperimentError(
                 f"{where} was exported in training mode: its {node.target} is switched on for good; call eval() of the "
                 "module before torch.export.export"
