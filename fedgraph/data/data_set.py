@@ -35,20 +35,20 @@ _KINDS = get_args(TaskSpec.__annotations__["kind"]) or ("forecast", "classificat
 class DataSet(Configured[S]):
     """Base class of data sets, subscripted by the settings that are the other keys of ``[data]``.
 
-    A class says who the clients are, what is learned, and which examples a client has::
+    A class defines the clients, the task, and the examples of each client::
 
         class Wards(DataSet[WardsSettings]):
             def client_names(self): return ["mercy", "county"]
             def task(self): return TaskSpec("regression", (3,), (1,), features=("age", "dose", "weight"), unit="days")
             def examples(self, client): return {"train": (inputs, targets), "test": (more_inputs, more_targets)}
 
-    Inputs and targets are in their own units: how they are scaled, if at all, ``input_scale`` and ``target_scale`` say,
-    and predictions of new data go the same way.
+    Inputs and targets are in their own units: ``input_scale`` and ``target_scale`` define how they are scaled, if at
+    all, also for predictions of new data.
 
     Parameters
     ----------
     settings : Settings
-        The table ``[data]``, validated: of the class in brackets, with ``set`` beside.
+        The table ``[data]``, validated: of the class in brackets, with the key ``set`` added.
     data_dir : Path
         Folder in which the node's data lie.
     own : OwnData, optional
@@ -64,15 +64,15 @@ class DataSet(Configured[S]):
 
     @abstractmethod
     def task(self) -> TaskSpec:
-        """Return what is learned, the same for all clients: a forecast, a classification or a regression."""
+        """Return the task, the same for all clients: a forecast, a classification or a regression."""
 
     @abstractmethod
     def examples(self, client: str) -> Examples:
         """Return a client's examples: inputs ``[examples, *input_shape]`` and targets of each split.
 
         Targets are ``[examples]`` whole numbers from 0 for classes, ``[examples]`` or ``[examples, 1]`` numbers, or
-        ``[examples, steps]`` readings, NaN where one is missing. Missing inputs may be NaN where ``input_scale`` says
-        what they are filled with.
+        ``[examples, steps]`` readings, NaN where one is missing. Missing inputs may be NaN if ``input_scale`` has a
+        value to fill them with.
         """
 
     def input_scale(self, client: str) -> InputScale:

@@ -19,7 +19,7 @@ CLIENT = "{client}"
 """Placeholder for a client's name in a path, where each client has a file of its own."""
 
 UNNAMED = "new data"
-"""The client of rows that do not say whose they are."""
+"""The client of rows without a client column."""
 
 LOOKED_FOR = (
     "a relative [data] path is looked for beside the experiment file and from the current folder of whoever starts the "

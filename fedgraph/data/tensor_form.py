@@ -122,7 +122,7 @@ class NewTensors(NewData):
         return None if self.targets is None else data
 
     def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
-        """Return the columns ``client``, ``example`` (from 0), and what is predicted; of forecasts a row per step."""
+        """Return the columns ``client``, ``example`` (from 0), and the predictions; of forecasts a row per step."""
         import pandas as pd
 
         if self.task.kind == "forecast":

@@ -122,7 +122,7 @@ class FairnessTable(Settings):
     Attributes
     ----------
     stand_alone : the folder of a finished run with the same [data] in which each client trains alone (method
-                  ``local``); looked for beside the experiment, and from the current folder.
+                  ``local``); looked for next to the experiment, and in the current folder.
     metric      : what is correlated, as ``<split>/<metric>``.
     stop_below  : end the run when fairness has been at this value or above it, and falls below; the models are then
                   those of the last evaluation at which it was not below.

@@ -1,4 +1,5 @@
-"""What the cells of a column mean: which are missing, and which number a text is, in whatever country it was written.
+"""What the cells of a column mean: which are missing, and which number a text is, whatever the country's way of writing
+numbers.
 
 A text such as ``1.234`` is a number of one unit or of a thousand. Where a column, or the file around it, shows that it
 may be the second, the column is in doubt, and reading its numbers raises an error that says so.
@@ -61,7 +62,7 @@ def floats_of(column: pa.Array) -> NDArray[np.float64] | None:
         return None
     try:
         if is_text(column.type):
-            # Casting a million words in vain takes long; the first hundred nearly always tell.
+            # An unsuccessful cast of a million words takes long; the first hundred nearly always tell.
             pc.cast(column[:_FEW], pa.float64())
         values: NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -175,14 +176,14 @@ def read_numbers_as_written(
     separator : str
         Of the file's cells. Beside other separators than a comma, numbers may have decimal commas.
     thousands : str, optional
-        What separates thousands; None where nobody said so.
+        What separates thousands; None if the settings do not say.
 
     Returns
     -------
     dict of str to pyarrow.Array
         The columns.
     dict of str to DataError
-        By column, what to tell whoever wants its numbers.
+        By column, the error that reading its numbers raises.
     """
     found = {name: _written(column, separator == ",", thousands) for name, column in columns.items()}
     styles = {name: how for name, how in found.items() if how is not None}

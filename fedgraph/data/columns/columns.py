@@ -188,7 +188,7 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
 def read_categories(
     table: Table, name: str, known: Sequence[str] | None = None
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Read a column as codes and the list of categories to which they refer; numbers match however they are written.
+    """Read a column as codes and the list of their categories; numbers match however they are written.
 
     Parameters
     ----------

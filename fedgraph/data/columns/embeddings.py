@@ -19,7 +19,7 @@ def part_names(name: str, size: int) -> list[str]:
 
 
 def feature_of(column: str, embeddings: Collection[str]) -> str:
-    """Return the feature to which a column belongs: itself, or the embedding of which it is one number."""
+    """Return the feature to which a column belongs: itself, or the embedding that it is a number of."""
     owner = _owner(column)
     return owner if owner is not None and owner in embeddings else column
 

@@ -80,7 +80,7 @@ class Table:
         return pa.table(self.columns).to_pandas()
 
     def part(self, rows: NDArray[np.int64]) -> Table:
-        """Return some rows, which messages go on to count as in the file."""
+        """Return some rows; messages still count rows as in the file."""
         indices = pa.array(rows)
         numbered = rows + 1 if self.numbered is None else self.numbered[rows]
         columns = {name: column.take(indices) for name, column in self.columns.items()}
@@ -126,7 +126,7 @@ class Table:
         Returns
         -------
         tuple
-            Codes ``[rows]``, -1 where missing, and the names to which they refer; numbers by size, else by text.
+            Codes ``[rows]``, -1 where missing, and the names that they stand for; numbers by size, else by text.
         """
         coded = self.texts(name).dictionary_encode()
         names = coded.dictionary.to_pylist()
@@ -239,7 +239,7 @@ def table_of(frame: Any, where: str = "the data frame") -> Table:
     Parameters
     ----------
     frame : data frame
-        Of pandas, polars or whatever else hands its columns to Arrow, or a table of pyarrow.
+        Of pandas, polars or another library that exports its columns to Arrow, or a table of pyarrow.
     where : str
         Names it in messages.
 

@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 class Frame(Protocol):
-    """A data frame of pandas, polars or whatever else hands its columns to Arrow, or a table of pyarrow."""
+    """A data frame of pandas, polars or another library that exports its columns to Arrow, or a table of pyarrow."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the columns, as Arrow's PyCapsule interface has it."""

@@ -1,4 +1,4 @@
-"""The scale on which a number becomes a unit: straight, or logarithmic for a skewed number.
+"""The scale that turns a number into a unit: straight, or logarithmic for a skewed number.
 
 Models predict units and draw them with noise of one size, whatever the prediction. For concentrations, incomes and
 other skewed numbers that is right only on a logarithmic scale: on a straight one nearly all units are close to 0, and

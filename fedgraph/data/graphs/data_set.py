@@ -66,7 +66,7 @@ OptionsT = TypeVar("OptionsT", bound=GraphOptions)
 class GraphDataSet(Configured[OptionsT]):
     """Base class of data sets of graphs, subscripted by the settings that are the other keys of ``[data]``.
 
-    A class says who the clients are, and what graphs a client has::
+    A class defines the clients, and the graphs of each client::
 
         class Wards(GraphDataSet[GraphOptions]):
             def client_names(self): return ["mercy", "county"]
@@ -78,7 +78,7 @@ class GraphDataSet(Configured[OptionsT]):
     Parameters
     ----------
     settings : GraphOptions
-        The table ``[data]``, validated: of the class in brackets, with ``set`` beside.
+        The table ``[data]``, validated: of the class in brackets, with the key ``set`` added.
     data_dir : Path
         Folder in which the node's data lie.
     own : OwnData, optional

@@ -36,7 +36,7 @@ class GraphForm(Form):
         )
 
     def read(self, place: Path, client: str | None) -> NewData:
-        """See :class:`Form`: a file or folder as of training; classes are not needed."""
+        """See :class:`Form`: a file or folder as in training; classes are not needed."""
         files = GraphFiles(place, None if client is None else (client,), unnamed=UNNAMED)
         names = tuple(files.names) if client is None else (client,)
         clients = []

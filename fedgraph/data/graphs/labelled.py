@@ -1,4 +1,4 @@
-"""Graphs with classes of nodes, or of whole graphs: what is read of a client, held to what a model can take."""
+"""Graphs with classes of nodes, or of whole graphs: a client's graphs as read, checked against the needs of models."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class GroupSettings(Settings):
 
 
 def planted_graph(clients: int, groups: int) -> ClientGraph:
-    """Return the client graph in which everybody of a group listens to all others of it."""
+    """Return the client graph in which every client of a group listens to all others of the group."""
     names = client_names(clients)
     pairs = [
         (names[first], names[second]) for first in range(clients) for second in range(first + groups, clients, groups)

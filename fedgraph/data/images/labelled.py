@@ -110,7 +110,7 @@ def read_new(
 
 @dataclass(frozen=True)
 class _Folder:
-    """The images of a folder: path, class and site of each; the sites, and what was left out."""
+    """The images of a folder: path, class and site of each; the sites, and notes on files that were left out."""
 
     files: list[tuple[Path, int, int]]
     sites: tuple[str, ...]

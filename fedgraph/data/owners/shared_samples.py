@@ -187,7 +187,7 @@ class SharedSampleSource(ABC):
         lacking = _draws(found.keys, names, "lacking", self.settings) < self.settings.lacking_share
         present = found.present & ~lacking
         if self.settings.overlap < 1:
-            # What not all clients hold goes to the one with the highest draw of its own.
+            # A sample that not all clients hold goes to the one with the highest draw for it.
             holder = _draws(found.keys, every, "holder", self.settings).argmax(0)
             present &= shared | (holder == torch.tensor([every.index(name) for name in names])[:, None])
         away = torch.tensor([name in self.settings.test_without for name in names], dtype=torch.bool)

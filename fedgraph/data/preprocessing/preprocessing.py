@@ -39,7 +39,7 @@ class NewData(ABC):
     names : tuple of str
         The clients whose data it is.
     notes : tuple of str
-        What whoever asks for predictions should know of it.
+        Notes for the user who asks for predictions.
     """
 
     names: tuple[str, ...]

@@ -171,8 +171,8 @@ def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> di
     Returns
     -------
     dict of str to {"empty", "rare"}
-        ``empty`` is a column without any value, ``rare`` one of words none of which is in ``least-rows`` rows, such as
-        names of persons, and dates. Columns that the settings leave out are not among them.
+        ``empty`` is a column without any value, ``rare`` one of words that are each in fewer than ``least-rows`` rows,
+        such as names of persons, and dates. Columns that the settings leave out are not among them.
     """
     none = [name for name in _chosen(table, settings) if name not in schema.names]
     codes = settings.missing_codes

@@ -57,7 +57,7 @@ def asked_scale(data: Settings) -> ColdScale:
 
 
 def cold_clients(settings: ColdStartSettings, names: Sequence[str]) -> frozenset[str]:
-    """The cold ones among ``names``, which are all clients of the data set, whoever hosts them, in any order.
+    """The cold ones among ``names``, which are all clients of the data set, on this node or not, in any order.
 
     The clients of a larger share include those of a smaller one.
 

@@ -19,7 +19,7 @@ from fedgraph.support.errors import DataError
 
 
 class Readings(NamedTuple):
-    """What a file holds.
+    """The contents of a file.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Readings(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a file is read: what its columns are, what is missing, and whose readings are wanted.
+    """How a file is read: the meaning of its columns, what marks missing cells, and the clients to read.
 
     Attributes
     ----------

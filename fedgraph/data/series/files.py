@@ -77,7 +77,7 @@ class SeriesTable:
     def with_every_step(self) -> SeriesTable:
         """The table with a row for each step from its first time to its last one, without readings where it had none.
 
-        So windows that span a gap have the length that they say, and their covariates the right time. A table without
+        So windows that span a gap have the right length, and their covariates the right time. A table without
         times is returned as it is. Raises DataError as :func:`fedgraph.data.series.times.missing_steps`.
         """
         found = None if self.times is None or len(self.times) < 2 else missing_steps(self.times, self._row)
@@ -95,7 +95,7 @@ class SeriesTable:
         return f"row {row} (client '{self.names[client]}')"
 
     def extended(self, steps: int, step_minutes: float) -> SeriesTable:
-        """The table with so many steps behind its last, in which nothing was read."""
+        """The table with so many steps without readings after its last."""
         clients, _, features = self.values.shape
         nothing = np.full((clients, steps, features), np.nan, dtype=np.float32)
         times = self.times

@@ -74,7 +74,7 @@ class Choice:
 
     @property
     def client_column(self) -> str | None:
-        """The column that names clients, of several the one that is made of them; None where nobody says so."""
+        """The column that names clients, of several the one that is made of them; None if the settings do not say."""
         return _BETWEEN.join(self.client_columns) or None
 
 

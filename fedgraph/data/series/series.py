@@ -154,7 +154,7 @@ class WindowedSource(ABC):
         return replace(data, splits={**data.splits, "test": later.latest(windows)})
 
     def describe(self) -> str:
-        """What data this is and which part of it."""
+        """Describe the data, and the part of it."""
         table = self.table()
         names, steps = self.client_names(), num_steps(table, self.settings)
         minutes = resolve_step_minutes(table, self.settings)
@@ -209,7 +209,7 @@ class SeriesSource(WindowedSource):
         return with_notes(description, (*table.notes, *self._about(table)))
 
     def _about(self, table: SeriesTable) -> Iterator[str]:
-        """Yield whose target never changes, and who has none in the test part."""
+        """Yield notes on clients whose target never changes, or is missing in the test part."""
         names, target = self.client_names(), features_of(table, self.settings)[1]
         if table.by and (pair := alike_words(names)):
             yield f"'{pair[0]}' and '{pair[1]}' are two clients"

@@ -103,7 +103,7 @@ def _of_numbers(what: str, texts: pa.Array, numbers: NDArray[np.float64], coded:
 
 
 def _of_digits(what: str, texts: pa.Array, coded: pa.DictionaryArray) -> Times | None:
-    """Return what whole numbers are if their digits are those of dates; None if they are not.
+    """Return the meaning of whole numbers if their digits are those of dates; None if they are not.
 
     Raises DataError where most of them are, but not all: read as seconds they would be nonsense.
     """
@@ -223,7 +223,7 @@ def _are_days(times: Times) -> bool:
 
 
 def _check_alike(name: str, times: Times, other: str, others: Times) -> None:
-    """Raise DataError unless two columns of times tell the same, as the ends of intervals tell what beginnings do."""
+    """Raise DataError unless two columns of times tell the same, as ends of intervals do after their beginnings."""
     apart = others - times
     apart = apart[~np.isnat(apart)]
     if len(apart) and (apart != apart[0]).any():
@@ -234,7 +234,7 @@ def _check_alike(name: str, times: Times, other: str, others: Times) -> None:
 
 
 def is_time_column(name: str, column: pa.Array) -> bool:
-    """Return whether a column holds times, whatever it is called."""
+    """Return whether a column holds times, whatever its name."""
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return True
     return _is_words(column) and _parses(name, column)

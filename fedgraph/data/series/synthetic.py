@@ -100,7 +100,7 @@ class SyntheticTrafficSource(WindowedSource):
         return graph.reindex(self.client_names(), extra="drop")
 
     def describe(self) -> str:
-        """What was made up, and by which seed."""
+        """Describe what was generated, and with which seed."""
         return f"{super().describe()} (simulated, seed {self.settings.seed})"
 
 

@@ -152,7 +152,7 @@ class NewWindows(NewData):
         return self.table.names
 
     def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
-        """Measure the scale of a client, and its profile, on what it has read, as in training on the training part."""
+        """Measure the scale of a client, and its profile, on all its readings; training uses the training part."""
         row, settings, target = self.table.names.index(name), self.form.settings, self.form.target
         values, valid = self.table.values[row : row + 1], self.valid[row : row + 1]
         count, least = int(valid[..., target].sum()), settings.input_steps + settings.output_steps
@@ -207,7 +207,7 @@ class NewWindows(NewData):
         """Return a row for each client, window and step to come.
 
         Columns are ``client``, ``window``, ``time``, ``forecast``, ``reading`` where there is one yet, and
-        ``readings_in_window``: what is forecast from none looks like any other forecast.
+        ``readings_in_window``: a forecast from no readings looks like any other forecast.
         """
         import pandas as pd
 
@@ -242,7 +242,7 @@ def scales_of(mean: Singles, std: Singles, fill: Singles, target: int) -> dict[s
 
 
 def scaled_series(values: Singles, valid: Mask, scales: Scales) -> Singles:
-    """Return readings ``[clients, steps, features]`` on the scales of the clients, what was not read filled."""
+    """Return readings ``[clients, steps, features]`` on the scales of the clients, with missing ones filled."""
     features = values.shape[2]
     of_readings = {name: scales[name][:, None, :features] for name in ("centre", "spread", "fill")}
     raw = torch.from_numpy(np.where(valid, values, np.float32(np.nan)))

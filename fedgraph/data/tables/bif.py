@@ -1,4 +1,4 @@
-"""Bayesian networks of categories from BIF files: a known truth from which to draw samples, for graph recovery.
+"""Bayesian networks of categories from BIF files: a known ground truth to draw samples from, for graph recovery.
 
 Variables with categories, and one table of probabilities per variable, as the bnlearn repository, pgmpy and JavaBayes
 write them (:mod:`fedgraph.data.tables.bif_text`). https://www.bnlearn.com/bnrepository
@@ -38,7 +38,7 @@ class Variable:
     categories : tuple of str
         Values of the variable.
     parents : tuple of str
-        Names of the variables on which it depends directly.
+        Names of the variables that it depends on directly.
     probabilities : Tensor
         float64 ``[categories of the first parent, ..., own categories]``, with sums of 1 over the last axis.
     """
@@ -136,7 +136,7 @@ def read_bif(path: str | os.PathLike[str]) -> BayesianNetwork:
 
 
 def _decoded(content: bytes) -> str:
-    """Return a text in UTF-8, or else in Latin-1, in which older programs write."""
+    """Decode a text as UTF-8, or else as Latin-1, which older programs write."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

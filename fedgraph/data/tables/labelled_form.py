@@ -127,7 +127,7 @@ class LabelledForm(Form):
         return NewRows(self.task, numbers, targets, rows, table.where, lambda *_: self.scales, notes)
 
     def _values(self, table: Table, schema: Schema) -> tuple[Floats, tuple[str, ...]]:
-        """Read features; where a rare value that is no category counts as missing, as in training, say so."""
+        """Read features; note rare values that are not a category and count as missing, as in training."""
         try:
             strict = self.kinds.model_copy(update={"least_rows": 1, "unknown": "error"})
             return read_values(table, schema, strict), ()

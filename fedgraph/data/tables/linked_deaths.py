@@ -81,7 +81,7 @@ class _Item:
     """A column of the file.
 
     codes   : the text for each valid code; the lowest and the highest if it is a number.
-    revised : only on the certificate as revised in 2003: a row of the old one has a 0 there, whatever that would mean.
+    revised : only on the certificate as revised in 2003: a row of the old one has a 0 there, which means nothing.
     column  : its name in the file, if not as in our table.
     """
 

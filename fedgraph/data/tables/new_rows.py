@@ -105,7 +105,7 @@ class NewRows(NewData):
 
 
 def rows_by_client(table: Table, column: str | None, client: str | None, unnamed: str) -> dict[str, Indices]:
-    """Return the rows of each client: by a column where there is one, else all of them are of one client.
+    """Return the rows of each client: by a column if there is one; else all rows are of one client.
 
     Raises
     ------

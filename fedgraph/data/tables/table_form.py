@@ -19,7 +19,7 @@ from fedgraph.data.tables.options import TableSettings
 from fedgraph.support.errors import DataError
 
 _LEAST_ROWS = 20
-"""Fewest rows on which the scale of a client is measured that the run does not know."""
+"""Fewest rows for measuring the scale of a client that the run does not know."""
 
 
 class TableForm(Form):
