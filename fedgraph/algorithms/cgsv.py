@@ -28,7 +28,7 @@ class CGSVSettings(Settings):
     ----------
     alpha       : weight of a client's earlier importance against 1 - alpha for this round's contribution.
     beta        : degree of altruism: the larger it is, the less the shares that clients receive differ, noticeably so
-                  near the number of clients. The authors' program has 0.5 to 2, and 1e7, with which all clients receive
+                  near the number of clients. The authors' program has 0.5 to 2, and 1e7, where all clients receive
                   everything.
     update_norm : Gamma, the norm that every client's update is scaled to; the authors' program has 0.5 for MNIST and
                   0.15 for CIFAR-10.

@@ -4,7 +4,7 @@ Meng, Rambhatla, Liu: Cross-Node Federated Graph Neural Network for Spatio-Tempo
 1 and 2.
 
 A request whose tensors are ``windows/<split>`` alone asks for hidden states of these windows; with ``graph/<split>``,
-what the server made of them, it is for training or evaluation, or, without a model, for gradients.
+the server's outputs for them, it is for training or evaluation, or, without a model, for gradients.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _TRAINING = TrainSettings(optimizer="adam")
 
 Found = TypeVar("Found")
 Asking = Generator[Ask, Answers, Found]
-"""Exchanges, and what was found by them."""
+"""Exchanges, and their results."""
 Places = dict[SplitName, Tensor]
 """Windows of all clients side by side: which example of each client they are, ``[clients, windows]``; -1 for none."""
 
 
 class CNFGNNSettings(Settings):
-    """``[cnfgnn]``: what the server trains in a round after the clients have trained.
+    """``[cnfgnn]``: the server's training in a round after the clients have trained.
 
     Attributes
     ----------
@@ -75,8 +75,8 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
     4. Its outputs for the windows of 2. goes out in the next round.
 
     A round takes two exchanges and one for each step of the graph network. An evaluation takes two: hidden states go
-    up, and graph embeddings come down. In place of the paper's decoder, a recurrent network that starts from hidden
-    state and graph embedding, there is a perceptron of both; the paper passes over all windows where the windows of a
+    up, and graph embeddings come down. Instead of the paper's decoder, a recurrent network that starts from hidden
+    state and graph embedding, it is a perceptron of both; the paper passes over all windows where the windows of a
     round are drawn here; the graph network is narrower, and takes means where the released program adds up. Without a
     client graph an owner's graph embedding depends on its own hidden state alone, as a control.
 
@@ -124,7 +124,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         return {"models": models, "network": row, "moments": moments, "places": {}, "sample": ()}
 
     def saved(self, state: State) -> State:
-        """Return the state without what clients can be asked for again."""
+        """Return the state without the parts that clients can be asked for again."""
         kept = {name: value for name, value in state.items() if name not in ("places", "sample")}
         return super().saved(kept)
 
@@ -265,7 +265,7 @@ def with_graph_embeddings(
 
 
 def computed(network: GraphNetwork, row: Tensor, hidden: Tensor, present: Tensor) -> Tensor:
-    """Return what the graph network with parameters ``row`` makes of hidden states, ``[clients, windows, size]``."""
+    """Return the outputs of the graph network ``row`` for hidden states, ``[clients, windows, size]``."""
     layout = Layout.of(network.state_dict())
     state = {name: value[0] for name, value in layout.unflatten(row[None]).items()}
     found: Tensor = functional_call(network, state, (hidden, present))

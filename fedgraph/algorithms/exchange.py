@@ -1,4 +1,4 @@
-"""What passes between an algorithm and who runs it: what it knows of clients, its requests, and their answers."""
+"""The data that an algorithm and its runner exchange: what it knows of clients, its requests, and their answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedgraph.models import Layout, TaskSpec
 from fedgraph.training import TrainSettings
 
 State = dict[str, Any]
-"""What an algorithm remembers: tensors and JSON values, with all models under ``models``. It is the checkpoint."""
+"""The state of an algorithm: tensors and JSON values, with all models under ``models``. It is the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Clients:
 
 @dataclass(frozen=True)
 class Ask:
-    """One exchange: what clients get; they train, and answer with the tensors named in ``returns``.
+    """One exchange: sent to clients; they train, and answer with the tensors named in ``returns``.
 
     Attributes
     ----------

@@ -54,7 +54,7 @@ class F3(OwnersAlgorithm[F3Settings]):
     name = "f3"
     title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
     defences = ("clip",)
-    # The fusion is trained from the start again, from what the owners have sent.
+    # The fusion is trained anew, on the embeddings that owners have sent.
     may_change = ("preset", *FusionSettings.keys(), "vote")
     default_client = "fedgraph.clients.f3:F3Client"
 

@@ -44,7 +44,7 @@ _OVER: dict[OwnerGraph, str] = {
     "permuted": "from the embeddings of all over the given graph with clients in other places",
     "none": "without the embeddings of others",
 }
-"""What a network forecasts from, by its graph, for people."""
+"""Descriptions of a network's inputs, by its graph."""
 
 _TYPES = {"starts": "int64", "known": "uint8", "targets": "float32"}
 

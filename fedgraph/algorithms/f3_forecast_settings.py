@@ -25,7 +25,7 @@ def suffix_of(graph: OwnerGraph) -> str:
 
 
 class EncoderSettings(Settings):
-    """What clients need to know.
+    """The settings that clients need.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class F3ForecastSettings(ForecastFusionSettings, EncoderSettings):
 
 
 class LaterWindowsSettings(EncoderSettings):
-    """What clients need to know to forecast later windows.
+    """The settings that clients need to forecast later windows.
 
     Attributes
     ----------

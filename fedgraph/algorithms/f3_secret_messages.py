@@ -35,7 +35,7 @@ def sealed_bytes(samples: int, size: int) -> int:
 
 
 def binding(request: str, settings: ShareSettings, keys: Sequence[str], size: int, fingerprint: str) -> str:
-    """Return what a sealed share is bound to besides its sender and receiver.
+    """Return the context that a sealed share is bound to, besides its sender and receiver.
 
     It opens for these samples, this model and these settings only: the server cannot make an aggregator use others than
     the owner did.
@@ -288,7 +288,7 @@ class ComputeRequest(Request):
 
 @dataclass(frozen=True)
 class ComputeReply:
-    """What an aggregator has computed.
+    """The results of an aggregator.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What methods of phases for time series share: who takes part, and an exchange with tensors of windows."""
+"""Shared by methods of phases for time series: who takes part, and an exchange with tensors of windows."""
 
 from __future__ import annotations
 

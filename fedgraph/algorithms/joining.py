@@ -19,7 +19,7 @@ _SAID: dict[str, Callable[[EmbedReply], Tensor]] = {
     "split": lambda answer: answer.split.long(),
     "label": lambda answer: answer.labels,
 }
-"""What all owners must agree on for a sample."""
+"""The facts about a sample that all owners must agree on."""
 
 _ALIKE = "all need the same labels, shares and split-seed"
 
@@ -120,7 +120,7 @@ def join(
         rows = used[node]
         columns = torch.tensor([position[answer.clients[row]] for row in rows], dtype=torch.int64)
         there = answer.present[rows]
-        # Where an owner lacks a sample the fusion model gets zeros, whatever the node sent.
+        # Where an owner lacks a sample, the fusion model gets zeros, regardless of what the node sent.
         inside = torch.arange(answer.embeddings.shape[2]) < answer.sizes[rows, None]
         known = torch.where(there[..., None] & inside[:, None], answer.embeddings[rows], 0.0)[..., :size]
         index = (places[node][:, None], columns[None])

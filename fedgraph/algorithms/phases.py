@@ -1,4 +1,5 @@
-"""What an algorithm of phases is: exchanges that differ, one after another, and an outcome. No Flower, no nodes.
+"""The interface of an algorithm of phases: exchanges that differ, one after another, and an outcome. No Flower, no
+nodes.
 
 ``phases`` is a generator. It yields its requests and receives the answers of the clients that are present. The engine
 sends, waits, leaves out failing clients, keeps the state, and writes the results::
@@ -176,7 +177,7 @@ class PhasedAlgorithm(Configured[S]):
     Attributes
     ----------
     name, title, needs, paper : str
-        A short name, a title, what a run needs beyond data, and where it was published.
+        A short name, a title, the needs of a run beyond data, and the publication.
     default_client : str or type
         Client class of the engine that answers, by dotted path or, in a notebook, as a class.
     own_models : bool
@@ -210,10 +211,10 @@ class PhasedAlgorithm(Configured[S]):
 
     @abstractmethod
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
-        """Go through all phases: yield what is asked, take the answers, return the outcome."""
+        """Go through all phases: yield steps, receive their results, return the outcome."""
 
     def check(self, run: PhaseRun) -> None:
-        """Raise ExperimentError for settings that cannot work whatever clients answer, before they are asked."""
+        """Raise ExperimentError for settings that cannot work with any answers, before clients are asked."""
 
     def check_enough(self, present: int, least: int) -> None:
         """Raise RunError where more clients than ``least`` have to take part, and only ``present`` do."""

@@ -56,7 +56,7 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
     defences = Algorithm.defences
 
     def check(self, clients: Clients) -> None:
-        """See :class:`Algorithm`; also warns where nobody is cold."""
+        """See :class:`Algorithm`; also warns if no client is cold."""
         super().check(clients)
         if self.settings.mixes != "models" or self.settings.personal_layers:
             raise ExperimentError(

@@ -1,4 +1,4 @@
-"""Simple forecasters, each client by itself: what a method has to beat."""
+"""Simple forecasters, each client by itself: baselines for other methods."""
 
 from __future__ import annotations
 

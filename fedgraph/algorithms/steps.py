@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first exchange: all nodes are asked which clients they host. It brings their answers by node id.
+    """The first exchange: all nodes are asked which clients they host. Its result is their answers by node id.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Opening:
     known : collection of str or None
         Clients that may take part; None for all that nodes host.
     lacking : callable
-        Says in words what is still lacking in the answers; then all are asked again while other nodes connect.
+        Describes what is still missing in the answers; then all are asked again while other nodes connect.
     """
 
     request: Request
@@ -59,7 +59,7 @@ class Identify:
 
 
 class Identified(Protocol):
-    """Clients in the order of their names, and what they have."""
+    """Clients in the order of their names, and their data."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,14 +91,14 @@ class Identified(Protocol):
 
 @dataclass(frozen=True)
 class Query:
-    """An exchange with those who take part. It brings their answers by name, in the order of the names.
+    """An exchange with those who take part. Its result is their answers by name, in the order of the names.
 
     Who has no usable answer does not take part from then on; where that is not tolerated, the run ends.
 
     Attributes
     ----------
     request : Request or callable
-        What is asked; or a function that returns what a node is asked, given the names of its clients.
+        What is asked; or a function that returns the request to a node, given the names of its clients.
     read : callable
         Given these names and the content of the node's reply, returns answers by client, and problems of others.
         Raises ReplyError where none of it can be used.
@@ -118,14 +118,14 @@ class Query:
 class Consult:
     """An exchange with nodes in another role than hosts of clients, such as aggregators.
 
-    It brings answers and problems by name; nobody takes part any less for not answering.
+    Its result is answers and problems by name; nodes that do not answer still take part.
 
     Attributes
     ----------
     nodes : mapping of str to int
         Node ids by name.
     request : callable
-        Returns what is asked, given a name.
+        Returns the request, given a name.
     read : callable
         Given a name and the content of its reply, returns the answer. Raises ReplyError.
     """
@@ -137,7 +137,7 @@ class Consult:
 
 @dataclass(frozen=True)
 class Without:
-    """Go on without some clients. It brings the names of the others.
+    """Go on without some clients. Its result is the names of the others.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Recall:
-    """Bring back the state that a stopped run has kept; it is empty if there is none, or one of something else.
+    """Bring back the state that a stopped run has kept; empty if there is none, or it depends on something else.
 
     Attributes
     ----------

@@ -111,7 +111,7 @@ class _Learnt:
 class Vertical(OwnersAlgorithm[VerticalSettings]):
     """Trains the fusion model on the owners' current embeddings, and sends their gradients back.
 
-    A run that was stopped continues after its last whole epoch, from its checkpoint and from what the nodes have kept.
+    A run that was stopped continues after its last whole epoch, from its checkpoint and the state that nodes have kept.
     """
 
     name = "vfl"

@@ -45,7 +45,7 @@ class StepRequest(Request):
     training : bool
         Whether these are a minibatch of training.
     keep_from : int
-        Steps before this one will never be asked for again; what owners kept for them may be dropped.
+        Steps before this one will never be asked for again; state that owners kept for them may be dropped.
     """
 
     owners: tuple[str, ...]

@@ -352,7 +352,7 @@ def _drop_keys_of_another_source(tables: dict[str, Any], given: Mapping[str, Any
 def _with_method(tables: Mapping[str, Any], key: str, method: str) -> dict[str, Any]:
     """Return the tables with another method, or strategy, by ``key``.
 
-    What goes with that of the file goes too: its client class, and the table that only it knows.
+    Keys that belong to the file's choice are dropped as well: its client class, and the table that only it knows.
     """
     head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
     own = _table(tables, "experiment").get("strategy")

@@ -37,7 +37,7 @@ class Method:
     def strategy_class(self) -> Any:
         """The class of the strategy: its algorithm, where it runs one in a Flower app of its own.
 
-        Raises ExperimentError when it cannot be found, or an experiment would not run what it adds to an algorithm.
+        Raises ExperimentError when it cannot be found, or an experiment would not run its additions to an algorithm.
         """
         return run_by_experiments(load_object(self.strategy, "[experiment] strategy"))
 
@@ -57,12 +57,13 @@ class Method:
 
 
 def run_by_experiments(found: Any) -> Any:
-    """Return what experiments run of what is named: of a strategy for people's own Flower apps its ``algorithm_class``.
+    """Return the class that experiments run: the ``algorithm_class`` of a strategy for users' own Flower apps, else
+    itself.
 
     Raises
     ------
     ExperimentError
-        For a class that is derived from such a strategy, because an experiment would not run what it adds.
+        For a class that is derived from such a strategy, because an experiment would not run its additions.
     """
     algorithm = getattr(found, "algorithm_class", None)
     if algorithm is None:

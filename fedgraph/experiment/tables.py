@@ -57,8 +57,8 @@ class EvaluationTable(Settings):
     unseen_classes : of classification: also measure each client's accuracy on examples of classes that it has none of
                in training, as ``test/accuracy-unseen``; a client that has all classes has no value. It shows what
                clients learn from others, with ``[data] test = "shared"``.
-    monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
-               the number of evaluations without a better mean over clients after which the run ends.
+    monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``:
+               the run ends after so many evaluations without a better mean over clients.
     targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` contains
                after how many rounds the mean over clients reached it, and after how many the first client did;
                ``bytes_to_target`` and ``seconds_to_target`` the bytes sent to and from each client until then, and the
@@ -68,13 +68,13 @@ class EvaluationTable(Settings):
                they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)
                and whose true classes go to the server. Makes ``peers.npz``, ``peers.csv``, and means in
                ``summary.json``; for classification by methods whose clients have whole models of their own.
-    forecasts : also write what the final models forecast for the test windows, as ``csv`` or ``parquet``: a file for
+    forecasts : also write the final models' forecasts for the test windows, as ``csv`` or ``parquet``: a file for
                each client with the time of each step, the forecast, and the reading where there is one, in their unit;
                and with how many readings the window had that it is forecast from. Files stay on the client's node, in
                ``<state-dir>/forecasts/<run>``; those of ``fedgraph run`` are in the run folder (``Run.forecasts``).
-    yardsticks : of a forecast: beside each method, ``fedgraph run`` also runs what it has to beat, each client's last
-               reading, its usual week and a ridge regression (``simple-forecast``), and the same method over a permuted
-               client graph where it uses one. ``flwr run`` runs the method alone.
+    yardsticks : of a forecast: with each method, ``fedgraph run`` also runs its baselines, each client's last reading,
+               its usual week and a ridge regression (``simple-forecast``), and the same method over a permuted client
+               graph where it uses one. ``flwr run`` runs the method alone.
     """
 
     splits: tuple[SplitName, ...] = ("validation", "test")

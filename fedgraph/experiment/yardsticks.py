@@ -1,4 +1,4 @@
-"""What a forecast has to beat: simple forecasters, and the same method over a permuted client graph."""
+"""Baselines of a forecast: simple forecasters, and the same method over a permuted client graph."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def ask_everybody(
             failed = {node: problem for node, problem in failed.items() if node not in admitted}
             for node, problem in problems.items():
                 if not tolerate and roll_call.expect is None:
-                    # In one process nobody has started nodes.
+                    # In one process the user has not started any nodes.
                     which = f"node {node} cannot take part: " if nodes_may_come(grid) else ""
                     raise IdentityError(f"{which}{problem}")
                 if failed.get(node) != problem:

@@ -118,7 +118,7 @@ class RollCall:
         Raises
         ------
         IdentityError
-            When waiting is in vain, because nodes disagree on ``num-partitions``.
+            When waiting cannot help, because nodes disagree on ``num-partitions``.
         """
         known = list(answers)
         hosted = {name for answer in known for name in answer.clients}

@@ -24,7 +24,7 @@ _SINKHORN = (10, 0.01)
 """Hard alignments: steps of normalising columns and rows, temperature."""
 
 _NEIGHBOUR_FEATURES = 8
-"""Number of learned features by which nearest neighbours are found."""
+"""Number of learned features for finding nearest neighbours."""
 
 
 def build_network(
@@ -71,7 +71,7 @@ def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
     Raises
     ------
     ExperimentError
-        When the settings do not fit each other, this machine, or whether there is a given graph.
+        When the settings do not fit each other or this machine, or need a given graph that is missing.
     """
     settings.torch_device()
     smallest = torch.ones(2, dtype=torch.int64)

@@ -28,7 +28,7 @@ _SMALLEST = 1e-12
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the logits are multiplied by, and what is then added, ``[classes]``; the offset of the first class is 0."""
+    """The factor of the logits, and the offsets added then, ``[classes]``; that of the first class is 0."""
 
     factor: float
     offset: tuple[float, ...]

@@ -66,7 +66,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     members, reference_options : mapping, optional
         As in ``[f3]``; None is the default there.
     validation_fraction : float, default 0.1
-        Share of the samples of ``fit``, of each class alike, by which the best epoch and learning rate are chosen; not
+        Share of the samples of ``fit``, stratified by class, for choosing the best epoch and learning rate; not
         used where ``fit`` is given validation samples.
     random_state : int, RandomState or None
         Seed of the initial weights, the order of samples, the graphs and the validation samples; an int is the seed of
@@ -195,7 +195,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         y : array or labels by id
             The labels.
         validation : pair, optional
-            ``(X, y)`` of samples by which the best epoch and learning rate are chosen; by default some are held out.
+            ``(X, y)`` of samples for choosing the best epoch and learning rate; by default some are held out.
 
         Returns
         -------
@@ -287,7 +287,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, path: str | Path) -> FusionClassifier:
         """Read a model that :meth:`save` or a run of F3 has written.
 
-        Classes are what they were, whole numbers, numbers, truth values or text; those of a run are text.
+        Classes keep their type: whole numbers, numbers, truth values or text; those of a run are text.
 
         Raises
         ------

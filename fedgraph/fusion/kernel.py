@@ -29,7 +29,7 @@ from fedgraph.models.native.fusion_source import SOURCE
 _FEWEST_SAMPLES = 300
 """Least number of training samples for which compiling, a few seconds once on a machine, is worth it."""
 _MOST_OWNERS = 64
-"""Owners up to which drawn graphs are computed in C++; those of more are large enough for matrix products."""
+"""Most owners for which drawn graphs are computed in C++; those of more are large enough for matrix products."""
 _NOISE_AT_ONCE = 1 << 20
 """Random numbers that are held at once, 4 MB."""
 

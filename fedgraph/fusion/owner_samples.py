@@ -58,7 +58,7 @@ class OwnerSamples:
         return sorted(range(len(texts)), key=texts.__getitem__)
 
     def labels(self, y: Any) -> NDArray[Any]:
-        """Return the labels in the order of the samples, ``[samples]``, or in whatever shape y has.
+        """Return the labels in the order of the samples, ``[samples]``, or in another shape that y has.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class OwnerSamples:
 
 
 def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
-    """Put together what owners have, given by name.
+    """Join the samples of owners, given by name.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def _placed(
 
 
 def _ids_and_values(owner: str, samples: Any) -> tuple[list[Any] | None, NDArray[np.float32]]:
-    """Read what one owner has."""
+    """Read the samples of one owner."""
     if isinstance(samples, tuple):
         if len(samples) != 2:
             raise ValueError(f"owner '{owner}' has a tuple of length {len(samples)}; a pair is (ids, embeddings)")

@@ -1,4 +1,4 @@
-"""What an experiment is given in Python: data frames, graphs and classes, where a file has paths.
+"""Python objects in an experiment: data frames, graphs and classes, where a file has paths.
 
 A graph of PyTorch Geometric is that of the clients below ``graph``, and the data of clients elsewhere.
 """

@@ -125,7 +125,7 @@ def predicted(
     data frame
         The predictions.
     dict of str to float
-        Mean over clients of each metric; empty where the data do not have what is predicted.
+        Mean over clients of each metric; empty if the data lack the target.
     list of str
         Notes.
     """
@@ -148,7 +148,7 @@ _NO_MODEL = {
     "vfl": "the models of the owners go on changing with the fusion model and stay with their nodes, and no run keeps "
     'them for new samples: method = "f3" leaves frozen models, and predicts new samples by them',
 }
-"""Why there is nothing to predict with, and what to do, by method."""
+"""By method without models to predict with: the reason, and advice."""
 
 
 def _of_cnfgnn(run: Run, data: Any, windows: int | None) -> Predicted:
@@ -303,7 +303,7 @@ def _method_of(trained: RunFolder) -> str:
     """Return the method of a run, whose class need not be there any more; none where its experiment is damaged."""
     try:
         head = trained.tables.get("experiment", {})
-    except ValueError:  # what is wrong with the file is said when it is loaded
+    except ValueError:  # loading the file raises the error
         return ""
     return str(head.get("method") or str(head.get("strategy")).rpartition(":")[2])
 

@@ -96,8 +96,8 @@ def run(
     ExperimentError
         When something in the experiment is unknown or does not fit, before anything is run.
     RunError
-        When the run does not finish; the message names the folder to continue with. What ends a run before anything is
-        computed, such as a missing file, leaves no folder.
+        When the run does not finish; the message names the folder to continue with. Errors before anything is computed,
+        such as a missing file, leave no folder.
 
     Examples
     --------
@@ -352,7 +352,7 @@ def run_one(
 
 
 def _place_and_advice(folder: RunFolder, advice: str | None) -> str:
-    """Say where a run that failed is, and how it goes on."""
+    """Describe where a failed run is, and how to resume it."""
     how = "" if folder.is_finished else f"; {advice or _how_to_go_on(folder)}"
     return f"Run folder: {folder.path}{how}"
 

@@ -31,8 +31,8 @@ class TableColumnSettings(SharedSampleSettings, FileSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in the
-                     data folder. Not needed where every node has a file of its own (node config ``data``) with the
+    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
+                     the data folder. Not needed where every node has a file of its own (node config ``data``) with the
                      key, the label and the columns of its clients.
     bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
     label          : the column to predict.

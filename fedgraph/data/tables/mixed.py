@@ -27,8 +27,8 @@ class MixedTableSettings(DealtTableSettings, FileSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in the
-                     data folder. Not needed where every node has a file of its own (node config ``data``): all its
+    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
+                     the data folder. Not needed where every node has a file of its own (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; with
                      ``{client}`` in it, there is one for each of the clients that the node names.
     public         : a file of the same columns for everybody to see, instead of a part of the rows.

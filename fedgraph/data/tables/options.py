@@ -38,8 +38,8 @@ class TableSettings(TableOptions, FileSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in the
-                     data folder. Not needed where every node has a file of its own (node config ``data``): all its
+    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
+                     the data folder. Not needed where every node has a file of its own (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; and
                      ``categories`` must list all values.
     test_path      : with ``test = "shared"``, a file with the same columns whose rows all clients are tested on; looked

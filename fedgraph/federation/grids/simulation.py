@@ -1,7 +1,7 @@
 """The grid of ``fedgraph simulate``: any ServerApp and ClientApp in one process, in an order that repeats.
 
-What Flower's own grid does to a message holds here too: a node works on copies, and keeps what a handler has written to
-``context.state`` only if the handler returns.
+Messages are treated as by Flower's own grid: a node works on copies, and keeps a handler's changes to ``context.state``
+only if the handler returns.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fedgraph.support.errors import RunError
 _log = logging.getLogger("fedgraph")
 
 _WAITS, _WAITED_SECONDS = 4, 3.0
-"""A program that has slept this often and this long between questions with the same answer waits in vain."""
+"""A program that has slept this often and this long between queries with the same answer would wait for ever."""
 _IDLE = 0.2
 """Of the time between two questions, the part that the processor is busy at most while a program sleeps."""
 _QUESTIONS = 50_000
-"""Questions in a row after which a program that does not sleep waits in vain too."""
+"""Number of queries in a row after which a program that does not sleep would wait for ever, too."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Failure:
 class SimulationGrid(LocalGrid):
     """Grid for the ServerApp and ClientApp of any Flower app, in this thread.
 
-    Nodes get messages, and replies are returned, in the order of nodes, whatever the order of messages: Flower's
+    Messages are delivered and replies returned in the order of nodes, not of messages: Flower's
     strategies shuffle the nodes that they sample. Messages of a generator are delivered as they come. A program that
     waits for more nodes or replies than there are is ended by an error.
 

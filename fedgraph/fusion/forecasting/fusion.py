@@ -19,16 +19,17 @@ from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
 OwnerGraph = Literal["learned", "given", "permuted", "complete", "none"]
-"""Over which graph embeddings are mixed."""
+"""The graph that embeddings are mixed over."""
 
 
 class ForecastFusionSettings(FitSettings):
-    """What the server learns from embeddings.
+    """The network that the server fits to embeddings.
 
     Attributes
     ----------
     graph         : ``learned``: matrices of mixing weights, whose rows sum to one; ``given``: the client graph of
-                    [graph], its rows divided by their sums; ``complete``: everybody alike; ``none``; ``permuted``: the
+                    [graph], its rows divided by their sums; ``complete``: all clients alike; ``none``; ``permuted``:
+                    the
                     given graph with the clients in other places, drawn by the seed.
     controls      : other graphs of which a network is fitted to the same embeddings, for comparison. Its errors have
                     names that end in -no-graph, -given-graph and so on.
@@ -108,7 +109,7 @@ class ForecastFusion(nn.Module):
         Returns
         -------
         Tensor
-            ``[owners, batch, outputs]``; of an owner that lacks a window, what the others' say.
+            ``[owners, batch, outputs]``; those of the others for an owner that lacks a window.
         """
         there = present[..., None].to(embeddings.dtype)
         aligned = torch.baddbmm(self.alignment_bias, embeddings * there, self.alignment).relu() * there
@@ -142,7 +143,7 @@ def graph_weights(graph: OwnerGraph, given_graph: Tensor | None, owners: int, se
     given_graph : Tensor or None
         Weights of the client graph, ``[owners, owners]``.
     owners, seed : int
-        How many owners there are, and the seed by which ``permuted`` deals them out.
+        The number of owners, and the seed of the permutation of ``permuted``.
 
     Returns
     -------

@@ -90,7 +90,7 @@ Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs ``[batch, *input_shape]`` -> embeddings ``[batch, ...]`` and outputs ``[batch, classes]``."""
 
 _TRIED = 3
-"""Number of samples on which a model is tried: not 1 or 2, the usual sizes of programs with a fixed batch size."""
+"""Number of samples for trying a model: not 1 or 2, the usual sizes of programs with a fixed batch size."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ Of fewer values, such as those of a category, hidden units often are a linear fu
 def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], remedy: str) -> None:
     """Raise ExperimentError where embeddings ``[samples, size]`` contain all of the inputs ``[samples, *input_shape]``.
 
-    In any order, and whatever else they contain; where two features or more have many values, also when these are all
-    there shifted and scaled, as by a scaler. Features that are constant over the samples carry no information about a
-    sample.
+    Neither their order nor further columns matter. Where two features or more have many values, they also count as
+    contained when they are all shifted and scaled, as by a scaler. Features that are constant over the samples carry no
+    information about a sample.
 
-    owners : whose samples and model these are. remedy : what they can do, for the message.
+    owners : whose samples and model these are. remedy : advice for the message.
     """
     rows, found = inputs[:_COMPARED].flatten(1).float(), embeddings[:_COMPARED].flatten(1).float()
     features = _varying(rows)

@@ -69,7 +69,7 @@ class _Reader(fx.Interpreter):
 
 
 def _check_no_pickles(path: Path, where: str) -> None:
-    """Refuse archives with pickles: ``torch.export.load`` would unpickle them, and so run whatever they contain."""
+    """Refuse archives with pickles: ``torch.export.load`` would unpickle them, and so run any code in them."""
     reader = torch._C.PyTorchFileReader(str(path))
     names = reader.get_all_records()
     if "archive_format" not in names:

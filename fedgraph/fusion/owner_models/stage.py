@@ -30,7 +30,7 @@ _WITHOUT_EFFECT = ("workers", "threads", "block-size", "device")
 """Keys of ``[train]`` that affect how fast a model is trained, not the result."""
 
 _TRIED = 16
-"""Number of samples on which a model is tried before training."""
+"""Number of samples for trying a model before training."""
 
 
 class LocalModelSettings(Settings):
@@ -41,7 +41,7 @@ class LocalModelSettings(Settings):
     local_patience : epochs without a better result on its own validation samples after which an owner stops training;
                      it keeps its best model.
     local_monitor  : what is better there: a higher ``accuracy``, as in the released program, or a lower ``loss``. Few
-                     columns often predict the largest class alone, whose accuracy does not show what was learned.
+                     columns often predict the largest class alone, whose accuracy does not show any learning.
     tied_output    : all owners train with the same output layer, drawn at random and frozen, which ties the meaning of
                      their embeddings together (row J of table 2).
     """
