@@ -1,4 +1,4 @@
-"""What all requests and replies have in common: client class, clients hosted, and an error instead of an answer."""
+"""The common part of all requests and replies: client class, clients hosted, and an error instead of an answer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def is_unreachable(message: Message) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """What every request to a node contains: an address, which the sender knows.
+    """The content of every request to a node: an address, which the sender knows.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Request:
     run: str = field(default="", kw_only=True)
 
     def pack(self) -> RecordDict:
-        """Convert to Flower records; a request of a method adds what it asks."""
+        """Convert to Flower records; a request of a method adds its own."""
         return RecordDict({"config": ConfigRecord(self.header())})
 
     def header(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _GENERATED: frozenset[Callable[..., Any]] = frozenset(
 
 
 class OwnDraws(TorchFunctionMode):
-    """Within this context, what a thread draws comes from ``generator``: dropout, and functions that take a generator.
+    """Within this context, a thread draws from ``generator``: dropout, and functions that take a generator.
 
     Whatever else draws, such as a recurrent layer with dropout inside, still does so from torch's own generator, which
     all threads share.

@@ -340,8 +340,8 @@ def run_sequence(cell: Cell, inputs: Tensor, weights: Weights, last: bool = Fals
     cell : Cell
         GRU, LSTM or Elman cell.
     inputs : Tensor
-        ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16, to which
-        ``torch.autocast`` casts both.
+        ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16; ``torch.autocast``
+        casts both to it.
     weights : Weights
         With a leading client axis.
     last : bool

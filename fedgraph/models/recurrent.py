@@ -158,7 +158,7 @@ class ContextTwin(RecurrentTwin):
         self.decoder = nn.Linear(2 * recurrent.hidden_size, head.in_features)
 
     def read_out(self, inputs: Tensor) -> Tensor:
-        """Return what the last linear layer sees."""
+        """Return the inputs of the last linear layer."""
         windows, context = inputs.tensor_split([math.prod(self.window)], dim=1)
         hidden = super().read_out(windows.unflatten(1, self.window))
         return self.decoder(torch.cat([hidden, context], 1)).relu()

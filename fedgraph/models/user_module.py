@@ -1,4 +1,4 @@
-"""Modules of a user's own class: building them alike everywhere, in float32, and finding out what they do."""
+"""Modules of a user's own class: building them alike everywhere, in float32, and finding out their structure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     rows: Tensor | None = None
 
     def of(self, module: Callable[..., Tensor]) -> Tensor:
-        """Call a module, and return what it returns for the examples."""
+        """Call a module, and return its outputs for the examples."""
         return self.chosen(module(*self.args, **self.named))
 
     def chosen(self, values: Tensor) -> Tensor:

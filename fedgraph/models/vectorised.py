@@ -185,7 +185,7 @@ class ModuleModel(ModelFromTwin):
         return torch.randn(count, *self.task.example_shape, generator=torch.Generator().manual_seed(0))
 
     def twin(self) -> nn.Module:
-        """Return a new module, always with the same values: what is not in the layout is alike in all processes."""
+        """Return a new module with fixed values: tensors outside the layout are the same in all processes."""
         return without_global_draws(self.build_twin, 0)
 
     @property
@@ -332,7 +332,7 @@ class ModuleModel(ModelFromTwin):
         return found
 
     def _last_layer(self, module: nn.Module) -> str | None:
-        """Return the name of the layer before which the embedding is, found by trying."""
+        """Return the name of the layer whose input is the embedding, found by trying."""
         return last_linear(module, self._zeros(2))
 
     @property
@@ -442,7 +442,7 @@ class ModuleModel(ModelFromTwin):
 
     @property
     def _two_inputs(self) -> str:
-        """What a module is tried with, for messages."""
+        """Description of the inputs that a module is tried with, for messages."""
         return f"two inputs of shape {self.task.input_shape}"
 
 

@@ -5,7 +5,7 @@ and every peer's parameters in IPA.
 
 **Noise on embeddings** (``gaussian``). An owner clips each embedding and adds Gaussian noise before it leaves.
 
-- Protects: one owner's embedding of one sample, against all observers, including the server, and whatever they know:
+- Protects: one owner's embedding of one sample, against all observers, including the server, with any prior knowledge:
   it is nearly indistinguishable from any other embedding. (epsilon, delta) quantifies this, for a number of releases of
   the same sample.
 - Price: noise costs accuracy, and a small epsilon needs noise many times larger than the embedding.
@@ -51,7 +51,7 @@ et al. 2017), so that the server learns the sum over all of them and nothing els
 
 **Shares** (``shamir``, ``sealed``). An owner splits a quantised embedding into n shares for n aggregators.
 
-- Protects: fewer than k aggregators learn nothing of an embedding, whatever they compute (Shamir 1979).
+- Protects: fewer than k aggregators learn nothing of an embedding, with any computation (Shamir 1979).
 - Does not protect: k aggregators that combine their shares see every embedding. Aggregators are trusted to do what
   they are asked and not to collude: honest but curious. More than k replies reveal a wrong share, exactly k do not.
 - Shares travel through the server, sealed for the aggregator that may see them (HPKE, RFC 9180). The server also
@@ -63,7 +63,7 @@ et al. 2017), so that the server learns the sum over all of them and nothing els
   those that it has pinned.
 
 **First stage on shares** (``first_stage``). At inference, alignment, first layer weight and the first graph product are
-computed by the aggregators on shares; the server gets the outcome only, adds bias and non-linearity and goes on.
+computed by the aggregators on shares; the server gets the outcome only, adds bias and non-linearity and continues.
 
 - Protects: no aggregator alone sees an embedding or any outcome, and the server sees no embedding.
 - The server learns the outcome exactly: of a sample ``Y_i = sum_j S_ij W' P_j h_j`` for every owner i and graph draw.

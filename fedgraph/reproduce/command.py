@@ -1,4 +1,4 @@
-"""What ``fedgraph reproduce`` does: run the cells of a published table, or a study, then write and print it."""
+"""The command ``fedgraph reproduce``: run the cells of a published table, or a study, then write and print it."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ def _check_study_options(name: str, **given: object) -> None:
 
 
 def _write(results: Results, target: Path) -> None:
-    """Write table and numbers of everything that is finished, whatever was selected for this command."""
+    """Write table and numbers of all finished cells, also of those that this command did not select."""
     write_atomically(target / "table.md", markdown(results).encode())
     write_atomically(target / "table.csv", long_csv(results).encode())
     write_atomically(target / "summary.csv", summary_csv(results).encode())
 
 
 def _conclude(console: Console, results: Results, selected: Sequence[Cell], files: Sequence[Path]) -> None:
-    """Print what is missing and why, and the files written; exit with status 1 when a run failed."""
+    """Print the missing cells with reasons, and the files written; exit with status 1 when a run failed."""
     chosen = {(cell.row, cell.column, cell.seed) for cell in selected}
     unfinished: dict[tuple[str, str, str], list[Cell]] = {}
     for outcome in results.outcomes:

@@ -49,7 +49,7 @@ class ResultLine:
     deviation, seeds : str
         Sample deviation over seeds, and the seeds, separated by blanks; only for a number over several seeds.
     settings : str
-        Digest of what the table contained for the row when it was run.
+        Digest of the table's content for the row when it was run.
     source : str
         Commit that the run was started with, or a description of where else the number comes from.
     """

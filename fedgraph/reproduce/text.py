@@ -15,7 +15,7 @@ from fedgraph.reproduce.table import ColumnTable, PublishedValue, RowTable
 
 
 def markdown(results: Results) -> str:
-    """Return the whole table: a section per column, our values beside published ones, remarks, how to run it."""
+    """Return the whole table: a section per column, our values next to published ones, remarks, how to run it."""
     about = results.table.table
     lines = [f"# {about.title}", ""]
     lines += [f"`{results.name}`, profile `{results.profile_name}`. {_paper(results)}", ""]

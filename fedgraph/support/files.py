@@ -81,7 +81,7 @@ def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what writers that were killed have left in a folder, and below it; nobody may be writing there now."""
+    """Remove what killed writers have left in a folder, and below it; no other process may be writing there."""
     for path in folder.rglob(".*"):
         if is_unfinished(path.name):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Scores of probabilities: how well they rank examples, and whether what they say comes true as often.
+"""Scores of probabilities: how well they rank examples, and whether they are calibrated.
 
 The expected calibration error is that of Naeini, Cooper, Hauskrecht: Obtaining Well Calibrated Probabilities Using
 Bayesian Binning (AAAI 2015), with the 15 bins of Guo et al.: On Calibration of Modern Neural Networks (ICML 2017).

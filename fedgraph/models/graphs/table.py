@@ -52,7 +52,7 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphTable:
-    """Graphs, one after the other. The first is a single node with features of 0, to which padding refers.
+    """Graphs, one after the other. The first is a single node with features of 0, for padding.
 
     Attributes
     ----------

@@ -60,8 +60,8 @@ def worth(
     """Find out whether a client graph, and the method that uses it, pay on this data.
 
     Compared are training alone, FedAvg, FedAvg with fine-tuning, the method, and the method over a permuted and over a
-    complete graph. Each is run with every seed, with the learning rate that was best for it with the first one. What is
-    finished is not repeated.
+    complete graph. Each is run with every seed, with the learning rate that was best for it with the first one.
+    Finished runs are not repeated.
 
     Parameters
     ----------
@@ -70,7 +70,8 @@ def worth(
     seeds : sequence of int
         Seeds of training, of the partition of data sets that are dealt out, and of the permutation; two at least.
     metric : str, optional
-        ``validation/<metric>``; by default what the experiment monitors, else the accuracy, or the mean absolute error.
+        ``validation/<metric>``; by default the experiment's monitored metric, else the accuracy, or the mean absolute
+        error.
     rates : sequence of float
         Factors of the experiment's learning rate that each row is tried with.
     jobs : int

@@ -1,4 +1,4 @@
-"""What a comparison says: the method against each rival, with intervals, and a verdict in one sentence."""
+"""The verdict of a comparison: the method against each rival, with intervals, and a verdict in one sentence."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Worth:
-    """What came out. Printed on a rich console, it is a table and the verdict.
+    """The results. Printed on a rich console, it is a table and the verdict.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class Worth:
 
     @property
     def verdict(self) -> str:
-        """Return what the numbers say, in one sentence."""
+        """Return the conclusion from the numbers, in one sentence."""
         said = [
             _said(self.effects[ALONE], f"neighbours help {{}} against {ALONE}", f"neighbours hurt {{}} against {ALONE}",
                   f"neighbours make no clear difference {{}} against {ALONE}"),
@@ -137,7 +137,7 @@ class Worth:
 
     @property
     def command(self) -> str:
-        """The command that goes on with the best row."""
+        """The command that continues with the best row."""
         options = " ".join(f"--set {shlex.quote(each)}" for each in self.settings[self.best])
         return f"fedgraph run {shlex.quote(self.experiment)} {options}".rstrip()
 
@@ -183,7 +183,7 @@ class Worth:
         yield Text(f"To go on with {self.best}, the best here: {self.command}")
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return each row with its mean and deviation, and what the method is against it, as text."""
+        """Return each row with its mean and deviation, and the method's difference to it, as text."""
         rows = []
         for label, spread in self.spreads.items():
             deviation = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
