@@ -39,7 +39,7 @@ log = logging.getLogger("fedgraph")
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 _NO_MEMORY = "allocate memory"
-"""In the words of PyTorch where there is not enough."""
+"""The words of PyTorch for a lack of memory."""
 
 _LONGEST_LOGGED = 20_000
 _MOST_THREADS = 1_024

@@ -132,7 +132,7 @@ class OwnersClient(Configured[SomeOwners]):
         )
 
     def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
-        """Return what the server gets of the samples in ``leaving``, ``[owners, samples]``; by default everything."""
+        """Return the server's part of the samples in ``leaving``, ``[owners, samples]``; by default everything."""
         return embedded
 
 
@@ -165,7 +165,7 @@ class F3Client(OwnersClient[EmbeddingSettings]):
             places = leaving[row].nonzero().flatten()
             clean = embedded.embeddings[row, places, :size]
             purpose = ["noise", embedded.fingerprints[row], noise.clip_norm, noise.deviation()]
-            # Only with folds, so that what was released without them is found again.
+            # Only with folds, so that earlier releases without folds are found again.
             if self.settings.folds > 1:
                 purpose.append(f"{self.settings.folds} folds")
             kept = Released(self.node.released_dir, owner, purpose)

@@ -38,15 +38,15 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
     inputs : Tensor, array, tuple or mapping
         Samples ``[samples, ...]``; of models with several inputs a tuple of them, or a mapping by argument.
     layer : str, optional
-        Name of the layer, as in ``model.named_modules()``, whose input is the embedding. By default the ``nn.Linear``
-        with which the computation ends.
+        Name of the layer, as in ``model.named_modules()``, whose input is the embedding. By default the last
+        ``nn.Linear`` of the computation.
     batch_size : int
         Number of samples that are computed together.
 
     Returns
     -------
     Tensor
-        float32 ``[samples, size]``, on the CPU; what the layer gets for a sample is flattened.
+        float32 ``[samples, size]``, on the CPU; the layer's input for a sample is flattened.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def _run(model: nn.Module, inputs: _Inputs) -> None:
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluate a model in a ``with`` block, after which modes and buffers of all its parts are as before."""
+    """Evaluate a model in a ``with`` block, and restore modes and buffers of all its parts afterwards."""
     modes = {module: module.training for module in model.modules()}
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     model.eval()
@@ -211,7 +211,7 @@ def _named(model: nn.Module, layer: str) -> str:
 
 
 def _last_linear(model: nn.Module, inputs: _Inputs) -> str:
-    """Return the name of the linear layer with which the computation ends, found by calling the model once."""
+    """Return the name of the last linear layer of the computation, found by calling the model once."""
     calls: list[tuple[str, Tensor, Tensor]] = []
     names: dict[nn.Module, str] = {
         module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)
@@ -258,7 +258,7 @@ def _depends(later: Tensor, earlier: Tensor) -> bool:
 
 
 def _seen(model: nn.Module, layer: str, inputs: _Inputs, count: int) -> Tensor:
-    """Return what a layer gets for a batch, ``[batch, size]``."""
+    """Return a layer's inputs for a batch, ``[batch, size]``."""
     found: list[Any] = []
 
     def take(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:

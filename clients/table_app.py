@@ -35,7 +35,7 @@ def table_client_app(
     share_models: bool = False,
     mods: Sequence[Mod] = (),
 ) -> ClientApp:
-    """Return a ClientApp that answers a strategy FedNGM with what a data frame tells.
+    """Return a ClientApp that answers a strategy FedNGM from a data frame.
 
     The client is called by its node config ``client``, else its ``partition-id``. Rows never leave it: names and types
     of features, numbers of rows, graphs and the parameters of models do.

@@ -146,7 +146,7 @@ def _aligned(
 
 
 class LossTerms(NamedTuple):
-    """What SFL or IPA adds to the loss, for models of any library whose arrays compute like NumPy's.
+    """The terms of SFL or IPA in the loss, for models of any library whose arrays compute like NumPy's.
 
     ``sum_j weight_j (sum |theta - centre_j|^power)^root`` over all parameters theta. It is a tuple, and so a pytree of
     JAX: it can be an argument of a function that ``jax.jit`` compiles.
@@ -154,7 +154,7 @@ class LossTerms(NamedTuple):
     Attributes
     ----------
     centres : list of list of array
-        The models to which distances are measured, each as arrays in the order of the message's array record.
+        The models to measure distances to, each as arrays in the order of the message's array record.
     weights : list of float
         The weight of each.
     power, root : float
@@ -200,7 +200,7 @@ class LossTerms(NamedTuple):
 
 
 def loss_terms(message: Message, batch_size: int | None = None) -> LossTerms:
-    """Return what SFL or IPA adds to the loss, for a model that is not PyTorch's, such as one of JAX.
+    """Return the terms of SFL or IPA in the loss, for a model that is not PyTorch's, such as one of JAX.
 
     They are the terms of :func:`proximity` and :func:`alignment`, whose peers stay where they are. A strategy without
     such terms has none, and ``loss_terms(msg).of(parameters)`` is 0.

@@ -233,7 +233,7 @@ class F3(PhasedStrategy):
     def _ask(
         self, grid: Grid, nodes: list[int], wanted: WantedEmbeddings, config: ConfigRecord | None, timeout: float
     ) -> dict[str, OwnEmbeddings]:
-        """Return the clients' parts of the samples, by name. Raises RunError where nobody has sent anything usable."""
+        """Return the clients' parts of the samples, by name. Raises RunError if no client has sent anything usable."""
         content = with_config(wanted.pack(), self.configrecord_key, config)
         answers = ask_clients(grid, nodes, content, self.message_type, OwnEmbeddings.unpack, self._names, timeout)
         if not answers:

@@ -192,7 +192,7 @@ class FedNGM(PhasedStrategy):
         return self.client_models
 
     def _plan(self, timeout: float) -> PhasesPlan:
-        """Return what the phases have to know, as of an experiment."""
+        """Return the plan of the phases, as in an experiment."""
         experiment = {"seed": self.seed, "method": self.settings.as_table(nulls=True), "table": self._table.as_table()}
         return PhasesPlan(
             client=_CLIENT,

@@ -33,7 +33,7 @@ class SFL(FlowerStrategy):
     personal_layers : sequence of str
         Names or patterns (``"head.*"``) of layers that every client keeps for itself.
     **keywords
-        Others of :class:`~fedgraph.algorithms.sfl.SFLSettings` but for ``start`` and ``released``, and those of
+        Others of :class:`~fedgraph.algorithms.sfl.SFLSettings` except for ``start`` and ``released``, and those of
         :class:`FlowerStrategy`.
     """
 

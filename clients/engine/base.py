@@ -34,7 +34,7 @@ from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
 _TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
 _MOST = 1 << 22
-"""Largest number of examples for which a node pads what it sends: windows of forty years, every five minutes."""
+"""Largest number of examples for which a node pads its answers: windows of forty years, every five minutes."""
 
 
 def evaluate_splits(
@@ -312,7 +312,7 @@ class CohortClient(Configured[S]):
         return PersonalLayers.of(self.cohort.model.layout, (), self.frozen is not None)
 
     def completed(self, shared: Tensor) -> Tensor:
-        """Join what the server sends of models, ``[models, columns]``, with frozen layers to whole models."""
+        """Join the server's part of models, ``[models, columns]``, with frozen layers to whole models."""
         return self.layers.join(shared, shared[:, :0], self.frozen) if self.frozen is not None else shared
 
     def at_server(self) -> Tensor:
@@ -326,7 +326,7 @@ class CohortClient(Configured[S]):
         Raises
         ------
         ReplyError
-            When it has none, or what it has are no models.
+            When it has none, or they are not models.
         """
         own = "parameters" in self.request.stacked
         found = (self.request.stacked if own else self.request.shared)["parameters"]
@@ -406,7 +406,7 @@ class CohortClient(Configured[S]):
         cohort : Cohort, optional
             Cohort to train instead of the clients asked for, for example the same with other settings.
         purpose : str, optional
-            Name under which moments of the optimiser are kept, see :func:`train_cohort`.
+            Name for keeping the moments of the optimiser, see :func:`train_cohort`.
         """
         request = self.request
         trained = self.cohort if cohort is None else cohort

@@ -96,7 +96,7 @@ class Node:
 
     @property
     def aggregator(self) -> str | None:
-        """Name under which this node aggregates secret shares (node config ``aggregator``); None when it does not.
+        """Name of this node as an aggregator of secret shares (node config ``aggregator``); None when it does not.
 
         It may host clients too. Without ``clients`` and ``partition-id`` it hosts none.
         """
@@ -271,7 +271,7 @@ class Node:
     def once_per_run(self, run: str, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
         """Return what ``build`` makes, cached per run, ``key`` and node for later messages to this process.
 
-        What earlier runs have left is released.
+        Objects of earlier runs are released.
         """
         if run not in _of_run:
             _of_run.clear()

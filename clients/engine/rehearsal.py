@@ -126,7 +126,7 @@ def _of_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
 
 
 def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
-    """Yield the samples of each owner, how many it lacks, and what the model does with them that it has already."""
+    """Yield the samples of each owner, how many it lacks, and the outputs of a model that it brings."""
     data = source.load_owners(clients)
     yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
     for row, name in enumerate(data.owners):
@@ -142,7 +142,7 @@ def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[st
 
 
 def _of_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
-    """Yield what an owner's own model takes and puts out; raises ExperimentError where the run would."""
+    """Yield the inputs and outputs of an owner's own model; raises ExperimentError where the run would."""
     found, _ = SingleOwner(data, row, None).brought(model)
     task = data.tasks[row]
     classes = task.classes or tuple(map(str, range(task.output_shape[0])))

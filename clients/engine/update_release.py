@@ -1,5 +1,4 @@
-"""The part of a client's update that leaves a node: unchanged, with a little noise, or with differentially private
-noise."""
+"""The part of a client's update that leaves a node: unchanged, with a little noise, or differentially private."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _PURPOSE = "releases"
 class UpdateRelease:
     """Releases of the clients that one request asks for.
 
-    Buffers, such as running statistics, are sent as they were received wherever there is noise, which would break them.
+    With noise, which would break them, buffers such as running statistics are sent as they were received.
 
     Attributes
     ----------
@@ -36,7 +35,7 @@ class UpdateRelease:
         Standard deviation of the noise on a client's own parameters; reproducible, for simulations.
     privacy : NoiseSettings or None
         Differentially private noise; a vector is everything that a client changed. Noise comes from the operating
-        system, and the node counts what its clients have released in the run. See :mod:`fedgraph.privacy` for updates.
+        system, and the node counts its clients' releases in the run. See :mod:`fedgraph.privacy` for updates.
     """
 
     client: CohortClient[Any]

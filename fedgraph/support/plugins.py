@@ -30,7 +30,7 @@ def add_plugin_paths(folders: Sequence[str]) -> None:
 
 
 def path_of(found: type | Callable[..., Any] | str) -> str:
-    """Return the dotted path that makes :func:`load_object` finds a class or function; a path is returned as it is.
+    """Return a dotted path for :func:`load_object` to find a class or function; a path is returned as it is.
 
     A class of a notebook, or one that is defined in a function, is found in this process alone; of two with the same
     name, the one whose path was asked for last.

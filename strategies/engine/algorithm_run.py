@@ -41,11 +41,11 @@ class Progress:
     measured : dict of str to Tensor
         Last metrics by name, float64 ``[clients]``, NaN for absent clients.
     after : int or None
-        Number of rounds after which ``measured`` was measured.
+        Number of rounds before ``measured`` was measured.
     kept : list of str
         Clients whose nodes keep the models that were measured, because the server has others.
     broken : dict of str to int
-        Clients whose models have put out values that are not finite, and after which round first.
+        Clients whose models had outputs that are not finite, with the first such round.
     """
 
     rounds: int = 0
@@ -91,7 +91,7 @@ class AlgorithmRun:
     absence : AbsencePolicy
         Handles clients without a usable reply.
     defence : Defence
-        Looks at what clients send before the algorithm does.
+        Checks the answers of clients before the algorithm gets them.
     progress : Progress
         Rounds so far, and the last metrics.
 
@@ -151,7 +151,7 @@ class AlgorithmRun:
     def round(self, number: int, nodes: Nodes) -> Iterator[Replies]:
         """Run a round; it changes ``state`` at its end.
 
-        Yields what clients report in each exchange in which they train, before the algorithm gets their answers: the
+        Yields the reports of clients in each exchange with training, before the algorithm gets their answers: the
         models that they were sent are measured in the first, or, where they take turns, those they have trained in
         each.
         """
@@ -218,7 +218,7 @@ class AlgorithmRun:
         )
 
     def _answers(self, number: int, ask: Ask, replies: Replies) -> Answers:
-        """Return what the algorithm sees: usable replies, or earlier ones, whose models the defence has seen."""
+        """Return the replies for the algorithm: usable ones, or earlier ones, whose models the defence has seen."""
         if not ask.trains:
             self.absence.enforce(number, replies)
             return replies.answers()
@@ -257,7 +257,7 @@ class AlgorithmRun:
         return self.algorithm.learned_graph(self.clients, self.state)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the algorithm has to say in ``summary.json``."""
+        """Return the algorithm's part of ``summary.json``."""
         return self.algorithm.facts(self.clients, self.state)
 
     def with_frozen(self, models: Tensor) -> Tensor:
@@ -279,7 +279,7 @@ class AlgorithmRun:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def saved(self) -> State:
-        """Return what a resumed run needs: the state of the algorithm, and that of the engine."""
+        """Return the state for a resumed run: the state of the algorithm, and that of the engine."""
         return {
             **self.algorithm.saved(self.state),
             "absence": self.absence.state(),

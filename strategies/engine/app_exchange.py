@@ -123,7 +123,7 @@ def named(models: ModelRows, place: int, row: Tensor) -> dict[str, Tensor]:
 def request(
     ask: Ask, place: int, models: ModelRows, config: ConfigRecord, keys: Keys, terms: Mapping[str, Any]
 ) -> RecordDict:
-    """Return what the client at ``place`` is sent: its model, the config, further models and tensors, and ``terms``."""
+    """Return the message to the client at ``place``: model, config, further models and tensors, and ``terms``."""
     rows = ask.stacked.get("parameters", models)
     own = models.models[place] if isinstance(rows, ModelRows) else named(models, place, rows[place])
     content = RecordDict({keys.arrays: to_record(own), keys.config: config})
@@ -140,7 +140,7 @@ def request(
 
 
 def answers(clients: Clients, models: ModelRows, ask: Ask, replies: Sequence[AppReply]) -> Answers:
-    """Return what an algorithm is answered; what is in no computation is taken over to ``models``."""
+    """Return the answers for an algorithm; tensors outside any computation are taken over to ``models``."""
     places = torch.tensor([clients.names.index(reply.name) for reply in replies], dtype=torch.int64)
     rows = ModelRows([reply.model for reply in replies if reply.model is not None], models.own)
     graph, names = clients.graph, tuple(reply.name for reply in replies)

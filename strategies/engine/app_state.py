@@ -27,7 +27,7 @@ class AppState:
     graph : ClientGraph or None
         The client graph, whose clients are all there from the start, whether they have answered or not.
     seed : int
-        Of what the algorithm draws.
+        Seed of the algorithm's draws.
     initial_of : callable
         Returns an initial model ``[parameters]`` of a client's own, by name; None where all begin with the same.
 
@@ -201,7 +201,7 @@ def graph_of(state: State | None) -> ClientGraph | None:
 
 
 def grown(before: Any, fresh: Any, places: Tensor) -> Any:
-    """Return what a state has by client with more clients.
+    """Return the entries of a state by client, extended by more clients.
 
     Parameters
     ----------

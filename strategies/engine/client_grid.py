@@ -1,4 +1,4 @@
-"""What a stock Flower strategy has around it: a grid on which every client is a node, a seed, ears for its warnings."""
+"""The surroundings of a stock Flower strategy: a grid where every client is a node, a seed, a log of its warnings."""
 
 from __future__ import annotations
 

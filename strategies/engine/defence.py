@@ -131,7 +131,7 @@ class Defence:
         return {"defence": found} if found else {}
 
     def state(self) -> State:
-        """Return what a resumed run needs."""
+        """Return the state for a resumed run."""
         return {"medians": self._medians, "counts": {what: dict(counts) for what, counts in self._counts.items()}}
 
     def load_state(self, state: State) -> None:
@@ -155,7 +155,7 @@ class Defence:
         yield "statistics", models[:, self._trainable :], starts[:, self._trainable :]
 
     def _judged_part(self, server_round: int, part: str, names: Sequence[str], rows: Tensor) -> Tensor:
-        """Compare the lengths of rows with what is usual; warn, and bound them where the experiment says so."""
+        """Compare the lengths of rows with the usual ones; warn, and bound them if the experiment says so."""
         length = lengths(rows)
         usual = self._warned(server_round, part, names, length)
         if usual is None or not self.table.clip:
@@ -185,7 +185,7 @@ class Defence:
         """Return the running median of lengths; clients whose update is zero, which have no examples, do not count."""
         past = self._medians.setdefault(part, [])
         moved = length[length > 0]
-        # Of one client, or of two, nobody can tell which one is unusual.
+        # With one or two clients, it is undefined which one is unusual.
         if len(moved) > 2:
             past.append(float(moved.median()))
             del past[:-_MEMORY]

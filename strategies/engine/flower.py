@@ -48,18 +48,18 @@ class FlowerStrategy(FedAvg):
     """Base class of Flower strategies that run an algorithm, with a model for every client.
 
     Clients are identified by name, which ``ClientApp(mods=[client_name])`` adds to replies. A client that does not
-    answer keeps its model; one that answers something unusable is left out of the round, with a warning that says what
-    was wrong.
+    answer keeps its model; one that answers something unusable is left out of the round, with a warning that names the
+    error.
 
     Parameters
     ----------
     graph : ClientGraph, optional
         The client graph, over the names of clients; ``min_available_nodes`` is then its number of clients unless given.
     seed : int, default 0
-        Of what the algorithm draws. Which clients take part where ``fraction_train`` is below 1 Flower draws, from
+        Seed of the algorithm's draws. Which clients take part where ``fraction_train`` is below 1 Flower draws, from
         Python's own generator (``random.seed``).
     save_to : path, optional
-        Folder to which the strategy is saved after every round; see :meth:`load`.
+        Folder where the strategy is saved after every round; see :meth:`load`.
     **keywords
         Settings of the method, as in its table of an experiment with underscores for dashes, and keywords of Flower's
         ``FedAvg``: ``fraction_train``, ``fraction_evaluate``, ``min_train_nodes``, ``min_evaluate_nodes``,
@@ -128,7 +128,7 @@ class FlowerStrategy(FedAvg):
         self._selected: dict[str, int] = {}
         self._drawn = False
 
-    # ---- what a user looks at ---------------------------------------------------------------------------------------
+    # ---- results ----------------------------------------------------------------------------------------------------
 
     @property
     def client_arrays(self) -> Mapping[str, ArrayRecord]:
@@ -142,7 +142,7 @@ class FlowerStrategy(FedAvg):
 
     @property
     def history(self) -> pd.DataFrame:
-        """What clients have reported, as a data frame with the columns round, client, metric and value.
+        """The metrics that clients have reported, as a data frame with the columns round, client, metric and value.
 
         Metrics are ``train/<name>`` and ``evaluate/<name>``.
         """
@@ -187,7 +187,7 @@ class FlowerStrategy(FedAvg):
 
     @classmethod
     def load(cls, folder: str | Path, **keywords: Any) -> Self:
-        """Load a strategy that was saved; ``start`` goes on after its last round, up to ``num_rounds`` in all.
+        """Load a strategy that was saved; ``start`` continues after its last round, up to ``num_rounds`` in all.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class FlowerStrategy(FedAvg):
     ) -> Result:
         """Run Flower's loop; parameters and result are those of its ``Strategy.start``.
 
-        Every start is a run of its own, but for the first after :meth:`load`: that goes on after the last round, up to
+        Every start is a new run, except for the first after :meth:`load`: that continues after the last round, up to
         ``num_rounds`` in all, and needs no ``initial_arrays``.
         """
         if not self._goes_on:
@@ -358,13 +358,13 @@ class FlowerStrategy(FedAvg):
             self.save(self._save_to)
         return self._mean(usable, self.evaluate_metrics_aggr_fn)
 
-    # ---- what a method adds -----------------------------------------------------------------------------------------
+    # ---- overridden by methods --------------------------------------------------------------------------------------
 
     term_to_add: ClassVar[str] = ""
-    """What clients have to add to their loss, where the method has a term of it."""
+    """The function that clients have to add to their loss, if the method has such a term."""
 
     def terms(self, number: int) -> dict[str, Any]:
-        """Return what the terms of a client's loss need to know in a round; empty if there are none."""
+        """Return the settings of the terms of a client's loss in a round; empty if there are none."""
         return {}
 
     def initial_of(self, name: str) -> Tensor | None:
@@ -398,7 +398,7 @@ class FlowerStrategy(FedAvg):
                 yield Message(content, self._selected[names[place]], kind, group_id=str(number))
 
     def _usable(self, number: int, replies: Iterable[Message], kind: str) -> list[AppReply]:
-        """Return the usable replies in the order of names, note their metrics, and say what is wrong with others."""
+        """Return the usable replies in the order of names, note their metrics, and log the problems of others."""
         found: dict[str, AppReply] = {}
         nodes: dict[str, int] = {}
         for message in list(replies):

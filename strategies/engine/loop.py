@@ -93,7 +93,7 @@ class RoundLoop:
         """Evaluate the models after ``number`` rounds, in exchanges of their own."""
         if self._plan.splits:
             replies = self._run.measure(number, self._nodes)
-            # Under the other policies what is missing is recorded as such, even where nobody answers.
+            # Under the other policies missing values are recorded as such, even if no client answers.
             if self._plan.on_missing == "fail":
                 self._run.absence.enforce(number, replies)
             self._record_measured(self._progress.rounds if self._restored else number, replies)

@@ -126,7 +126,7 @@ class PhasesRun:
         Raises
         ------
         FedgraphError
-            When clients are missing or too few, and whatever the algorithm raises.
+            When clients are missing or too few, and for errors of the algorithm.
         """
         self.algorithm.check(self.plan.run)
         log.info("%s", self.class_name)
@@ -151,7 +151,7 @@ class PhasesRun:
             result = self._done(grid, step)
 
     def _done(self, grid: Grid, step: Step) -> Any:
-        """Do what the algorithm yields, and return what it gets."""
+        """Carry out a step that the algorithm yields, and return its result."""
         match step:
             case Opening():
                 return self._opened(grid, step)
@@ -310,7 +310,7 @@ class PhasesRun:
             log.warning("%snothing usable from %s %s", where, word, reason)
         self.algorithm.check_enough(present, least)
 
-    # ---- what is kept, and what comes out --------------------------------------------------------------------------
+    # ---- state and results -----------------------------------------------------------------------------------------
 
     def _keep(self, state: Mapping[str, Any]) -> None:
         there = {"names": list(self.present.names), "absent": self.absent, "data": self.data}
@@ -318,7 +318,7 @@ class PhasesRun:
         save_state(self.plan.folder.checkpoint, {**state, "asked": self._asked, "there": there, **counters})
 
     def _recalled(self, recall: Recall) -> dict[str, Any]:
-        """Return what a run that was stopped has kept; nothing when clients or the experiment have changed."""
+        """Return the state that a stopped run has kept; nothing when clients or the experiment have changed."""
         path, tables = self.plan.folder.checkpoint, json.loads(self.plan.experiment)
         own = {key: value for key, value in tables["method"].items() if key not in self.algorithm.may_change}
         self._asked = json_digest([self.plan.client, {**tables, "method": own}, *recall.of])

@@ -133,7 +133,7 @@ def collect(
 
 
 def joined(federation: Federation, reports: Sequence[Replies]) -> Replies:
-    """Join what clients have reported in several exchanges of a round; of a client that trained twice, the last."""
+    """Join the reports of clients in several exchanges of a round; of a client that trained twice, the last."""
     if len(reports) == 1:
         return reports[0]
     whole: dict[str, Tensor] = {}

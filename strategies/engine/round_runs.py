@@ -80,7 +80,7 @@ def execute_rounds(
     Raises
     ------
     FedgraphError
-        With what was wrong, where, and what to do.
+        For any error, with its place and advice.
     """
     began = time.monotonic()
     head = experiment.experiment
@@ -149,7 +149,7 @@ def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> Froz
 
 
 def _have_forecasts_written(run: AlgorithmRun, grid: OrderedGrid, experiment: Experiment, folder: RunFolder) -> None:
-    """Measure the final models once more, by an experiment that has nodes write what they forecast."""
+    """Measure the final models once more, by an experiment that has nodes write their forecasts."""
     part = {**json.loads(run.plan.experiment), "forecasts": experiment.evaluation.forecasts}
     run.plan = replace(run.plan, experiment=json.dumps(part, sort_keys=True), splits=("test",))
     nodes = Nodes(grid, run.federation, run.plan, experiment.experiment.timeout)

@@ -42,14 +42,14 @@ STOCK_CLIENT = "fedgraph.clients.engine.stock:StockClient"
 
 _SERVER_OPTIMISERS = (FedAdagrad, FedAdam, FedAvgM, FedYogi)
 _OF_MEANS = {strategy.aggregate_train for strategy in (FedAvg, *_SERVER_OPTIMISERS)}
-"""What computes with the clients' weighted mean alone, so that a node may send the mean of its clients' models."""
+"""Strategies that need only the clients' weighted mean, so that a node may send the mean of its clients' models."""
 
 _SENDING_WHAT_THEY_GET = {
     configure
     for strategy in (FedAvg, FedProx, *_SERVER_OPTIMISERS)
     for configure in (strategy.configure_train, strategy.configure_evaluate)
 }
-"""What sends the global model to everybody, as it is given."""
+"""Strategies that send the global model unchanged to all clients."""
 
 _UNDERSTOOD = frozenset({*STOCK_TERMS.values(), "server-round"})
 
@@ -90,7 +90,7 @@ class StockAlgorithm(GlobalModel):
         return {"models": models, "global": clients.layout.row_state(matrix(models)[0]), "aggregated": None}
 
     def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
-        """Return a state that goes on with another model; all rows are the same."""
+        """Return a state that continues with another model; all rows are the same."""
         return {**super().replaced(clients, state, models), "global": clients.layout.row_state(models[0])}
 
     def saved(self, state: State) -> State:
@@ -121,7 +121,7 @@ class StockAlgorithm(GlobalModel):
     def round(self, clients: Clients, state: State, number: int) -> Round:
         """Train the clients that the strategy draws, and hand it a reply of each, or of each node that sent a mean.
 
-        What it draws depends on the seed and the round alone.
+        Its draws depend on the seed and the round alone.
         """
         contents, asked = self._configured(state, number, self.stock.configure_train, "train")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_train)
@@ -146,7 +146,7 @@ class StockAlgorithm(GlobalModel):
         return {**state, "aggregated": bool(state["aggregated"])}
 
     def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
-        """Have the clients measured that the strategy draws, and hand it what they measured."""
+        """Have the clients that the strategy draws evaluate models, and hand it their metrics."""
         contents, asked = self._configured(state, number, self.stock.configure_evaluate, "evaluate")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_evaluate)
         answers = yield Ask(stacked, shared, to=asked, measures=splits)
@@ -172,12 +172,12 @@ class StockAlgorithm(GlobalModel):
         remark = {"remark": "mu 0: the same as fedavg"} if without_term else {}
         return {**remark, **({"notes": self._notes} if self._notes else {})}
 
-    # ---- what the strategy sends -----------------------------------------------------------------------------------
+    # ---- messages of the strategy ----------------------------------------------------------------------------------
 
     def _configured(
         self, state: State, number: int, configure: Configure, purpose: str
     ) -> tuple[dict[int, RecordDict], Tensor]:
-        """Return what the strategy sends, by the position of the client, and the positions of all that are asked.
+        """Return the strategy's messages by the position of the client, and the positions of all that are asked.
 
         These are the clients that it has drawn, and the absent ones, whose node is gone. Raises RunError, before
         the strategy waits for clients, where more of them are gone than the run allows.
@@ -198,7 +198,7 @@ class StockAlgorithm(GlobalModel):
         """Return the models that are sent: one for all, or ``[clients, parameters]`` where the strategy has several."""
         if configure in _SENDING_WHAT_THEY_GET:
             return {}, {"parameters": state["models"][0]}
-        # Most strategies send everybody one and the same content, which is then read once.
+        # Most strategies send all clients the same content, which is then read once.
         records = {key: self._model_of(content) for key, content in _different(contents.values()).items()}
         rows = {key: self._row(clients.layout, record, "sends") for key, record in _different(records.values()).items()}
         if len(rows) <= 1:
@@ -220,7 +220,7 @@ class StockAlgorithm(GlobalModel):
         return next(iter(records.values()))
 
     def _terms(self, contents: Mapping[int, RecordDict]) -> dict[str, Tensor]:
-        """Return numbers that change how clients train, ``[clients]`` by name; others are said to have no effect."""
+        """Return numbers that change how clients train, ``[clients]`` by name; warns that others have no effect."""
         configs: dict[int, dict[str, Any]] = {
             key: {name: value for record in content.config_records.values() for name, value in record.items()}
             for key, content in _different(contents.values()).items()
@@ -241,7 +241,7 @@ class StockAlgorithm(GlobalModel):
                 found[term][list(contents)] = torch.tensor([weights[id(content)] for content in contents.values()])
         return found
 
-    # ---- what it gets ----------------------------------------------------------------------------------------------
+    # ---- replies to the strategy -----------------------------------------------------------------------------------
 
     def _as_messages(self, clients: Clients, answers: Answers) -> list[Message]:
         """Return a reply of each client with training examples, in the order of names, or of each node."""
@@ -298,7 +298,7 @@ class StockAlgorithm(GlobalModel):
 
 
 def _mean_of_means(answers: Answers) -> Tensor | None:
-    """Return what Flower's FedAvg makes of the means of nodes ``[parameters]``, bit for bit; None where nobody trained.
+    """Return what Flower's FedAvg makes of the means of nodes ``[parameters]``, bit for bit; None if no client trained.
 
     It rounds each of them times its weight, and then their sum.
     """
