@@ -95,13 +95,13 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
         report_status(f"{', '.join(node.done) or _kind(message)} ({time.perf_counter() - began:.1f} s)")
     except FedgraphError as error:
         log.error("refused: %s", in_short(str(error), _LONGEST_LOGGED))
-        text = in_short(str(error) if node.tells_all else error.without_values)
-        content = error_content(text if node.tells_all else node.without_places(text))
+        text = in_short(str(error) if node.sends_full_errors else error.without_values)
+        content = error_content(text if node.sends_full_errors else node.without_places(text))
     except Exception as error:
         if node.raises:
             raise
         log.exception("a message of type %s was not answered", message.metadata.message_type)
-        words = in_short(str(error)) if node.tells_all else "its words are in the log of the node"
+        words = in_short(str(error)) if node.sends_full_errors else "its words are in the log of the node"
         if isinstance(error, (MemoryError, OverflowError)) or _NO_MEMORY in str(error):
             content = error_content(f"the request asks for more than this node can hold ({_origin(error)}: {words})")
         else:

@@ -17,7 +17,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.messages.apps import STOCK_TERMS
-from fedgraph.messages.frozen_layers import lacking, named
+from fedgraph.messages.frozen_layers import lacking_reply, named
 from fedgraph.models import PersonalLayers, finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
@@ -191,7 +191,7 @@ class CohortClient(Configured[S]):
             served.frozen = frozen_layers(node, request.run, message.content, fingerprint)
             if served.frozen is None:
                 node.done.append("asked for the frozen layers of the model")
-                return lacking()
+                return lacking_reply()
             if len(served.frozen) != served.layers.fixed.num_parameters:
                 raise ReplyError("the request has other frozen layers than the model of this node")
         node.keep_preprocessing(request.run, request.experiment, request.clients)

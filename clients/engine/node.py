@@ -118,7 +118,7 @@ class Node:
         return prove(Path(str(self.config["private-key"])), challenge, node, clients)
 
     @property
-    def tells_all(self) -> bool:
+    def sends_full_errors(self) -> bool:
         """Whether the server may read errors in full: node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
 
         By default it may not, because they name folders of this machine, or contain values from a computation.

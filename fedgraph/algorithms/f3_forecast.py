@@ -108,7 +108,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         fits = {
             suffix: fit_forecasts(
                 self.settings.over(graph), windows["train"], windows["validation"], adjacency, run.seed,
-                partial(_tell, run, f"fusion{suffix}"),
+                partial(_report_step, run, f"fusion{suffix}"),
             )
             for suffix, graph in self._graphs().items()
         }  # fmt: skip
@@ -247,8 +247,8 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         return windows.ahead(task.output_shape[0] * step_seconds(task.step_minutes))
 
 
-def _tell(run: PhaseRun, phase: str, step: int, training: float, validation: float) -> None:
-    """Tell of progress, in the log too."""
+def _report_step(run: PhaseRun, phase: str, step: int, training: float, validation: float) -> None:
+    """Report progress, and log it."""
     run.on_epoch(phase, step, {"training_loss": training, "validation_loss": validation})
     log.info("%s, step %d: training loss %.4f, validation loss %.4f", phase, step, training, validation)
 

@@ -19,7 +19,7 @@ from fedgraph.reproduce.figures import draw
 from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
 from fedgraph.reproduce.paired import paired_csv
 from fedgraph.reproduce.result_file import check_no_overrides, export
-from fedgraph.reproduce.results import Results, long_csv, look, summary_csv
+from fedgraph.reproduce.results import Results, long_csv, read_outcomes, summary_csv
 from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
@@ -82,7 +82,7 @@ def reproduce(
             check_no_overrides(counting)
 
         def results() -> Results:
-            return Results(short, table, profile, size, planned, counting, look(cells, folder))
+            return Results(short, table, profile, size, planned, counting, read_outcomes(cells, folder))
 
         labels = _chosen(_parts(rows), [row.label for row in table.rows], "row", short)
         keys = _chosen(_parts(columns), [column.key for column in results().columns], "column", short)

@@ -243,7 +243,7 @@ def is_same_data(published: str, ours: str) -> bool:
     return begins and "not comparable" not in ours and re.search(r"\d of [\d,]+ ", ours) is None
 
 
-def look(cells: Sequence[Cell], data_dir: Path) -> tuple[Outcome, ...]:
+def read_outcomes(cells: Sequence[Cell], data_dir: Path) -> tuple[Outcome, ...]:
     """Read the current outcome of every cell from its folder."""
     return tuple(_outcome(cell, data_dir) for cell in cells)
 

@@ -52,7 +52,7 @@ class AppState:
         self._private: dict[str, Tensor] = {}
 
     @property
-    def everybody(self) -> Clients:
+    def all_clients(self) -> Clients:
         """The clients, once there are some."""
         assert self.clients is not None
         return self.clients
@@ -100,7 +100,7 @@ class AppState:
     def count(self, numbers: Mapping[str, int]) -> None:
         """Note numbers of training examples."""
         for name, number in numbers.items():
-            self.everybody.num_examples[self.everybody.names.index(name)] = number
+            self.all_clients.num_examples[self.all_clients.names.index(name)] = number
 
     def saved(self) -> State | None:
         """Return everything as plain state, in which arrays keep their types; None before the first round."""
@@ -134,7 +134,7 @@ class AppState:
         fresh = self._begun(self.clients, rows)
         for place, model in zip(places.tolist(), self.models.models, strict=True):
             rows.models[place] = model
-        self.state = {**{name: grown(self.state[name], fresh[name], places) for name in fresh}, "models": rows}
+        self.state = {**{name: extended(self.state[name], fresh[name], places) for name in fresh}, "models": rows}
 
     def _begun(self, clients: Clients, rows: ModelRows) -> State:
         """Return the state before the first round, given a model of each client."""
@@ -200,7 +200,7 @@ def graph_of(state: State | None) -> ClientGraph | None:
     return ClientGraph(tuple(state["names"]), state["edge-index"], state["weights"], *kind)
 
 
-def grown(before: Any, fresh: Any, places: Tensor) -> Any:
+def extended(before: Any, fresh: Any, places: Tensor) -> Any:
     """Return the entries of a state by client, extended by more clients.
 
     Parameters
@@ -213,7 +213,7 @@ def grown(before: Any, fresh: Any, places: Tensor) -> Any:
         Places of the clients of ``before`` among all.
     """
     if isinstance(before, dict) and isinstance(fresh, dict):
-        return {name: grown(value, fresh.get(name), places) for name, value in before.items()}
+        return {name: extended(value, fresh.get(name), places) for name, value in before.items()}
     if not isinstance(before, Tensor) or not isinstance(fresh, Tensor) or before.shape == fresh.shape:
         return before
     whole = fresh.clone()

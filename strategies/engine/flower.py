@@ -313,7 +313,7 @@ class FlowerStrategy(FedAvg):
             assert self._progress is not None
             try:
                 self._ask = self.algorithm.proceed(
-                    self._progress, answers(self._app.everybody, self._app.models, self._ask, usable)
+                    self._progress, answers(self._app.all_clients, self._app.models, self._ask, usable)
                 )
             except StopIteration as end:
                 self._progress = None
@@ -374,11 +374,11 @@ class FlowerStrategy(FedAvg):
     # ---- a round ----------------------------------------------------------------------------------------------------
 
     def _begin(self, number: int) -> None:
-        self._progress, self._ask = self.algorithm.begin(self._app.everybody, self._app.state, number)
+        self._progress, self._ask = self.algorithm.begin(self._app.all_clients, self._app.state, number)
 
     def _is_asked(self, name: str) -> bool:
         """Return whether the exchange is with a client; before the first round is begun all are sent something."""
-        return self._ask.to is None or self._app.everybody.names.index(name) in self._ask.to.tolist()
+        return self._ask.to is None or self._app.all_clients.names.index(name) in self._ask.to.tolist()
 
     def _messages(self, ask: Ask, number: int, config: ConfigRecord, grid: Grid, kind: str) -> Iterable[Message]:
         """Return the messages of an exchange, one by one where a grid can take them so: models may be large."""
@@ -391,7 +391,7 @@ class FlowerStrategy(FedAvg):
         if self.term_to_add and not terms:
             # What is sent in addition to the models is for the term alone.
             ask = replace(ask, shared={}, models=())
-        names = self._app.everybody.names
+        names = self._app.all_clients.names
         for place in range(len(names)) if ask.to is None else ask.to.tolist():
             if names[place] in self._selected:
                 content = request(ask, place, self._app.models, config, self._keys, terms)
@@ -407,7 +407,7 @@ class FlowerStrategy(FedAvg):
             try:
                 if message.has_error():
                     raise ReplyError(last_words(message))
-                whose = self._members.heard(node, client_of(message.content))
+                whose = self._members.name_from(node, client_of(message.content))
                 template = self._template(whose)
                 if whose in found:
                     raise ReplyError("two nodes say that they are this client")
@@ -445,7 +445,7 @@ class FlowerStrategy(FedAvg):
         if self._app.clients is None:
             return from_record(self._initial)
         self._admit([name])
-        return self._app.models.models[self._app.everybody.names.index(name)]
+        return self._app.models.models[self._app.all_clients.names.index(name)]
 
     def _admit(self, names: Iterable[str]) -> None:
         new = self._app.admit(names, self._initial)

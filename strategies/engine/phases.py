@@ -31,7 +31,7 @@ from fedgraph.federation import (
     Present,
     RollCall,
     Traffic,
-    ask_everybody,
+    ask_all_nodes,
     by_reason,
     data_of,
     identify,
@@ -208,7 +208,7 @@ class PhasesRun:
             # Of these exchanges only the last one counts, as for any opening query.
             before, asked = replace(self.traffic), set(grid.get_node_ids())
             content = self._addressed(opening.request).pack()
-            answers = ask_everybody(
+            answers = ask_all_nodes(
                 grid,
                 content,
                 opening.message_type,

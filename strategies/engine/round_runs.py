@@ -124,7 +124,7 @@ def execute_rounds(
     if evaluation.compare_peers:
         check_comparable(experiment, run)
     if experiment.output.resume:
-        earlier.update(_go_on(recorder, run, federation, head.rounds))
+        earlier.update(_resume(recorder, run, federation, head.rounds))
     run.algorithm.summary()
     RoundLoop(run, nodes).run(head.rounds)
     # A strategy of Flower may have aggregated nothing, which ends the run.
@@ -238,7 +238,7 @@ def _check_restorable(experiment: Experiment) -> None:
     )
 
 
-def _go_on(recorder: Recorder, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
+def _resume(recorder: Recorder, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
     """Restore the run to the last checkpoint; return the counters at that time, empty without a checkpoint.
 
     Raises

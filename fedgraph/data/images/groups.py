@@ -40,7 +40,7 @@ class GroupSettings(Settings):
     groups_differ: Literal["labels", "turned"] = "labels"
 
     @model_validator(mode="after")
-    def _as_many_turns(self) -> GroupSettings:
+    def _check_turns(self) -> GroupSettings:
         if self.groups_differ == "turned" and self.groups > QUARTERS:
             raise ValueError(f'groups-differ = "turned" makes {QUARTERS} groups at most; got groups = {self.groups}')
         return self

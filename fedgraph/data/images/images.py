@@ -63,7 +63,7 @@ class ImageSettings(ImageOptions, GroupSettings):
         return self
 
     @model_validator(mode="after")
-    def _somebody_in_every_group(self) -> ImageSettings:
+    def _check_groups(self) -> ImageSettings:
         if self.groups > self.clients:
             raise ValueError(f"groups = {self.groups} needs as many clients, and clients = {self.clients}")
         return self

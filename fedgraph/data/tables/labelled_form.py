@@ -19,7 +19,7 @@ from fedgraph.data.own import UNNAMED, Name
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing
 from fedgraph.data.schema import Feature, Schema, SchemaSettings
 from fedgraph.data.schema.json import schema_as_json, schema_from_json
-from fedgraph.data.tables.new_rows import NewRows, lacking, notes_of, rows_by_client
+from fedgraph.data.tables.new_rows import NewRows, check_columns, notes_of, rows_by_client
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import Settings
@@ -116,7 +116,7 @@ class LabelledForm(Form):
         table = file.read(place)
         schema, (label,) = self._schema, schema_from_json(self.label).features
         there = {feature_of(name, self.kinds.embeddings) for name in table.names}
-        lacking(table, [name for name in schema.names if name not in there])
+        check_columns(table, [name for name in schema.names if name not in there])
         values, notes = self._values(table, schema)
         targets = read_values(table, Schema((label,)), self.kinds)[:, 0] if label.name in table.names else None
         rows = rows_by_client(table, file.client_column, client, UNNAMED)

@@ -123,7 +123,7 @@ def rows_by_client(table: Table, column: str | None, client: str | None, unnamed
     return {client: found[client]}
 
 
-def lacking(table: Table, wanted: Sequence[str]) -> None:
+def check_columns(table: Table, wanted: Sequence[str]) -> None:
     """Raise DataError for columns that a table lacks."""
     absent = [name for name in wanted if name not in table.names]
     if absent:

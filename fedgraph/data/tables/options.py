@@ -69,7 +69,7 @@ class TableSettings(TableOptions, FileSettings):
     max_categories: PositiveInt = 200
 
     @model_validator(mode="after")
-    def _drops_what_is_no_feature(self) -> TableSettings:
+    def _check_drop(self) -> TableSettings:
         kept = [name for name in self.drop if name in (self.features or ()) or name in (self.label, self.client_column)]
         if kept:
             raise ValueError(f"drop leaves out '{kept[0]}', which label, client-column or features name")

@@ -108,7 +108,7 @@ class SimulationGrid(LocalGrid):
                 f"the ServerApp waits for {wanted} nodes, but {there}: simulate {wanted} nodes, or lower "
                 "min_available_nodes, min_train_nodes or min_evaluate_nodes of its strategy"
             )
-        if self._questions.in_vain:
+        if self._questions.is_stuck:
             raise RunError(
                 f"the ServerApp asks for the nodes again and again, but {there}: simulate more nodes, or let it "
                 "wait for fewer"
@@ -130,7 +130,7 @@ class SimulationGrid(LocalGrid):
         pulled = [self._replies.pop(message_id) for message_id in list(self._replies) if message_id in asked]
         if not pulled:
             self._questions.asked()
-            if self._questions.in_vain:
+            if self._questions.is_stuck:
                 raise RunError(
                     "the ServerApp waits for replies that will not come: every message that it pushed was answered at "
                     "once, and each reply is handed out once"
@@ -207,7 +207,7 @@ class _Questions:
         self._count, self._last = self._count + 1, now
 
     @property
-    def in_vain(self) -> bool:
+    def is_stuck(self) -> bool:
         """Whether the program waits for an answer that it will not get."""
         return (self._waits >= _WAITS and self._waited >= _WAITED_SECONDS) or self._count > _QUESTIONS
 

@@ -119,19 +119,26 @@ class Worth:
     @property
     def verdict(self) -> str:
         """Return the conclusion from the numbers, in one sentence."""
-        said = [
-            _said(self.effects[ALONE], f"neighbours help {{}} against {ALONE}", f"neighbours hurt {{}} against {ALONE}",
-                  f"neighbours make no clear difference {{}} against {ALONE}"),
-        ]  # fmt: skip
+        against_alone = (
+            f"neighbours help {{}} against {ALONE}",
+            f"neighbours hurt {{}} against {ALONE}",
+            f"neighbours make no clear difference {{}} against {ALONE}",
+        )
+        said = [_phrase(self.effects[ALONE], *against_alone)]
         permuted = self.effects.get(f"{self.method} over a permuted graph")
         if permuted is not None:
             said.append(
-                _said(permuted, "the graph itself helps {} against a permuted one",
-                      "the graph is worse than a permuted one {}",
-                      "that it is this graph makes no clear difference {} against a permuted one")
-            )  # fmt: skip
+                _phrase(
+                    permuted,
+                    "the graph itself helps {} against a permuted one",
+                    "the graph is worse than a permuted one {}",
+                    "that it is this graph makes no clear difference {} against a permuted one",
+                )
+            )
         said.append(
-            _said(self.effects[TUNED], f"{TUNED} is behind {{}}", f"{TUNED} is better {{}}", f"{TUNED} is as good {{}}")
+            _phrase(
+                self.effects[TUNED], f"{TUNED} is behind {{}}", f"{TUNED} is better {{}}", f"{TUNED} is as good {{}}"
+            )
         )
         return f"{'Yes' if self.pays else 'No'}: {'; '.join(said)}."
 
@@ -233,5 +240,5 @@ class Worth:
         return write_page(f"Is {self.method} worth it? {self.experiment}", "", [block], self.folder / "worth.html")
 
 
-def _said(effect: Effect, better: str, worse: str, level: str) -> str:
+def _phrase(effect: Effect, better: str, worse: str, level: str) -> str:
     return {"better": better, "worse": worse, "level": level}[effect.relation].format(f"({effect})")
