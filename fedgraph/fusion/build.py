@@ -9,10 +9,10 @@ from fedgraph.fusion.alignment import Alignment, HardAlignment, NoAlignment, Sof
 from fedgraph.fusion.baselines import ConcatenationFusion, TransformerFusion
 from fedgraph.fusion.consensus import Consensus, DrawnConsensus, ExpectedConsensus, GivenConsensus, NeighbourConsensus
 from fedgraph.fusion.ensemble import FusionEnsemble
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.graphs import BernoulliGraph, FeatureNeighbours, GumbelGraph, InverseCdfGraph
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.scaling import EmbeddingScaling
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.model_file import FittedFusion, fit_joined, type_of_classes
 from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.fusion.scores import decided
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted

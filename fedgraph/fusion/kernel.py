@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from fedgraph.fusion.alignment import NoAlignment, SoftAlignment
 from fedgraph.fusion.baselines import ConcatenationFusion
 from fedgraph.fusion.consensus import DrawnConsensus, ExpectedConsensus
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.graphs import GumbelGraph, InverseCdfGraph
 from fedgraph.fusion.graphs.bernoulli import SMALLEST
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.models.native import loader as native
 from fedgraph.models.native.fusion_source import SOURCE
 

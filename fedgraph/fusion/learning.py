@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.network import FusionNetwork
-from fedgraph.fusion.settings import FusionSettings
 
 
 def optimizer_of(

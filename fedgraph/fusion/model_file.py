@@ -15,9 +15,9 @@ from torch.nn.functional import pad
 
 from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.prediction import Prediction, predict
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
 from fedgraph.graph import ClientGraph
 from fedgraph.models import flattened

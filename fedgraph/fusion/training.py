@@ -15,12 +15,12 @@ from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.calibration import Calibration, calibrate
 from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.kernel import CompiledPasses, suits
 from fedgraph.fusion.learning import class_weights, learn, optimizer_of
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads

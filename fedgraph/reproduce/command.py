@@ -16,7 +16,6 @@ from fedgraph.reproduce.cells import Cell, CellMaker, overrides_that_count, text
 from fedgraph.reproduce.choosing import plan_cells, plan_choices, trials_csv
 from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.figures import draw
-from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
 from fedgraph.reproduce.paired import paired_csv
 from fedgraph.reproduce.result_file import check_no_overrides, export
 from fedgraph.reproduce.results import Results, long_csv, read_outcomes, summary_csv
@@ -24,6 +23,7 @@ from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
+from fedgraph.reproduce.toml_files import Profile, files_that_come_along, read_file
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically

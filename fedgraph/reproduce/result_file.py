@@ -22,11 +22,11 @@ import numpy as np
 
 from fedgraph.experiment import find_experiment
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.study import StudyPage
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, PublishedValue, RowTable, load_table
+from fedgraph.reproduce.toml_files import Profile, read_file
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import as_csv, json_digest, write_atomically
 

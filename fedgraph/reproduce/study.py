@@ -11,8 +11,8 @@ from pydantic import Field
 from rich.console import Console
 
 from fedgraph.experiment import apply_overrides
-from fedgraph.reproduce.files import Profile, TableFile
 from fedgraph.reproduce.numbers import NumberTable
+from fedgraph.reproduce.toml_files import Profile, TableFile
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import S, Settings, parse

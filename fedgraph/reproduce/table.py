@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
 
-from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity
+from fedgraph.reproduce.toml_files import Profile, read_file
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings, parse
 

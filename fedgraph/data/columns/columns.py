@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number
-from fedgraph.data.columns.files import Table, infinite_message
+from fedgraph.data.columns.table_files import Table, infinite_message
 from fedgraph.support.errors import DataError, similar
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.base import CohortData
-from fedgraph.data.graphs.files import GraphFiles
+from fedgraph.data.graphs.graph_files import GraphFiles
 from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs
 from fedgraph.data.graphs.stacked import cohort_of
 from fedgraph.data.own import UNNAMED

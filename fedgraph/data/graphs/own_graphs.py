@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from fedgraph.data.graphs.data_set import GraphDataSet, GraphOptions
-from fedgraph.data.graphs.files import GraphFiles
+from fedgraph.data.graphs.graph_files import GraphFiles
 from fedgraph.data.graphs.labelled import LabelledGraphs
 from fedgraph.data.own import place_of, title_of
 from fedgraph.support.errors import DataError

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, model_validator
 
 from fedgraph.data.base import SPLITS, SplitName
-from fedgraph.data.images.files import Bytes, Images
+from fedgraph.data.images.image_files import Bytes, Images
 from fedgraph.data.partition import Indices, client_names
 from fedgraph.graph import ClientGraph
 from fedgraph.support.randomness import generator

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fedgraph.data.images.files import Bytes, FileKey, Images, file_key
+from fedgraph.data.images.image_files import Bytes, FileKey, Images, file_key
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed
 

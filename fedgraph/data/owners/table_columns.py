@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.files import Table
 from fedgraph.data.columns.options import FileSettings
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, OwnData, place_of, title_of
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets

@@ -14,9 +14,9 @@ from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.preprocessing import Preprocessing
 from fedgraph.data.series.cold_start import check_cold_steps, cold_clients
 from fedgraph.data.series.covariates import WeeklyProfile, seconds_of
-from fedgraph.data.series.files import SeriesTable
 from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.scaling import measured, pooled, replace_known, reported, usable
+from fedgraph.data.series.series_files import SeriesTable
 from fedgraph.data.series.window_form import (
     WindowForm,
     resolve_step_minutes,

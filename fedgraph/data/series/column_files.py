@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import MISSING, Thousands, floats_of, is_number
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.series.layout import Choice, Layout, layout_of
 from fedgraph.data.series.stamps import Times
 from fedgraph.data.series.times import joined_steps
@@ -81,7 +81,7 @@ AS_IT_IS = Reading()
 def read_column_file(path: Path, how: Reading = AS_IT_IS) -> Readings:
     """Read a .csv, .csv.gz or .parquet file.
 
-    Cells, times, names of clients and readings are recognised as :mod:`fedgraph.data.columns.files`,
+    Cells, times, names of clients and readings are recognised as :mod:`fedgraph.data.columns.table_files`,
     :mod:`fedgraph.data.series.stamps` and :mod:`fedgraph.data.series.layout` say.
 
     Raises

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.data.series.files import SeriesTable, regular_times
+from fedgraph.data.series.series_files import SeriesTable, regular_times
 
 Covariate = Literal["time-of-day", "day-of-week", "weekly-profile"]
 NAMES = (*get_args(Covariate), "weekly-profile-ahead")

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import floats_of, is_number
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.series.stamps import (
     PARTS_OF_TIMES,
     TIME_WORDS,

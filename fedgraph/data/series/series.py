@@ -26,8 +26,8 @@ from fedgraph.data.series.cohort import (
 )
 from fedgraph.data.series.cold_start import describe_cold
 from fedgraph.data.series.column_files import Reading
-from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.layout import Choice
+from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.window_form import resolve_step_minutes
 from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import floats_of, is_numeric
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.support.errors import DataError
 
 Times = NDArray[np.datetime64]

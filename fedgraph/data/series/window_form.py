@@ -18,10 +18,10 @@ from fedgraph.data.preprocessing import Form, NewData, Preprocessing
 from fedgraph.data.preprocessing.preprocessing import Scales
 from fedgraph.data.series.column_files import Reading
 from fedgraph.data.series.covariates import WeeklyProfile, covariates, seconds_of
-from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.naive import readings_in_windows, times_ahead
 from fedgraph.data.series.scaling import Mask, Singles, measured, usable
+from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.windows import WindowSettings, WindowSplit, step_seconds
 from fedgraph.support.errors import DataError
 

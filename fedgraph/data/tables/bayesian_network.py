@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
 from fedgraph.data.tables.asia import asia_network

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.columns import alike_words, as_category, read_column
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, title_of, with_notes
 from fedgraph.data.partition import client_names
 from fedgraph.data.schema.inference import check_dropped

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number
 from fedgraph.data.columns.columns import alike_words, has_fraction, read_categories, read_column, some
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
 from fedgraph.data.shared_tests import set_aside

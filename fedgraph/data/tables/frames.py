@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedgraph.data.columns.files import Table, table_of
+from fedgraph.data.columns.table_files import Table, table_of
 from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.files import Table
 from fedgraph.data.columns.options import FileSettings
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of, with_notes
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource

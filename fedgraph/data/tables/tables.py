@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.own import OwnData, place_of, title_of, with_notes
 from fedgraph.data.partition import Indices, describe, split

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, Shares
 from fedgraph.data.columns.embeddings import feature_of, read_embedding
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.schema.inference import SchemaSettings, check_dropped
 from fedgraph.data.tables.client_tables import ClientTable

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fedgraph.fusion.owner_models.base import BATCH, BatchedModel, fingerprint_of_file
+from fedgraph.fusion.owner_models.local_model import BATCH, BatchedModel, fingerprint_of_file
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 

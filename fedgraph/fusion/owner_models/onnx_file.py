@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedgraph.fusion.owner_models.base import BatchedModel, fingerprint_of_file
+from fedgraph.fusion.owner_models.local_model import BatchedModel, fingerprint_of_file
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 

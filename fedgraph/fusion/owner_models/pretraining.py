@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import CohortData
-from fedgraph.fusion.owner_models.base import BATCH, Represented
+from fedgraph.fusion.owner_models.local_model import BATCH, Represented
 from fedgraph.models import StackedModel, TaskSpec, finite_rows
 from fedgraph.support.errors import RunError
 from fedgraph.support.randomness import generator

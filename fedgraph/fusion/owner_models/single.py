@@ -6,14 +6,14 @@ import logging
 from dataclasses import dataclass
 
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
-from fedgraph.fusion.owner_models.base import (
+from fedgraph.fusion.owner_models.brought import load_local_model
+from fedgraph.fusion.owner_models.local_model import (
     LocalModel,
     Represented,
     check_not_raw,
     content,
     fingerprint_of,
 )
-from fedgraph.fusion.owner_models.brought import load_local_model
 from fedgraph.fusion.owner_models.scikit import fitted
 from fedgraph.models import ScikitSettings
 from fedgraph.support.errors import RunError

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, cohort_data, sample_folds
-from fedgraph.fusion.owner_models.base import ModelStore, Represented, check_not_raw, content, fingerprint_of
+from fedgraph.fusion.owner_models.local_model import ModelStore, Represented, check_not_raw, content, fingerprint_of
 from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, represent, some_clients
 from fedgraph.fusion.owner_models.single import SingleOwner
 from fedgraph.models import FrozenLayers, ModelChoice, ScikitSettings, StackedModel, build, parse_model

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.series.cohort import build_cohort
-from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.naive import times_ahead
+from fedgraph.data.series.series_files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.models.base import Batch
 from fedgraph.support.errors import DataError, ExperimentError

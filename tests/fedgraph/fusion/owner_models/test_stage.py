@@ -10,7 +10,7 @@ from torch.nn.functional import softmax
 from fedgraph.data.owners import OwnerData, Preparation, sample_folds
 from fedgraph.fusion.owner_models import single
 from fedgraph.fusion.owner_models import stage as module
-from fedgraph.fusion.owner_models.base import BatchedModel, ModelStore
+from fedgraph.fusion.owner_models.local_model import BatchedModel, ModelStore
 from fedgraph.fusion.owner_models.stage import LocalModelSettings, LocalStage
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.choice import ModelChoice

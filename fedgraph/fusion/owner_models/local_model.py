@@ -95,7 +95,7 @@ _TRIED = 3
 
 @dataclass(frozen=True)
 class BatchedModel:
-    """A model of one owner; see :class:`fedgraph.fusion.owner_models.base.LocalModel`.
+    """A model of one owner; see :class:`fedgraph.fusion.owner_models.local_model.LocalModel`.
 
     run         : one batch through the model.
     task        : of the model.
@@ -121,7 +121,7 @@ class BatchedModel:
         check_shapes(embeddings, outputs, self.task.output_shape[0], self.where)
 
     def represent(self, inputs: Tensor) -> Represented:
-        """See :class:`fedgraph.fusion.owner_models.base.LocalModel`."""
+        """See :class:`fedgraph.fusion.owner_models.local_model.LocalModel`."""
         embeddings, outputs = self._evaluate(inputs)
         return represented(embeddings, outputs, self.task.output_shape[0], self.where)
 
