@@ -23,8 +23,8 @@ class ClientsTable(Settings):
              submitted; other clients that nodes host are left out. Every node that is asked learns these names. By
              default all connected clients take part, at least [experiment] min-clients.
     public_keys : a folder with the public key of every client as NAME.pub, as ``ssh-keygen -t ecdsa`` makes it; looked
-             for beside the experiment, and from the current folder. Only a node that proves that it has the private
-             key (node config ``private-key``) may then host the client.
+             for next to the experiment, and in the current folder. Only a node that proves that it has the private key
+             (node config ``private-key``) may then host the client.
     """
 
     expect: tuple[str, ...] | None = Field(default=None, min_length=1)

@@ -191,7 +191,7 @@ def resume(
 
 
 class _NodeOptions(NamedTuple):
-    """What nodes get in addition to the experiment, as the caller gave it."""
+    """The options of nodes in addition to the experiment, as the caller gave them."""
 
     node_config: Mapping[str, Any] | None
     models: Mapping[str, str | Path] | None

@@ -1,5 +1,5 @@
-"""What the cells of a column mean: which are missing, and which number a text is, whatever the country's way of writing
-numbers.
+"""The meaning of the cells of a column: which are missing, and which number a text is, whatever the country's way of
+writing numbers.
 
 A text such as ``1.234`` is a number of one unit or of a thousand. Where a column, or the file around it, shows that it
 may be the second, the column is in doubt, and reading its numbers raises an error that says so.

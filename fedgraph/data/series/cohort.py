@@ -205,7 +205,7 @@ def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
     Raises
     ------
     DataError
-        When a client to leave out is unknown, or nobody is left.
+        When a client to leave out is unknown, or no client is left.
     """
     every = table.names if settings.clients is None else settings.clients
     out = settings.without or ()

@@ -24,7 +24,7 @@ class ColdStartSettings(Settings):
     its scaling see any. Its validation and test examples are those of everybody. Results are given for the groups
     ``cold`` and ``warm``, instead of any groups that the data has.
 
-    cold_share   : share of the clients that are cold, drawn from their names; 0 = nobody.
+    cold_share   : share of the clients that are cold, drawn from their names; 0 = none.
     cold_clients : the cold clients by name, instead of a share.
     cold_seed    : draws the clients of the share.
     cold_steps   : how many of the last steps of the training part a cold client has.
@@ -64,7 +64,7 @@ def cold_clients(settings: ColdStartSettings, names: Sequence[str]) -> frozenset
     Raises
     ------
     DataError
-        For unknown names, and for a share so small that it is nobody.
+        For unknown names, and for a share that is less than one client.
     """
     if settings.cold_clients is not None:
         unknown = [name for name in settings.cold_clients if name not in set(names)]
@@ -96,7 +96,7 @@ def check_cold_steps(settings: ColdStartSettings, train_steps: int, window: int)
 
 
 def describe_cold(settings: ColdStartSettings, names: Sequence[str]) -> str:
-    """How many of all clients ``names`` are cold and what they have, for reports; empty when nobody is."""
+    """How many of all clients ``names`` are cold and what they have, for reports; empty if none is."""
     count = len(cold_clients(settings, names))
     if not count:
         return ""

@@ -67,7 +67,7 @@ def inferred_scales(moments: Tensor, weights: Tensor | None = None) -> Tensor:
     Raises
     ------
     FedgraphError
-        When nobody is a reference.
+        When there is no reference.
     """
     cold, references = cold_rows(moments), reference_rows(moments)
     if not bool(references.any()):

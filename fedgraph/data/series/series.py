@@ -47,10 +47,10 @@ class SeriesSettings(WindowSettings):
     """The table ``[data]`` with ``set = "series"``: a file of series of your own.
 
     path   : the file: a column for each client, or a row for each time and client, or, with ``target`` and no column of
-             clients, columns of one client; looked for beside the experiment, in
-             the current folder, and in the data folder. Not needed where every node has a file of its own (node config
-             ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``, ``scales`` and
-             ``cold_clients`` may name those of other nodes too.
+             clients, columns of one client; looked for next to the experiment, in the current folder, and in the data
+             folder. Not needed where every node has a file of its own (node config ``data``): then the columns of a
+             node's file are its clients, and ``clients``, ``groups``, ``scales`` and ``cold_clients`` may name those of
+             other nodes too.
     client_column : the column that names the client of each row, or several that do so together, in a file with a row
              for each time and client; by default one that repeats its values, once for each time, and says so in its
              name.
@@ -250,7 +250,7 @@ class SeriesSource(WindowedSource):
     def given_graph(self) -> ClientGraph | None:
         """The graph of the settings, cut to the clients; GraphError when a client is not in it.
 
-        Where nodes have files of their own, nobody knows all clients: then that of the whole file.
+        Where nodes have files of their own, no node knows all clients: then that of the whole file.
         """
         if self.graph_path is None:
             return None

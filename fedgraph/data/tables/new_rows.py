@@ -134,7 +134,7 @@ def check_columns(table: Table, wanted: Sequence[str]) -> None:
 
 
 def notes_of(table: Table, used: Sequence[str], rows: Mapping[str, Indices], values: Floats) -> tuple[str, ...]:
-    """Say which columns of a table are not used, how many rows belong to nobody, and where values are missing."""
+    """Say which columns of a table are not used, how many rows belong to no client, and where values are missing."""
     notes = []
     unused = [name for name in table.names if name not in used]
     if unused:
