@@ -1,4 +1,5 @@
-"""What runs where the data is: for any ClientApp a mod, terms of a loss and embeddings; client classes of the engine.
+"""The part of methods that runs at the data: for any ClientApp a mod, terms of a loss and embeddings; client classes of
+the engine.
 
 from fedgraph.clients import client_name, proximity
 

@@ -39,7 +39,7 @@ log = logging.getLogger("fedgraph")
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 _NO_MEMORY = "allocate memory"
-"""In the words of PyTorch where there is not enough."""
+"""The words of PyTorch for a lack of memory."""
 
 _LONGEST_LOGGED = 20_000
 _MOST_THREADS = 1_024
@@ -95,13 +95,13 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
         report_status(f"{', '.join(node.done) or _kind(message)} ({time.perf_counter() - began:.1f} s)")
     except FedgraphError as error:
         log.error("refused: %s", in_short(str(error), _LONGEST_LOGGED))
-        text = in_short(str(error) if node.tells_all else error.without_values)
-        content = error_content(text if node.tells_all else node.without_places(text))
+        text = in_short(str(error) if node.sends_full_errors else error.without_values)
+        content = error_content(text if node.sends_full_errors else node.without_places(text))
     except Exception as error:
         if node.raises:
             raise
         log.exception("a message of type %s was not answered", message.metadata.message_type)
-        words = in_short(str(error)) if node.tells_all else "its words are in the log of the node"
+        words = in_short(str(error)) if node.sends_full_errors else "its words are in the log of the node"
         if isinstance(error, (MemoryError, OverflowError)) or _NO_MEMORY in str(error):
             content = error_content(f"the request asks for more than this node can hold ({_origin(error)}: {words})")
         else:
@@ -110,7 +110,7 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
 
 
 def _kind(message: Message) -> str:
-    """Return what kind of message was answered, for client classes that do not say what they did."""
+    """Return the kind of message that was answered, for client classes that do not report it."""
     metadata = message.metadata
     which = f", round {in_short(metadata.group_id, 20)}" if metadata.group_id else ""
     known = {"train": "trained", "evaluate": "measured"}
@@ -118,7 +118,7 @@ def _kind(message: Message) -> str:
 
 
 def _find_plugins(context: Context) -> None:
-    """Find modules beside the experiment of ``flwr run``, where it lies on this machine, as in a simulation."""
+    """Find modules next to the experiment of ``flwr run`` if it is on this machine, as in a simulation."""
     experiment = Path(str(context.run_config.get("experiment", "")))
     if experiment.is_absolute() and experiment.is_file():
         add_plugin_paths([str(experiment.parent)])

@@ -1,4 +1,4 @@
-"""Ditto on the client: the global model is trained as in FedAvg, a personal one beside it.
+"""Ditto on the client: the global model is trained as in FedAvg, and a personal one along with it.
 
 Li et al. 2021, algorithm 1.
 """
@@ -50,8 +50,8 @@ class DittoClient(CohortClient[DittoSettings]):
     def train_personal(self) -> TrainResult:
         """Train one round from v_i, with the same order of examples as the global model."""
         cohort = self.cohort
-        beside = cohort_with(cohort, self.settings.training(cohort.settings), cohort.seed)
-        return self.train_from(self.models, self.pull(), beside, "personal-optimiser")
+        personal = cohort_with(cohort, self.settings.training(cohort.settings), cohort.seed)
+        return self.train_from(self.models, self.pull(), personal, "personal-optimiser")
 
     def pull(self) -> GradientTerm | None:
         """Return lambda (v - w)."""

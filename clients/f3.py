@@ -33,7 +33,7 @@ TOLD_OF_SAMPLES = (
     "which samples each owner has",
     "a fingerprint of each owner's own model",
 )
-"""Description of what leaves a node about its owners' samples, beside embeddings."""
+"""Description of the data on owners' samples that leave a node in addition to embeddings."""
 
 _EMBEDDING = "an embedding of each sample: the input of the last linear layer of the owner's own model"
 SENDS_EMBEDDINGS = (
@@ -76,7 +76,7 @@ class OwnersClient(Configured[SomeOwners]):
         return cls(node, EmbedRequest.unpack(message.content)).reply().pack()
 
     def reply(self) -> EmbedReply:
-        """Return what the owners of this node have of the samples asked for."""
+        """Return the parts of the requested samples that the owners of this node have."""
         if not self.owners:
             return EmbedReply.of_nobody(self.node.partition())
         data = self.source.load_owners(self.owners, self._kept_preparations())
@@ -127,12 +127,12 @@ class OwnersClient(Configured[SomeOwners]):
             settings=assignment.method_as(LocalModelSettings),
             seed=assignment.seed,
             store=self._store,
-            given=self.node.given_models(self.owners, self.source.client_names()),
+            brought=self.node.brought_models(self.owners, self.source.client_names()),
             wanted=self.request.fingerprints,
         )
 
     def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
-        """Return what the server gets of the samples in ``leaving``, ``[owners, samples]``; by default everything."""
+        """Return the server's part of the samples in ``leaving``, ``[owners, samples]``; by default everything."""
         return embedded
 
 
@@ -165,7 +165,7 @@ class F3Client(OwnersClient[EmbeddingSettings]):
             places = leaving[row].nonzero().flatten()
             clean = embedded.embeddings[row, places, :size]
             purpose = ["noise", embedded.fingerprints[row], noise.clip_norm, noise.deviation()]
-            # Only with folds, so that what was released without them is found again.
+            # Only with folds, so that earlier releases without folds are found again.
             if self.settings.folds > 1:
                 purpose.append(f"{self.settings.folds} folds")
             kept = Released(self.node.released_dir, owner, purpose)

@@ -1,4 +1,4 @@
-"""The client class of F3 for forecasts: a client's frozen encoder, and what it makes of the client's windows.
+"""The client class of F3 for forecasts: a client's frozen encoder, and its embeddings of the client's windows.
 
 After Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 lines 2, 3 and 9 of algorithm 1. Encoders and profiles stay here. With shared targets the server is sent nearly all
@@ -37,7 +37,7 @@ from fedgraph.training.forecasting import (
 
 
 def _preprocessing_of(node: Node, run: str) -> Path:
-    """Return where a node keeps how data become inputs, beside the encoders of a run."""
+    """Return where a node keeps the preprocessing of data, next to the encoders of a run."""
     return node.model_dir / "forecasting" / file_name(run) / Preprocessing.FOLDER
 
 
@@ -48,7 +48,7 @@ Kept = TypeVar("Kept", bound=EncoderSettings)
 
 
 class _ForecastClient(CohortClient[Kept]):
-    """Clients that keep what they have learned with their frozen models, for windows that come after the run."""
+    """Clients that keep their trained networks with their frozen models, for windows after the run."""
 
     @classmethod
     def refuses_function(cls, method: Mapping[str, Any]) -> str:
@@ -94,7 +94,7 @@ class _ForecastClient(CohortClient[Kept]):
 
 
 class F3ForecastClient(_ForecastClient[EncoderSettings]):
-    """A request to train asks for embeddings, any other brings forecasts, which are measured here."""
+    """A request to train asks for embeddings; any other contains forecasts, which are evaluated here."""
 
     keeps: ClassVar[tuple[str, ...]] = (
         "each client's encoder",
@@ -104,7 +104,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What the node sends, as text; see ``fedgraph.clients.engine.disclosure``."""
+        """The data that the node sends, as text; see ``fedgraph.clients.engine.disclosure``."""
         embeddings = "an embedding of each window: the input of the last linear layer of the client's own encoder"
         if experiment.method_table.get("targets") == "private":
             return [f"{embeddings}, and when it starts"]
@@ -167,7 +167,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     @cached_property
     def _own_embeddings(self) -> dict[SplitName, Tensor]:
-        """What the encoders that this node has kept make of the windows, ``[clients, examples, size]`` by split."""
+        """Embeddings of the windows by the encoders that this node has kept, ``[clients, examples, size]`` by split."""
         cohort = self.cohort
         encoders = self.kept_parameters("encoder", cohort)
         return {split: embeddings_of(cohort, encoders, split) for split in SPLITS}
@@ -178,7 +178,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         models = self._trained(forecasters)
         if not suffix:
             self.keep("forecaster", {"parameters": models})
-        # Networks over control graphs have suffixes; what a run forecasts is of the one without.
+        # Networks over control graphs have suffixes; a run's forecasts are by the one without.
         if self.leaves_forecasts and not suffix:
             self.leave_forecasts(forecasters.predict(models, "test"))
         metrics = evaluate_splits(self.assignment, forecasters, models, self.request.evaluate)
@@ -214,7 +214,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What the node sends, as text; see ``fedgraph.clients.engine.disclosure``."""
+        """The data that the node sends, as text; see ``fedgraph.clients.engine.disclosure``."""
         return [
             "an embedding of each later window, and when it starts; errors of its forecasts",
             "how many readings the latest window has",
@@ -260,7 +260,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
             if (float(data.mean[row]), float(data.std[row])) != (float(known["mean"][row]), float(known["std"][row]))
         ]
         if others:
-            # Of all clients the message is the same on every node, and is told once.
+            # The message about all clients is the same on every node, so that it is reported once.
             whose = f" of {', '.join(others[:8])}" if len(others) < len(clients) else ""
             raise DataError(
                 f"the first {int(steps)} time steps{whose} are not those of training: leave those in the file, and "

@@ -143,7 +143,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         Elsewhere their names do not leave the node, whose log has them.
         """
         found = {name: self._held.no_features(name) for name in self.clients}
-        if self.node.tells_all:
+        if self.node.sends_full_errors:
             return tuple(found.values())
         for column in dict.fromkeys(column for columns in found.values() for column in columns):
             of_clients = [name for name, columns in found.items() if column in columns]

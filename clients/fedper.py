@@ -41,7 +41,7 @@ class PersonalLayersClient(CohortClient[SomePersonalLayers]):
         return self.layers.join(shared, self._own, self.frozen)
 
     def at_server(self) -> Tensor:
-        """Return what the server has of the models: no personal layers."""
+        """Return the part of the models that the server has: no personal layers."""
         return self.sent if self.layers.personal.names else super().at_server()
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

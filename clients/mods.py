@@ -30,11 +30,11 @@ def client_name(message: Message, context: Context, call_next: Callable[[Message
     The name is the node config's ``client``, else its ``partition-id``. Strategies of this package that aggregate over
     a graph of clients need it, and ask for it alone before the first round.
     """
-    told = {NAME_KEY: name_of(context)}
+    sender = {NAME_KEY: name_of(context)}
     if asks_who(message.content):
-        return Message(RecordDict({APP_RECORD: ConfigRecord(dict(told))}), reply_to=message)
+        return Message(RecordDict({APP_RECORD: ConfigRecord(dict(sender))}), reply_to=message)
     with noting_terms() as used:
         reply = call_next(message, context)
     if reply.has_content():
-        reply.content[APP_RECORD] = ConfigRecord({**told, **({TERMS_KEY: sorted(used)} if used else {})})
+        reply.content[APP_RECORD] = ConfigRecord({**sender, **({TERMS_KEY: sorted(used)} if used else {})})
     return reply

@@ -1,4 +1,4 @@
-"""F3 in a ClientApp of one's own: embeddings by any PyTorch model, and the reply that has them.
+"""F3 in a custom ClientApp: embeddings by any PyTorch model, and the reply that has them.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023), lines
 2, 3 and 9 of algorithm 1.
@@ -26,7 +26,7 @@ _LISTED = 12
 
 
 def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_size: int = 256) -> Tensor:
-    """Return embeddings of samples: what the last linear layer of a model gets, or another layer.
+    """Return embeddings of samples: the inputs of a model's last linear layer, or of another layer.
 
     The model is left as it is: it is evaluated without gradients, on its own device and in evaluation mode, and its
     mode and buffers are then as before.
@@ -38,15 +38,15 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
     inputs : Tensor, array, tuple or mapping
         Samples ``[samples, ...]``; of models with several inputs a tuple of them, or a mapping by argument.
     layer : str, optional
-        Name of the layer, as in ``model.named_modules()``, whose input is the embedding. By default the ``nn.Linear``
-        with which the computation ends.
+        Name of the layer, as in ``model.named_modules()``, whose input is the embedding. By default the last
+        ``nn.Linear`` of the computation.
     batch_size : int
         Number of samples that are computed together.
 
     Returns
     -------
     Tensor
-        float32 ``[samples, size]``, on the CPU; what the layer gets for a sample is flattened.
+        float32 ``[samples, size]``, on the CPU; the layer's input for a sample is flattened.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def _run(model: nn.Module, inputs: _Inputs) -> None:
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluate a model in a ``with`` block, after which modes and buffers of all its parts are as before."""
+    """Evaluate a model in a ``with`` block, and restore modes and buffers of all its parts afterwards."""
     modes = {module: module.training for module in model.modules()}
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     model.eval()
@@ -211,7 +211,7 @@ def _named(model: nn.Module, layer: str) -> str:
 
 
 def _last_linear(model: nn.Module, inputs: _Inputs) -> str:
-    """Return the name of the linear layer with which the computation ends, found by calling the model once."""
+    """Return the name of the last linear layer of the computation, found by calling the model once."""
     calls: list[tuple[str, Tensor, Tensor]] = []
     names: dict[nn.Module, str] = {
         module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)
@@ -258,7 +258,7 @@ def _depends(later: Tensor, earlier: Tensor) -> bool:
 
 
 def _seen(model: nn.Module, layer: str, inputs: _Inputs, count: int) -> Tensor:
-    """Return what a layer gets for a batch, ``[batch, size]``."""
+    """Return a layer's inputs for a batch, ``[batch, size]``."""
     found: list[Any] = []
 
     def take(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -274,8 +274,8 @@ def _seen(model: nn.Module, layer: str, inputs: _Inputs, count: int) -> Tensor:
         raise ValueError(f"layer '{layer}' is {how} when the model is: name a layer that is called once (layer=...)")
     value = found[0]
     if not isinstance(value, Tensor) or value.shape[:1] != (count,):
-        told = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ValueError(f"layer '{layer}' gets {told} for {count} samples, not a tensor [samples, ...]")
+        received = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ValueError(f"layer '{layer}' gets {received} for {count} samples, not a tensor [samples, ...]")
     return value.detach().flatten(1).float().cpu()
 
 

@@ -34,7 +34,7 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
         to_global, to_personal = self.settings.lambda_global, self.settings.lambda_personal
         if to_global == 0 and to_personal == 0:
             return None
-        # Columns of trained and shared parameters; in what the server sends, buffers come after them.
+        # Columns of trained and shared parameters; in the server's messages, buffers come after them.
         columns, trainable = self.layers.shared_trainable, self.layers.shared.num_trainable
         device = self.cohort.device
         w = self.request.shared["global"][:trainable].to(device)

@@ -35,7 +35,7 @@ def table_client_app(
     share_models: bool = False,
     mods: Sequence[Mod] = (),
 ) -> ClientApp:
-    """Return a ClientApp that answers a strategy FedNGM with what a data frame tells.
+    """Return a ClientApp that answers a strategy FedNGM from a data frame.
 
     The client is called by its node config ``client``, else its ``partition-id``. Rows never leave it: names and types
     of features, numbers of rows, graphs and the parameters of models do.
@@ -70,15 +70,15 @@ def table_client_app(
 
         app = table_client_app(load, consent=["ranges"])
     """
-    told = [consent] if isinstance(consent, str) else list(consent)
-    if unknown := sorted(set(told) - set(_CONSENT)):
+    consents = [consent] if isinstance(consent, str) else list(consent)
+    if unknown := sorted(set(consents) - set(_CONSENT)):
         raise ValueError(f"a client can consent to {' and '.join(_CONSENT)}; got {', '.join(unknown)}")
 
     def answer(message: Message, context: Context) -> Message:
         def reply(node: Node) -> RecordDict:
-            here = TableNode.of_frame(node, context, load, ",".join(told))
+            table_node = TableNode.of_frame(node, context, load, ",".join(consents))
             with errors_in_app_words():
-                return here.personal_model(message.content, share_models) or here.phase(message.content)
+                return table_node.personal_model(message.content, share_models) or table_node.phase(message.content)
 
         return answered(message, context, reply)
 
@@ -118,7 +118,7 @@ class TableNode(Node):
         )
 
     def phase(self, content: RecordDict) -> RecordDict:
-        """Return what a phase asks of the client."""
+        """Return the client's answer in a phase."""
         request = PhaseRequest.unpack(content)
         tables = read_json(request.experiment, "the experiment of the request")
         with unpacking_request():

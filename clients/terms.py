@@ -1,4 +1,4 @@
-"""Terms of SFL and IPA for a training loop of one's own, as functions of a model and the message that it came with.
+"""Terms of SFL and IPA for a custom training loop, as functions of a model and the message that it came with.
 
     loss = criterion(model(x), y) + proximity(model, msg)
     loss = criterion(model(x), y) + alignment(model, msg)
@@ -66,17 +66,17 @@ def proximity(model: nn.Module, message: Message) -> Tensor:
     RunError
         When the model has no parameter of the message.
     """
-    told = _told(message)
+    config = _config_of(message)
     total: Tensor = torch.zeros(())
-    for weight, centre in _centres(message, told):
-        total = total + weight * _distance(model, centre, told.get("distance") == "squared")
+    for weight, centre in _centres(message, config):
+        total = total + weight * _distance(model, centre, config.get("distance") == "squared")
     return total
 
 
-def _centres(message: Message, told: Mapping[str, Any]) -> list[tuple[float, dict[str, Tensor]]]:
+def _centres(message: Message, config: Mapping[str, Any]) -> list[tuple[float, dict[str, Tensor]]]:
     """Return lambda_1 with the read-out and lambda_2 with the personalised model, without those of weight 0."""
-    records = {"lambda-global": further_record("global"), "lambda-personal": str(told.get("arrays"))}
-    found = [(told[key], _models(message, record)[0]) for key, record in records.items() if told.get(key)]
+    records = {"lambda-global": further_record("global"), "lambda-personal": str(config.get("arrays"))}
+    found = [(config[key], _models(message, record)[0]) for key, record in records.items() if config.get(key)]
     if found:
         _note("proximity")
     return found
@@ -101,29 +101,29 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
     message : Message
         The message of ``@app.train()``.
     batch_size : int, optional
-        Number of examples of the minibatch, for a loss that is their mean: the paper's lambda is beside their sum, so
-        that it is divided by this number. By default the loss is taken for a sum.
+        Number of examples of the minibatch, for a loss that is their mean: the paper's lambda is relative to their sum,
+        so that it is divided by this number. By default the loss is taken for a sum.
 
     Returns
     -------
     Tensor
         A differentiable scalar; 0 for other strategies.
     """
-    told = _told(message)
-    if "lambda-alignment" not in told:
+    config = _config_of(message)
+    if "lambda-alignment" not in config:
         return torch.zeros(())
     _note("alignment")
-    return _aligned(model, _peers(message), _weights(message), told, batch_size)
+    return _aligned(model, _peers(message), _weights(message), config, batch_size)
 
 
-def _strength(told: Mapping[str, Any], batch_size: int | None) -> float:
-    """Return IPA's lambda beside the loss of a minibatch: its mean where ``batch_size`` is given, else its sum."""
-    divided = told["lambda-scale"] == "batch-sum" and batch_size is not None
-    return float(told["lambda-alignment"]) / (batch_size if divided and batch_size else 1)
+def _strength(config: Mapping[str, Any], batch_size: int | None) -> float:
+    """Return IPA's lambda relative to the loss of a minibatch: its mean where ``batch_size`` is given, else its sum."""
+    divided = config["lambda-scale"] == "batch-sum" and batch_size is not None
+    return float(config["lambda-alignment"]) / (batch_size if divided and batch_size else 1)
 
 
 def _peers(message: Message) -> list[dict[str, Tensor]]:
-    """Return the models of the peers: of those of this turn, or of all, of which oneself has the weight 0."""
+    """Return the models of the peers: of those of this turn, or of all, where the client itself has the weight 0."""
     turn = further_record("others") in message.content
     return _models(message, further_record("others" if turn else "peers"))
 
@@ -135,18 +135,18 @@ def _weights(message: Message) -> Tensor:
 
 
 def _aligned(
-    model: nn.Module, peers: list[dict[str, Tensor]], c: Tensor, told: Mapping[str, Any], batch_size: int | None
+    model: nn.Module, peers: list[dict[str, Tensor]], c: Tensor, config: Mapping[str, Any], batch_size: int | None
 ) -> Tensor:
-    strength = _strength(told, batch_size)
+    strength = _strength(config, batch_size)
     total = torch.zeros(())
     for name, own in _named(model, peers[0] if peers else {}):
         others = torch.stack([peer[name].to(own).flatten() for peer in peers])
-        total = total + alignment_of(own.flatten(), others, c.to(own), float(told["power"]))
+        total = total + alignment_of(own.flatten(), others, c.to(own), float(config["power"]))
     return strength * total
 
 
 class LossTerms(NamedTuple):
-    """What SFL or IPA adds to the loss, for models of any library whose arrays compute like NumPy's.
+    """The terms of SFL or IPA in the loss, for models of any library whose arrays compute like NumPy's.
 
     ``sum_j weight_j (sum |theta - centre_j|^power)^root`` over all parameters theta. It is a tuple, and so a pytree of
     JAX: it can be an argument of a function that ``jax.jit`` compiles.
@@ -154,7 +154,7 @@ class LossTerms(NamedTuple):
     Attributes
     ----------
     centres : list of list of array
-        The models to which distances are measured, each as arrays in the order of the message's array record.
+        The models to measure distances to, each as arrays in the order of the message's array record.
     weights : list of float
         The weight of each.
     power, root : float
@@ -200,7 +200,7 @@ class LossTerms(NamedTuple):
 
 
 def loss_terms(message: Message, batch_size: int | None = None) -> LossTerms:
-    """Return what SFL or IPA adds to the loss, for a model that is not PyTorch's, such as one of JAX.
+    """Return the terms of SFL or IPA in the loss, for a model that is not PyTorch's, such as one of JAX.
 
     They are the terms of :func:`proximity` and :func:`alignment`, whose peers stay where they are. A strategy without
     such terms has none, and ``loss_terms(msg).of(parameters)`` is 0.
@@ -212,15 +212,15 @@ def loss_terms(message: Message, batch_size: int | None = None) -> LossTerms:
     batch_size : int, optional
         As for :func:`alignment`.
     """
-    told = _told(message)
-    if "lambda-alignment" in told:
+    config = _config_of(message)
+    if "lambda-alignment" in config:
         _note("alignment")
-        strength = _strength(told, batch_size)
+        strength = _strength(config, batch_size)
         pulls = [(strength * float(c), peer) for c, peer in zip(_weights(message), _peers(message), strict=True)]
-        power, root = float(told["power"]), 1.0
+        power, root = float(config["power"]), 1.0
     else:
-        squared = told.get("distance") == "squared"
-        pulls = [(weight / 2 if squared else weight, centre) for weight, centre in _centres(message, told)]
+        squared = config.get("distance") == "squared"
+        pulls = [(weight / 2 if squared else weight, centre) for weight, centre in _centres(message, config)]
         power, root = 2.0, 1.0 if squared else 0.5
     centres = [[_array(value) for value in centre.values()] for _, centre in pulls]
     return LossTerms(centres, [weight for weight, _ in pulls], power, root)
@@ -260,9 +260,9 @@ class Peers:
     def __init__(
         self, model: nn.Module, message: Message, optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
     ) -> None:
-        self._model, self._message, self._told = model, message, _told(message)
-        self._moves = bool(self._told.get("moves-others", False))
-        sent = _peers(message) if "lambda-alignment" in self._told else []
+        self._model, self._message, self._config = model, message, _config_of(message)
+        self._moves = bool(self._config.get("moves-others", False))
+        sent = _peers(message) if "lambda-alignment" in self._config else []
         known = dict(_named(model, sent[0])) if sent else {}
         self.models = [{name: self._own(name, value, known) for name, value in peer.items()} for peer in sent]
         parameters = [value for each in self.models for value in each.values() if value.requires_grad]
@@ -276,10 +276,10 @@ class Peers:
 
     def alignment(self, batch_size: int | None = None) -> Tensor:
         """Return the distances to the peers, differentiable for both sides; see :func:`alignment`."""
-        if "lambda-alignment" not in self._told:
+        if "lambda-alignment" not in self._config:
             return torch.zeros(())
         _note("alignment")
-        return _aligned(self._model, self.models, _weights(self._message), self._told, batch_size)
+        return _aligned(self._model, self.models, _weights(self._message), self._config, batch_size)
 
     def zero_grad(self) -> None:
         """Set the gradients of the peers' parameters to zero."""
@@ -293,7 +293,7 @@ class Peers:
 
     def reply(self, metrics: Mapping[str, float]) -> Message:
         """Return the reply: the model, the peers where they moved, and metrics with ``num-examples`` among them."""
-        key = str(self._told.get("arrays", "arrays"))
+        key = str(self._config.get("arrays", "arrays"))
         content = RecordDict({key: to_record(self._model.state_dict()), "metrics": MetricRecord(dict(metrics))})
         if self._moves and self.models:
             moved = [{name: value.detach() for name, value in each.items()} for each in self.models]
@@ -301,7 +301,7 @@ class Peers:
         return Message(content, reply_to=self._message)
 
 
-def _told(message: Message) -> Mapping[str, Any]:
+def _config_of(message: Message) -> Mapping[str, Any]:
     return message.content.config_records.get(APP_RECORD, ConfigRecord())
 
 

@@ -31,8 +31,8 @@ class VerticalClient(OwnersClient[VerticalSettings]):
 
     The models start as the owners' pre-trained ones (row L), or from their initialisation (row M, ``pre-trained =
     false``). Models and moments of their optimisers after each step are kept in the node's state, back to the last step
-    that a resumed run may continue from. They are computed on the device of ``[train]``; what is sent or kept is on the
-    CPU.
+    that a resumed run may continue from. They are computed on the device of ``[train]``; tensors that are sent or kept
+    are on the CPU.
     """
 
     sends: ClassVar[tuple[str, ...]] = (*SENDS_EMBEDDINGS, "the embeddings again after each step of training")

@@ -1,4 +1,5 @@
-"""What runs at the server: a Flower strategy of each method, for any app, and ``engine/``, which runs our own clients.
+"""The part of methods that runs at the server: a Flower strategy of each method, for any app, and ``engine/``, which
+runs our own clients.
 
 from fedgraph import ClientGraph
 from fedgraph.strategies import SFL

@@ -83,7 +83,7 @@ def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Seque
     Raises
     ------
     FedgraphError
-        With what was wrong, where, and what to do.
+        For any error, with its place and advice.
     """
     resumed = experiment.output.resume
     folder = RunFolder.open(resumed) if resumed else RunFolder.create(experiment, Path(experiment.output.dir))

@@ -42,7 +42,7 @@ class F3(PhasedStrategy):
     """Federated feature fusion of clients that hold different features of the same samples.
 
     Clients answer a query with :func:`fedgraph.clients.embeddings`; nothing is sent back to them, and their models stay
-    where they are. Samples are joined by their ids, of whom every client may lack some.
+    where they are. Samples are joined by their ids; every client may lack some.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class F3(PhasedStrategy):
         data = FusionData(joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(classes))
         self.classifier.fit_joined(data, joined.owners, np.array(restored(classes, class_kind)), self.seed)
         self._learned = frozenset(joined.keys)
-        self.metrics = self._measured(joined)
+        self.metrics = self._metrics_of(joined)
         arrays = to_record(self.classifier.fusion_.network.state_dict())
         return Result(arrays=arrays, evaluate_metrics_serverapp={1: MetricRecord(dict(self.metrics))})
 
@@ -225,15 +225,15 @@ class F3(PhasedStrategy):
         found = fusion.predict(joined.embeddings, joined.present).probabilities.numpy()
         kinds = {answer.id_kind for answer in answers.values()}
         index = restored(joined.keys, kinds.pop() if len(kinds) == 1 else "text")
-        told = pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
-        return told if wanted.ids is None else told.iloc[_places(joined.keys, wanted.ids)]
+        predicted = pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
+        return predicted if wanted.ids is None else predicted.iloc[_places(joined.keys, wanted.ids)]
 
     # ---- answers of clients ----------------------------------------------------------------------------------------
 
     def _ask(
         self, grid: Grid, nodes: list[int], wanted: WantedEmbeddings, config: ConfigRecord | None, timeout: float
     ) -> dict[str, OwnEmbeddings]:
-        """Return what clients have of the samples, by name. Raises RunError where nobody has sent anything usable."""
+        """Return the clients' parts of the samples, by name. Raises RunError if no client has sent anything usable."""
         content = with_config(wanted.pack(), self.configrecord_key, config)
         answers = ask_clients(grid, nodes, content, self.message_type, OwnEmbeddings.unpack, self._names, timeout)
         if not answers:
@@ -291,14 +291,14 @@ class F3(PhasedStrategy):
             split[rows] = chosen.to(split.dtype)
         return replace(joined, split=split).only(labelled & (split != _NEW))
 
-    def _measured(self, joined: JoinedSamples) -> dict[str, float]:
+    def _metrics_of(self, joined: JoinedSamples) -> dict[str, float]:
         found = self.classifier.fusion_.predict(joined.embeddings, joined.present).probabilities
         metrics: dict[str, float] = {}
         for split in _MEASURED:
             rows = joined.of_split(split)
             if len(rows):
-                told = scores(found[rows], joined.labels[rows])
-                metrics |= {f"{split}/{name}": value for name, value in told.items()}
+                measured = scores(found[rows], joined.labels[rows])
+                metrics |= {f"{split}/{name}": value for name, value in measured.items()}
         return metrics
 
 
@@ -320,8 +320,10 @@ def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> No
     ]
     advice = "the same sample needs the same id at every client, and a label at one of them"
     if not bool(shared.any()):
-        told = "; ".join(f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED])
-        raise DataError(f"no two clients share a labelled sample, which fusion needs ({told}): {advice}")
+        listed = "; ".join(
+            f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED]
+        )
+        raise DataError(f"no two clients share a labelled sample, which fusion needs ({listed}): {advice}")
     for name in alone:
         log.warning(
             "client '%s' shares no labelled sample with other clients; it has %d samples, such as '%s': %s",

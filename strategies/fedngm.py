@@ -61,7 +61,7 @@ class FedNGM(PhasedStrategy):
     ----------
     schema : mapping, optional
         What ``[data.table-schema]`` says of the columns, such as ``{"kinds": {"pain": "ordinal"}, "drop": ["name"]}``;
-        every client is told.
+        it is sent to every client.
     public : data frame, optional
         Rows that everybody may see, for settings that use such rows.
     shares : tuple of float, default (0.7, 0.1, 0.2)
@@ -71,7 +71,7 @@ class FedNGM(PhasedStrategy):
     min_available_nodes : int, default 2
         Fewest nodes; the strategy waits for them.
     folder : path, optional
-        Where model, graph and dependencies are written, from which a strategy that was stopped goes on; by default a
+        Where model, graph and dependencies are written; a strategy that was stopped resumes from there; by default a
         temporary folder.
     **settings
         The keys of ``[fedngm]``, with underscores; of its tables as mappings: ``ngm={"epochs": 100}``,
@@ -133,9 +133,9 @@ class FedNGM(PhasedStrategy):
     @property
     def history(self) -> Any:
         """The metrics as a data frame of ``round``, ``client``, ``metric`` and ``value``."""
-        told = self.metrics.melt(ignore_index=False, var_name="metric").reset_index(names="client")
-        told.insert(0, "round", self.settings.rounds)
-        return told
+        history = self.metrics.melt(ignore_index=False, var_name="metric").reset_index(names="client")
+        history.insert(0, "round", self.settings.rounds)
+        return history
 
     def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:
         """Go through all phases: features, graphs, models, one global model, and personal ones."""
@@ -192,11 +192,11 @@ class FedNGM(PhasedStrategy):
         return self.client_models
 
     def _plan(self, timeout: float) -> PhasesPlan:
-        """Return what the phases have to know, as of an experiment."""
-        told = {"seed": self.seed, "method": self.settings.as_table(nulls=True), "table": self._table.as_table()}
+        """Return the plan of the phases, as in an experiment."""
+        experiment = {"seed": self.seed, "method": self.settings.as_table(nulls=True), "table": self._table.as_table()}
         return PhasesPlan(
             client=_CLIENT,
-            experiment=json.dumps(told),
+            experiment=json.dumps(experiment),
             roll_call=RollCall(self.min_available_nodes, wait=min(timeout, 60.0)),
             timeout=timeout,
             folder=RunFolder(self.folder),

@@ -13,7 +13,8 @@ from fedgraph.support.errors import ExperimentError
 class SFL(FlowerStrategy):
     """Structured federated learning over a client graph (:class:`fedgraph.algorithms.sfl.SFL`), for any ClientApp.
 
-    Every client's next model is ``(1 - alpha)`` of its own and ``alpha`` of what ``hops`` steps along the graph bring.
+    Every client's next model is ``(1 - alpha)`` of its own and ``alpha`` of the mean over ``hops`` steps along the
+    graph.
 
     Parameters
     ----------
@@ -26,13 +27,13 @@ class SFL(FlowerStrategy):
     weighting : {"none", "examples"}
         Whether clients with more training examples count more.
     everybody : float, default 0.0
-        Weight of all clients together beside a client's neighbourhood.
+        Weight of all clients together, relative to 1 for a client's neighbourhood.
     lambda_global, lambda_personal : float, default 0.0
         Weights of the distances that clients add to their loss by ``fedgraph.clients.proximity(model, msg)``.
     personal_layers : sequence of str
         Names or patterns (``"head.*"``) of layers that every client keeps for itself.
     **keywords
-        Others of :class:`~fedgraph.algorithms.sfl.SFLSettings` but for ``start`` and ``released``, and those of
+        Others of :class:`~fedgraph.algorithms.sfl.SFLSettings` except for ``start`` and ``released``, and those of
         :class:`FlowerStrategy`.
     """
 

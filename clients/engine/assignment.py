@@ -1,4 +1,4 @@
-"""What an experiment asks of a node."""
+"""The part of an experiment that a node needs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ class Assignment:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, text: str) -> Assignment:
-        """Parse the JSON of a request. Raises ReplyError or ExperimentError for what is no part of an experiment."""
+        """Parse the JSON of a request. Raises ReplyError or ExperimentError for anything that is not part of an
+        experiment."""
         tables = read_json(text, "the experiment of the request")
         with unpacking_request():
             for name in ("data", "model", "train", "method"):

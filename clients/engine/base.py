@@ -17,7 +17,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.messages.apps import STOCK_TERMS
-from fedgraph.messages.frozen_layers import lacking, named
+from fedgraph.messages.frozen_layers import lacking_reply, named
 from fedgraph.models import PersonalLayers, finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
@@ -34,7 +34,7 @@ from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
 _TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
 _MOST = 1 << 22
-"""Largest number of examples for which a node pads what it sends: windows of forty years, every five minutes."""
+"""Largest number of examples for which a node pads its answers: windows of forty years, every five minutes."""
 
 
 def evaluate_splits(
@@ -134,7 +134,8 @@ class CohortClient(Configured[S]):
     kept_models : tuple of str
         Clients whose models, as they were measured for this request, are kept on the node.
     sends, keeps : tuple of str
-        Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
+        Descriptions of the data that the server receives, and of the data that stay on the node, shown by
+        ``fedgraph node``.
     divides : bool
         Whether data have to be enough for training, validation and test.
     terms : frozenset of str
@@ -190,7 +191,7 @@ class CohortClient(Configured[S]):
             served.frozen = frozen_layers(node, request.run, message.content, fingerprint)
             if served.frozen is None:
                 node.done.append("asked for the frozen layers of the model")
-                return lacking()
+                return lacking_reply()
             if len(served.frozen) != served.layers.fixed.num_parameters:
                 raise ReplyError("the request has other frozen layers than the model of this node")
         node.keep_preprocessing(request.run, request.experiment, request.clients)
@@ -272,7 +273,7 @@ class CohortClient(Configured[S]):
         return metrics
 
     def _keep_measured(self, server_round: int) -> tuple[str, ...]:
-        """Keep the models that were measured last on this node; return the clients of whom the server has another."""
+        """Keep the models that were measured last on this node; return the clients for which the server has another."""
         request = self.request
         if "parameters" not in {*request.stacked, *request.shared}:
             return ()
@@ -311,7 +312,7 @@ class CohortClient(Configured[S]):
         return PersonalLayers.of(self.cohort.model.layout, (), self.frozen is not None)
 
     def completed(self, shared: Tensor) -> Tensor:
-        """Join what the server sends of models, ``[models, columns]``, with frozen layers to whole models."""
+        """Join the server's part of models, ``[models, columns]``, with frozen layers to whole models."""
         return self.layers.join(shared, shared[:, :0], self.frozen) if self.frozen is not None else shared
 
     def at_server(self) -> Tensor:
@@ -325,7 +326,7 @@ class CohortClient(Configured[S]):
         Raises
         ------
         ReplyError
-            When it has none, or what it has are no models.
+            When it has none, or they are not models.
         """
         own = "parameters" in self.request.stacked
         found = (self.request.stacked if own else self.request.shared)["parameters"]
@@ -341,10 +342,14 @@ class CohortClient(Configured[S]):
         ReplyError
             When it does not say so, or more than a node should make room for.
         """
-        told = self.request.shared["examples"]
-        if told.dtype != torch.int64 or told.shape != (len(SPLITS),) or not bool(((told >= 0) & (told <= _MOST)).all()):
+        examples = self.request.shared["examples"]
+        if (
+            examples.dtype != torch.int64
+            or examples.shape != (len(SPLITS),)
+            or not bool(((examples >= 0) & (examples <= _MOST)).all())
+        ):
             raise ReplyError(f"the request does not say for how many examples there is room, at most {_MOST:,}")
-        return dict(zip(SPLITS, told.tolist(), strict=True))
+        return dict(zip(SPLITS, examples.tolist(), strict=True))
 
     def evaluate(self) -> dict[str, Tensor]:
         """Return metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
@@ -401,7 +406,7 @@ class CohortClient(Configured[S]):
         cohort : Cohort, optional
             Cohort to train instead of the clients asked for, for example the same with other settings.
         purpose : str, optional
-            Name under which moments of the optimiser are kept, see :func:`train_cohort`.
+            Name for keeping the moments of the optimiser, see :func:`train_cohort`.
         """
         request = self.request
         trained = self.cohort if cohort is None else cohort
@@ -416,7 +421,7 @@ class CohortClient(Configured[S]):
         return result
 
     def start(self) -> Tensor:
-        """Return the models from which training starts, ``[clients, parameters]``; by default the current ones."""
+        """Return the models that training starts from, ``[clients, parameters]``; by default the current ones."""
         return self.models
 
     def recall(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,5 @@
-"""Plain descriptions of what leaves a node in a run of an experiment, and what stays, taken from the client class."""
+"""Plain descriptions of the data that leave a node in a run of an experiment, and of those that stay, by client
+class."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _NEVER = ("rows, series, images and graphs that are data", "paths of files and f
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What the server sees of a node's data, and what stays on the node, in sentences."""
+    """The data of a node that the server sees, and those that stay on the node, in sentences."""
 
     leaves: tuple[str, ...]
     stays: tuple[str, ...]
@@ -44,12 +45,12 @@ def disclosure(experiment: Experiment, client: str, node: Node) -> Disclosure:
 
 
 def _asked_for(experiment: Experiment) -> list[str]:
-    """Return what other tables of the experiment make nodes send."""
-    told = []
+    """Return descriptions of the data that nodes send because of other tables of the experiment."""
+    sent = []
     if experiment.graph.source == "labels":
-        told.append('how many examples of each class each client has ([graph] source = "labels")')
+        sent.append('how many examples of each class each client has ([graph] source = "labels")')
     if shares_scales(experiment.data):
-        told.append("mean, standard deviation and number of each client's values ([data] cold-scale, scaling)")
+        sent.append("mean, standard deviation and number of each client's values ([data] cold-scale, scaling)")
     if experiment.evaluation.compare_peers:
-        told.append("the class that each model predicts for each test example, and the true one (compare-peers)")
-    return told
+        sent.append("the class that each model predicts for each test example, and the true one (compare-peers)")
+    return sent

@@ -1,4 +1,4 @@
-"""A node's own limits, whatever the server asks: what runs here, with how much noise, and how many messages."""
+"""A node's own limits on requests of the server: what runs here, with how much noise, and how many messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTED = "answered"
 
 
 def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
-    """Check that a node runs what the server names, before any of it is imported.
+    """Check that the node allows the classes that the server names, before any is imported.
 
     Node config ``allow`` lists dotted paths, or patterns such as ``fedgraph.clients.*``; by default all are allowed.
 
@@ -68,7 +68,7 @@ def _check_listed(key: str, path: str, patterns: Sequence[str]) -> None:
 
 
 def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
-    """Check that what clients release gets as much noise as the node wants (node config ``least-noise``).
+    """Check that releases of clients get as much noise as the node wants (node config ``least-noise``).
 
     The limit is a noise multiplier, over all releases of a run: of so many releases, each has noise that is larger by
     the square root of their number. Metrics, numbers of examples and, of ``f3``, labels have no noise.

@@ -87,7 +87,7 @@ class Node:
 
     @property
     def released_dir(self) -> Path:
-        """Folder of what clients have released of their samples, beside the frozen models that computed it."""
+        """Folder of clients' released embeddings, next to the frozen models that computed them."""
         return self.model_dir / "released"
 
     def forecast_folder(self, run: str) -> Path:
@@ -96,7 +96,7 @@ class Node:
 
     @property
     def aggregator(self) -> str | None:
-        """Name under which this node aggregates secret shares (node config ``aggregator``); None when it does not.
+        """Name of this node as an aggregator of secret shares (node config ``aggregator``); None when it does not.
 
         It may host clients too. Without ``clients`` and ``partition-id`` it hosts none.
         """
@@ -118,7 +118,7 @@ class Node:
         return prove(Path(str(self.config["private-key"])), challenge, node, clients)
 
     @property
-    def tells_all(self) -> bool:
+    def sends_full_errors(self) -> bool:
         """Whether the server may read errors in full: node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
 
         By default it may not, because they name folders of this machine, or contain values from a computation.
@@ -170,7 +170,7 @@ class Node:
         """Whether the node hosts all clients of its own data, because its config names none."""
         return self.own is not None and not {"clients", "partition-id"} & set(self.config)
 
-    def given_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
+    def brought_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
         """Return the models that clients of this node have already, by client, according to the node config.
 
         ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``. Nodes among which
@@ -181,7 +181,7 @@ class Node:
         IdentityError
             When an entry names no client, or no model.
         """
-        given = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
+        models = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
         for entry in listed(str(self.config.get("models", ""))):
             # Names and paths may contain "=" too: the longest hosted name counts.
             ways = [(entry[:at].strip(), entry[at + 1 :].strip()) for at, letter in enumerate(entry) if letter == "="]
@@ -193,8 +193,8 @@ class Node:
                     f"node config 'models' has the entry '{entry}'; entries are 'client=model', and the clients of "
                     f"this node are {', '.join(hosted)}"
                 )
-            given[client] = model
-        return given
+            models[client] = model
+        return models
 
     def source(self, assignment: Assignment) -> DataSource:
         """Open the data set of the experiment, from this node's data folder or from its own data.
@@ -211,7 +211,7 @@ class Node:
                 "its own: name its clients by 'clients' in place of 'partition-id' and 'num-partitions'"
             )
         named = assignment.data.model_dump(mode="json")
-        # Data of the node's own is opened in place of the experiment's, and a test set that all share beside it.
+        # The node's own data is opened instead of the experiment's, along with a test set that all share.
         self.check_named(named if self.own is None else named.get("test_path"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
@@ -271,7 +271,7 @@ class Node:
     def once_per_run(self, run: str, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
         """Return what ``build`` makes, cached per run, ``key`` and node for later messages to this process.
 
-        What earlier runs have left is released.
+        Objects of earlier runs are released.
         """
         if run not in _of_run:
             _of_run.clear()
@@ -302,7 +302,7 @@ class Node:
 
 _prepared: dict[Hashable, Any] = {}
 _of_run: dict[str, dict[Hashable, Any]] = {}
-"""By run, of which there is one, what its nodes in this process have made."""
+"""By run, with one run at a time, the objects that its nodes in this process have made."""
 
 
 def forget_classes() -> None:

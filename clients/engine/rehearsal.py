@@ -45,7 +45,7 @@ class Rehearsal:
     data: tuple[str, ...]
     disclosure: Disclosure
     unexpected: str = ""
-    """What to say of clients that the node config names and the run does not expect."""
+    """A message about clients that the node config names and the run does not expect."""
 
 
 def rehearse(
@@ -76,9 +76,9 @@ def rehearse(
     clients = tuple(sorted(node.hosted(assignment)))
     if not clients and node.aggregator is None:
         named = named_clients(node_config)
-        given = f"this node is to host {', '.join(named)}, and" if named else "this node"
+        subject = f"this node is to host {', '.join(named)}, and" if named else "this node"
         expected = closest_first(named, assignment.expect or ())
-        raise IdentityError(f"{given} hosts nobody whom the run expects: {expected}")
+        raise IdentityError(f"{subject} hosts nobody whom the run expects: {expected}")
     client_class = load_object(client, "[experiment] client")
     assignment.check_terms(client_class)
     check_noise(node, client_class, assignment)
@@ -89,7 +89,7 @@ def rehearse(
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:
-        lines = _of_owners(source, clients, node.given_models(clients, source.client_names()))
+        lines = _of_owners(source, clients, node.brought_models(clients, source.client_names()))
     elif isinstance(source, ClientTableSource) and not stacked:
         lines = _of_tables(source, clients)
     else:
@@ -126,7 +126,7 @@ def _of_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
 
 
 def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
-    """Yield the samples of each owner, how many it lacks, and what the model does with them that it has already."""
+    """Yield the samples of each owner, how many it lacks, and the outputs of a model that it brings."""
     data = source.load_owners(clients)
     yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
     for row, name in enumerate(data.owners):
@@ -142,7 +142,7 @@ def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[st
 
 
 def _of_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
-    """Yield what an owner's own model takes and puts out; raises ExperimentError where the run would."""
+    """Yield the inputs and outputs of an owner's own model; raises ExperimentError where the run would."""
     found, _ = SingleOwner(data, row, None).brought(model)
     task = data.tasks[row]
     classes = task.classes or tuple(map(str, range(task.output_shape[0])))

@@ -31,7 +31,7 @@ class Rows:
 
 
 class TableRows:
-    """Tables of the clients of a node, of which nothing is read, inferred or scaled twice.
+    """Tables of the clients of a node; nothing is read, inferred or scaled twice.
 
     Parameters
     ----------

@@ -106,8 +106,10 @@ class TableScores:
     def _of_fitted(self, whose: tuple[str, ...], split: str, prefix: str, values: Floats) -> dict[str, float]:
         scores: dict[str, float] = {}
         for yardstick, models in self._fitted(whose).items():
-            told = score_targets(self._common, values, {each: model.predict(values) for each, model in models.items()})
-            scores |= _named(split, f"-{yardstick}", {f"{prefix}{target}": own for target, own in told.items()})
+            of_targets = score_targets(
+                self._common, values, {each: model.predict(values) for each, model in models.items()}
+            )
+            scores |= _named(split, f"-{yardstick}", {f"{prefix}{target}": own for target, own in of_targets.items()})
         return scores
 
     def _of_questions(
@@ -119,8 +121,8 @@ class TableScores:
         scores = self._of_yardsticks(name, split, "hidden-", asked)
         for suffix, model in models.items():
             if model.encoding.schema == self._common:
-                told = score_answers(model, asked, targets)
-                scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in told.items()})
+                of_targets = score_answers(model, asked, targets)
+                scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in of_targets.items()})
         return scores
 
     def _whose(self, name: str) -> tuple[str, ...]:

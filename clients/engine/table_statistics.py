@@ -45,8 +45,8 @@ def consent_of(node: Node) -> Consent:
     IdentityError
         For other entries, and limits that are not finite numbers above 0.
     """
-    given = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
-    unknown = [entry for entry in given if entry not in ("", "ranges", "sums")]
+    consented = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
+    unknown = [entry for entry in consented if entry not in ("", "ranges", "sums")]
     if unknown:
         raise IdentityError(f"node config 'consent' names {', '.join(unknown)}; a node can consent to ranges and sums")
     limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
@@ -60,7 +60,7 @@ def consent_of(node: Node) -> Consent:
         raise IdentityError(f"node config {', '.join(limits)} must be finite numbers above 0")
     if "least_rows" in numbers:
         numbers["least_rows"] = math.ceil(numbers["least_rows"])
-    return Consent(ranges="ranges" in given, sums="sums" in given, **numbers)  # type: ignore[arg-type]
+    return Consent(ranges="ranges" in consented, sums="sums" in consented, **numbers)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class TableStatistics:
 
     def ranges(self) -> list[str]:
         """Return low, high and possibly median of each client's numbers, as JSON."""
-        return [self._told(name).as_json() for name in self.clients]
+        return [self._ranges_of(name).as_json() for name in self.clients]
 
     def keys(self) -> list[str]:
         """Create a public key for each client, in hexadecimal digits, for the next sums only."""
@@ -99,10 +99,12 @@ class TableStatistics:
         private = self._secrets.load(self.clients, 1, {"private": torch.zeros(32, dtype=torch.uint8)})["private"]
         self._secrets.save(self.clients, 0, {"private": torch.zeros_like(private)}, 0)
         pairs = [KeyPair.from_private_bytes(bytes(row.tolist())) for row in private]
-        told = zip(found, self.clients, pairs, strict=True)
-        return torch.stack([masked(sums, name, pair, self.request.keys, self.request.run) for sums, name, pair in told])
+        by_client = zip(found, self.clients, pairs, strict=True)
+        return torch.stack(
+            [masked(sums, name, pair, self.request.keys, self.request.run) for sums, name, pair in by_client]
+        )
 
-    def _told(self, name: str) -> SharedStatistics:
+    def _ranges_of(self, name: str) -> SharedStatistics:
         """Return a client's ranges."""
         settings, consent = self.settings, consent_of(self.node)
         # Consent that was given once may have been withdrawn.
@@ -111,10 +113,10 @@ class TableStatistics:
         kept = self._released(name, values, settings.scaling.as_table())
         if kept.is_file():
             return SharedStatistics.from_json(kept.read_text(encoding="utf-8"), self.common)
-        told = shared_statistics(values, self.common, settings.scaling, settings.statistics, consent)
+        statistics = shared_statistics(values, self.common, settings.scaling, settings.statistics, consent)
         if settings.statistics.noise is not None:
-            write_atomically(kept, told.as_json().encode())
-        return told
+            write_atomically(kept, statistics.as_json().encode())
+        return statistics
 
     def _summed(self, name: str) -> Tensor:
         """Return sums over a client's rows, ``[numbers]``."""

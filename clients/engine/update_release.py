@@ -1,4 +1,4 @@
-"""What leaves a node of a client's update: unchanged, with a little noise, or with differentially private noise."""
+"""The part of a client's update that leaves a node: unchanged, with a little noise, or differentially private."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PURPOSE = "releases"
 class UpdateRelease:
     """Releases of the clients that one request asks for.
 
-    Buffers, such as running statistics, are sent as they were received wherever there is noise, which would break them.
+    With noise, which would break them, buffers such as running statistics are sent as they were received.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class UpdateRelease:
         Standard deviation of the noise on a client's own parameters; reproducible, for simulations.
     privacy : NoiseSettings or None
         Differentially private noise; a vector is everything that a client changed. Noise comes from the operating
-        system, and the node counts what its clients have released in the run. See :mod:`fedgraph.privacy` for updates.
+        system, and the node counts its clients' releases in the run. See :mod:`fedgraph.privacy` for updates.
     """
 
     client: CohortClient[Any]
@@ -43,7 +43,8 @@ class UpdateRelease:
     privacy: NoiseSettings | None
 
     def __call__(self, before: Tensor, after: Tensor) -> Tensor:
-        """Return what may leave of ``after`` ``[clients, models, parameters]``, whose first model is the client's own.
+        """Return the part of ``after`` ``[clients, models, parameters]`` that may leave; its first model is the
+        client's own.
 
         Raises ReplyError when a client has no release left.
         """
@@ -54,7 +55,7 @@ class UpdateRelease:
         return torch.cat([with_noise(before[..., :trained], after[..., :trained]), before[..., trained:]], dim=2)
 
     def publishable(self, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the numbers per client that the server may see; all NaN where privacy is to be protected."""
+        """Return the numbers per client that the server may see; all NaN where privacy must be protected."""
         return numbers if self.privacy is None else {name: torch.full_like(v, torch.nan) for name, v in numbers.items()}
 
     def _noisy(self, before: Tensor, after: Tensor) -> Tensor:

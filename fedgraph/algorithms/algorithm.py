@@ -1,4 +1,5 @@
-"""What an algorithm is: state in, exchanges asked for, answers in, state out. No Flower, no nodes, nobody absent.
+"""The interface of an algorithm: state in, exchanges asked for, answers in, state out. It knows nothing of Flower,
+nodes or absent clients.
 
 A Flower strategy runs it with any ClientApp, where a node is a client; the engine of this project runs it with cohorts,
 absent clients, defence and checkpoints. Both get the same rows for the same answers.
@@ -32,7 +33,7 @@ class Algorithm(Configured[S]):
     Attributes
     ----------
     name, title, needs, paper : str
-        A short name, a title, what a run needs beyond data and model, and where it was published.
+        A short name, a title, the needs of a run beyond data and model, and the publication.
     default_client : str or type
         Client class of the engine that does its part at the data, by dotted path or, in a notebook, as a class.
     needs_graph : bool
@@ -70,13 +71,13 @@ class Algorithm(Configured[S]):
         if type(self).round is Algorithm.round and type(self).aggregate is Algorithm.aggregate:
             raise RunError(f"{self.class_name} needs an aggregate, or a round of its own: see fedgraph.algorithms")
 
-    # ---- what an algorithm has to say -------------------------------------------------------------------------------
+    # ---- to be implemented ------------------------------------------------------------------------------------------
 
     def init(self, clients: Clients, models: Models) -> State:
         """Return the state before the first round, given a model of each client ``[clients, parameters]``.
 
         In a Flower app it is called again when a client joins later, with all clients and the read-out as their model.
-        Of what it returns the new client's part is taken over: its model, and its row of tensors ``[clients, ...]``.
+        The new client's part of the returned state is taken over: its model, and its row of tensors ``[clients, ...]``.
         """
         return {"models": models}
 
@@ -85,7 +86,7 @@ class Algorithm(Configured[S]):
         raise NotImplementedError
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
-        """Run a round, numbered from 1: yield what is asked, take the answers, return the next state.
+        """Run a round, numbered from 1: yield exchanges, receive the answers, return the next state.
 
         By default all clients train, and go on with what ``aggregate`` returns; those that do not answer keep their
         models. ``state`` is not to be changed, apart from models in :class:`ModelRows`.
@@ -98,11 +99,11 @@ class Algorithm(Configured[S]):
         return {**state, "models": written(state["models"], answers.positions, rows)}
 
     def ask(self, clients: Clients, state: State) -> Ask:
-        """Return the exchange in which the models of a state are measured, and with which most rounds begin."""
+        """Return the exchange that measures the models of a state; most rounds begin with it."""
         return Ask({"parameters": state["models"]})
 
     def readout(self, clients: Clients, state: State) -> Tensor | None:
-        """Return the global model ``[parameters]``, by default the mean of all; None where there is none."""
+        """Return the global model ``[parameters]``, by default the mean of all; None if there is none."""
         return combined(state["models"], lambda rows: rows.mean(dim=0))
 
     # ---- how it is run ---------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ class Algorithm(Configured[S]):
     def proceed(self, begun: Round, answers: Answers) -> Ask:
         """Hand the answers of an exchange to a round, and return the next that it asks for; StopIteration at its end.
 
-        An error of a round that looks for a client graph where there is none gets a note that says what to do.
+        An error of a round that uses a client graph without having one gets a note that says what to do.
         """
         return self._proceeding(begun, answers, answers.graph)
 
@@ -168,7 +169,7 @@ class Algorithm(Configured[S]):
             raise RunError(f"{where} a state that also has {', '.join(added)}: have init return all that is remembered")
         return returned
 
-    # ---- what it may say --------------------------------------------------------------------------------------------
+    # ---- may be overridden ------------------------------------------------------------------------------------------
 
     def own_model(self, facts: RunFacts) -> StackedModel | None:
         """Return the model that clients train, where it is not that which the table ``[model]`` describes."""
@@ -183,7 +184,7 @@ class Algorithm(Configured[S]):
         return True
 
     def starts(self, clients: Clients, state: State, positions: Tensor) -> Tensor:
-        """Return the models from which the clients at ``positions`` train, ``[present, parameters]``."""
+        """Return the models that the clients at ``positions`` start training from, ``[present, parameters]``."""
         return matrix(state["models"], positions)
 
     def learned_graph(self, clients: Clients, state: State) -> ClientGraph | None:
@@ -205,7 +206,7 @@ class Algorithm(Configured[S]):
 
     @property
     def aggregates(self) -> bool:
-        """Whether answers of different clients meet; else there is nothing for ``[defence]`` to do."""
+        """Whether answers of different clients meet; else ``[defence]`` has no effect."""
         return True
 
     @property
@@ -218,7 +219,7 @@ class Algorithm(Configured[S]):
         return True
 
     def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
-        """Return a state that goes on with other models ``[clients, parameters]``, such as the best of a run."""
+        """Return a state that continues with other models ``[clients, parameters]``, such as the best of a run."""
         return {**state, "models": models}
 
     def saved(self, state: State) -> State:

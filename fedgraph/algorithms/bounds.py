@@ -1,4 +1,4 @@
-"""What federated methods lie between: every client by itself, and one model of the pooled data of all."""
+"""Bounds for federated methods: every client by itself, and one model of the pooled data of all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedgraph.support.settings import Settings
 
 
 class LocalOnly(Algorithm):
-    """Every client goes on with the model that it trained, and nothing is shared."""
+    """Every client continues with the model that it trained, and nothing is shared."""
 
     name = "local"
     title = "Local training only: nothing is shared"

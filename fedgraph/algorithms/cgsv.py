@@ -26,9 +26,9 @@ class CGSVSettings(Settings):
 
     Attributes
     ----------
-    alpha       : weight of a client's earlier importance beside 1 - alpha for this round's contribution.
+    alpha       : weight of a client's earlier importance against 1 - alpha for this round's contribution.
     beta        : degree of altruism: the larger it is, the less the shares that clients receive differ, noticeably so
-                  near the number of clients. The authors' program has 0.5 to 2, and 1e7, with which all clients receive
+                  near the number of clients. The authors' program has 0.5 to 2, and 1e7, where all clients receive
                   everything.
     update_norm : Gamma, the norm that every client's update is scaled to; the authors' program has 0.5 for MNIST and
                   0.15 for CIFAR-10.
@@ -83,8 +83,8 @@ class CGSV(Algorithm[CGSVSettings]):
         aggregate = weighted_mean(updates, weights)
         contributions = updates @ normalize(aggregate, dim=0)
         importance = self.weighed(number, importance, present[fresh], contributions[fresh])
-        given = self.places(clients, aggregate) < (self.shares(importance)[present] * fresh)[:, None]
-        models[:, :trainable] += torch.mul(given, self.settings.update_norm * aggregate, out=updates)
+        granted = self.places(clients, aggregate) < (self.shares(importance)[present] * fresh)[:, None]
+        models[:, :trainable] += torch.mul(granted, self.settings.update_norm * aggregate, out=updates)
         models[fresh, trainable:] = weighted_mean(theta[:, trainable:], weights)
         return {"models": written(state["models"], present, models), "importance": importance}
 

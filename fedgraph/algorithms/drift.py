@@ -97,8 +97,8 @@ class FedDyn(GlobalModel[SomeDriftSettings]):
     Clients minimise ``L_k(v) - <g_k, v> + alpha/2 ||v - theta||^2``, where g_k is ``-alpha`` times their drift: the sum
     of ``theta_k - theta`` over the rounds in which their answer arrived. The paper's h is ``-alpha`` times the mean
     ``drift``, ``[trainable]``, which is all that the server keeps. Each client is sent the last such round, ``heard``
-    ``[clients, 1]``, so that both agree after a lost answer. Clients without training examples count in neither mean;
-    an earlier answer that stands in for a missing one counts only in the first.
+    ``[clients, 1]``, so that client and server agree after a lost answer. Clients without training examples count in
+    neither mean; an earlier answer that stands in for a missing one counts only in the first.
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization (ICLR
     2021), algorithm 1.
@@ -111,7 +111,7 @@ class FedDyn(GlobalModel[SomeDriftSettings]):
     defences = Algorithm.defences
 
     def init(self, clients: Clients, models: Models) -> State:
-        """Return the models, no drift, and nobody heard."""
+        """Return the models, no drift, and no client heard."""
         nothing = torch.zeros(clients.layout.num_trainable)
         return {"models": models, "drift": nothing, "heard": torch.zeros(len(clients), 1)}
 
@@ -121,7 +121,7 @@ class FedDyn(GlobalModel[SomeDriftSettings]):
         return self.moved(clients, state, answers, number)
 
     def moved(self, clients: Clients, state: State, answers: Answers, number: int) -> State:
-        """Return the next theta, mean drift, and who was heard."""
+        """Return the next theta, mean drift, and the round in which each client was last heard."""
         trainable, trained = clients.layout.num_trainable, answers.num_examples > 0
         way = (answers.parameters - self.readout(clients, state))[answers.fresh & trained, :trainable]
         drift = state["drift"] + way.sum(0) / (clients.num_examples > 0).sum().clamp(min=1)
@@ -172,7 +172,7 @@ class FedDC(FedDyn[FedDCSettings]):
         return {**super().init(clients, models), "controls": controls}
 
     def moved(self, clients: Clients, state: State, answers: Answers, number: int) -> State:
-        """Return the next w, mean drift, who was heard, and the control variates."""
+        """Return the next w, mean drift, the round in which each client was last heard, and the control variates."""
         return {**super().moved(clients, state, answers, number), "controls": with_controls(state, answers)}
 
     def ask(self, clients: Clients, state: State) -> Ask:
@@ -184,7 +184,7 @@ class FedDC(FedDyn[FedDCSettings]):
 
 
 def with_control(clients: Clients, state: State, ask: Ask) -> Ask:
-    """Send c to all beside what ``ask`` sends, and have them answer c_i."""
+    """Send c to all in addition to what ``ask`` sends, and have them answer c_i."""
     control = weighted_mean(state["controls"], clients.num_examples > 0)
     shapes = {"parameters": (clients.layout.num_parameters,), "control": (clients.layout.num_trainable,)}
     return replace(ask, shared={**ask.shared, "control": control}, returns=shapes)

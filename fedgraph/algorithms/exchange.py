@@ -1,4 +1,4 @@
-"""What passes between an algorithm and who runs it: what it knows of clients, what it asks, and what it is answered."""
+"""The data that an algorithm and its runner exchange: what it knows of clients, its requests, and their answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedgraph.models import Layout, TaskSpec
 from fedgraph.training import TrainSettings
 
 State = dict[str, Any]
-"""What an algorithm remembers: tensors and JSON values, with all models under ``models``. It is the checkpoint."""
+"""The state of an algorithm: tensors and JSON values, with all models under ``models``. It is the checkpoint."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What an algorithm may have to know of the run that it is to be part of, to refuse what does not fit.
+    """Facts about the run that an algorithm may need in order to refuse settings that do not fit it.
 
     Attributes
     ----------
@@ -73,9 +73,9 @@ class Clients:
     seed : int
         Of the run.
     initial : callable or None
-        Returns an initial model ``[parameters]`` that is drawn for a client, given its name; None where there is none.
+        Returns an initial model ``[parameters]`` that is drawn for a client, given its name; None if there is none.
     facts : RunFacts
-        What else is known of the run.
+        Further facts about the run.
     """
 
     names: tuple[str, ...]
@@ -97,16 +97,16 @@ class Clients:
 
 @dataclass(frozen=True)
 class Ask:
-    """One exchange: what clients get; they train, and answer with the tensors named in ``returns``.
+    """One exchange: sent to clients; they train, and answer with the tensors named in ``returns``.
 
     Attributes
     ----------
     stacked : mapping of str to Tensor
-        ``[clients, ...]``, of which every client gets its row; its model is ``parameters``.
+        ``[clients, ...]``, where every client gets its row; its model is ``parameters``.
     shared : mapping of str to Tensor
         Tensors that all clients get. A model that all get is ``parameters`` here.
     returns : mapping of str to tuple of int
-        Shapes of what a client answers, by name; by default its trained model, ``parameters``.
+        Shapes of a client's answers, by name; by default its trained model, ``parameters``.
     to : Tensor or None
         Positions of the clients that are asked, int64; None for all.
     models : tuple of str
@@ -115,11 +115,11 @@ class Ask:
         Given positions of clients, and whether what they got is measured before they train, returns further shared
         tensors for these.
     types : mapping of str to str
-        NumPy types of what is answered and is not float32, by name.
+        NumPy types of answers that are not float32, by name.
     measures : tuple of str
-        Splits on which clients measure the models that they get, in place of training; they answer numbers alone.
+        Splits on which clients measure the models that they get, instead of training; they answer numbers alone.
     means : bool
-        Whether the mean of a node's models, weighted by their examples, will do in place of each of them.
+        Whether the mean of a node's models, weighted by their examples, suffices instead of each of them.
     number : int or None
         Number of the round that it belongs to; None for the one that is run.
     """

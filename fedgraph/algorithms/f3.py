@@ -19,11 +19,11 @@ from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.algorithms.owners import (
     OwnersAlgorithm,
     bytes_per_owner,
-    measured,
+    metrics_of,
     num_learned_from,
     outcome_of,
+    report_epoch,
     samples,
-    told,
 )
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
 from fedgraph.fusion import (
@@ -54,7 +54,7 @@ class F3(OwnersAlgorithm[F3Settings]):
     name = "f3"
     title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
     defences = ("clip",)
-    # The fusion is trained from the start again, from what the owners have sent.
+    # The fusion is trained anew, on the embeddings that owners have sent.
     may_change = ("preset", *FusionSettings.keys(), "vote")
     predicts_together = "models stay with their owners, who are asked for embeddings"
     default_client = "fedgraph.clients.f3:F3Client"
@@ -78,12 +78,13 @@ class F3(OwnersAlgorithm[F3Settings]):
         graph = run.graph_of(joined)
         if self.settings.fusion in _ENSEMBLES:
             return self._vote(run, joined)
-        given = None if graph is None else graph.dense().float()
+        adjacency = None if graph is None else graph.dense().float()
         data = FusionData(
-            joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), given
+            joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), adjacency
         )
+        report = partial(report_epoch, run)
         fusion, found = fit_joined(
-            self.settings, data, joined.owners, joined.classes, run.seed, joined.fingerprints, partial(told, run)
+            self.settings, data, joined.owners, joined.classes, run.seed, joined.fingerprints, report
         )
         prediction = fusion.predict(joined.embeddings, joined.present)
         facts = {"fusion": found.facts(), "notes": self._threshold_notes(joined, prediction)}
@@ -153,7 +154,7 @@ class F3(OwnersAlgorithm[F3Settings]):
             "bytes_per_owner": bytes_per_owner(joined, len(joined.keys)),
             "training_bytes_per_owner": bytes_per_owner(joined, num_learned_from(joined)),
         }
-        return outcome_of(joined, measured(joined, prediction, run.splits), facts=facts, files=files, **learned)
+        return outcome_of(joined, metrics_of(joined, prediction, run.splits), facts=facts, files=files, **learned)
 
     def _learned(self, fusion: FittedFusion) -> dict[str, Callable[[Path], object]]:
         """Return the learned graph and the alignment as files."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, F3ForecastSettings, suffix_of
-from fedgraph.algorithms.forecasts import ForecastAlgorithm, Told, exchanged, outcome_of
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, exchanged, outcome_of
 from fedgraph.algorithms.phases import Identified, Outcome, Phase, PhaseRun
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import shares_scales, step_seconds
@@ -44,7 +44,7 @@ _OVER: dict[OwnerGraph, str] = {
     "permuted": "from the embeddings of all over the given graph with clients in other places",
     "none": "without the embeddings of others",
 }
-"""What a network forecasts from, by its graph, for people."""
+"""Descriptions of a network's inputs, by its graph."""
 
 _TYPES = {"starts": "int64", "known": "uint8", "targets": "float32"}
 
@@ -103,11 +103,13 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         windows = {str(split): self._windows(sent, split, clients.task) for split in SPLITS}
         alone = self.settings.graph == "none" and not self.settings.controls
         shared = "" if alone else f"; {shared_windows(windows['train'].present, sent.names)}"
-        given = graph.subgraph(sent.names).dense().float() if graph is not None and self.settings.needs_given else None
+        adjacency = (
+            None if graph is None or not self.settings.needs_given else graph.subgraph(sent.names).dense().float()
+        )
         fits = {
             suffix: fit_forecasts(
-                self.settings.over(graph), windows["train"], windows["validation"], given, run.seed,
-                partial(_tell, run, f"fusion{suffix}"),
+                self.settings.over(graph), windows["train"], windows["validation"], adjacency, run.seed,
+                partial(_report_step, run, f"fusion{suffix}"),
             )
             for suffix, graph in self._graphs().items()
         }  # fmt: skip
@@ -127,7 +129,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         if self.settings.targets == "shared":
             by = "the server's network"
         over = {suffix: _OVER[graph] for suffix, graph in self._graphs().items()}
-        told = (
+        measured_on = (
             f"{len(names)} clients, each forecast by {by}, {over.pop('')}; own model (-local): by the client's "
             "own encoder alone"
             + "".join(f"; {suffix[1:].replace('-', ' ')}: {words}" for suffix, words in over.items())
@@ -136,7 +138,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         fitted = FittedForecasts(main.network, self.settings, sent.names)
         files = {"fusion.safetensors": fitted.write, **_learned(main.network, sent.names)}
         return outcome_of(
-            clients, measured, told, metrics, parameters=parameters, facts=facts, arrays=state, files=files
+            clients, measured, measured_on, metrics, parameters=parameters, facts=facts, arrays=state, files=files
         )
 
     def _graphs(self) -> dict[str, OwnerGraph]:
@@ -146,7 +148,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
 
     # ---- exchanges -------------------------------------------------------------------------------------------------
 
-    def _embeddings(self, run: PhaseRun, clients: Identified) -> Phase[Told]:
+    def _embeddings(self, run: PhaseRun, clients: Identified) -> Phase[StackedReplies]:
         """Every client's embeddings, targets of training and validation windows, and when windows start."""
         room = {split: clients.room(split, run.tolerant) for split in SPLITS}
         model = build(ModelChoice.of(run.model).tables[0], clients.task)
@@ -156,7 +158,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         shapes: dict[str, tuple[int, ...]] = {}
         for split in SPLITS:
             shapes |= {f"starts/{split}": (room[split],), f"embeddings/{split}": (room[split], size)}
-            if split in self._told:
+            if split in self._sent_targets:
                 shapes |= {f"{part}/{split}": (room[split], steps) for part in ("targets", "known")}
         types = {name: _TYPES.get(name.partition("/")[0], self.settings.precision) for name in shapes}
         shared = {"examples": torch.tensor([room[split] for split in SPLITS])}
@@ -168,7 +170,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         return (yield from exchanged(run, own, shared, shapes, types, train=True))
 
     def _encoders(self, run: PhaseRun, layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
-        """The models of the run that ``encoders`` names, ``[clients, parameters]``; nothing where there is none."""
+        """The models of the run that ``encoders`` names, ``[clients, parameters]``; empty without ``encoders``."""
         encoders = self.settings.encoders
         if encoders is None:
             return {}
@@ -199,11 +201,11 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         self,
         run: PhaseRun,
         clients: Identified,
-        sent: Told,
+        sent: StackedReplies,
         fits: Mapping[str, ForecastFit],
         windows: Mapping[str, OwnerWindows],
-    ) -> Phase[Told]:
-        """Send each client the forecasts of its windows, by every network; what it measures of them.
+    ) -> Phase[StackedReplies]:
+        """Send each client the forecasts of its windows by every network, and return the errors that it measures.
 
         With private targets forecasts of its embeddings are sent, of all splits: from these the client learns to
         forecast its readings.
@@ -233,11 +235,11 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         return (yield from exchanged(run, own))
 
     @property
-    def _told(self) -> tuple[SplitName, ...]:
-        """The splits whose targets the server is told."""
+    def _sent_targets(self) -> tuple[SplitName, ...]:
+        """The splits whose targets clients send to the server."""
         return FITTED_ON if self.settings.targets == "shared" else ()
 
-    def _windows(self, sent: Told, split: SplitName, task: TaskSpec) -> OwnerWindows:
+    def _windows(self, sent: StackedReplies, split: SplitName, task: TaskSpec) -> OwnerWindows:
         """The windows of one split of all clients side by side, with what the server learns to forecast as targets."""
         starts, embeddings = sent.tensors[f"starts/{split}"], sent.tensors[f"embeddings/{split}"]
         targets = sent.tensors.get(f"targets/{split}", torch.zeros(*starts.shape, 0))
@@ -248,8 +250,8 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         return windows.ahead(task.output_shape[0] * step_seconds(task.step_minutes))
 
 
-def _tell(run: PhaseRun, phase: str, step: int, training: float, validation: float) -> None:
-    """Tell of progress, in the log too."""
+def _report_step(run: PhaseRun, phase: str, step: int, training: float, validation: float) -> None:
+    """Report progress, and log it."""
     run.on_epoch(phase, step, {"training_loss": training, "validation_loss": validation})
     log.info("%s, step %d: training loss %.4f, validation loss %.4f", phase, step, training, validation)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.algorithms.f3_forecast_settings import LATEST_READINGS, EncoderSettings, F3ForecastInferenceSettings
-from fedgraph.algorithms.forecasts import ForecastAlgorithm, Told, exchanged, outcome_of
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, exchanged, outcome_of
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun, Without
 from fedgraph.fusion.forecasting import FittedForecasts, OwnerWindows, forecasts
 from fedgraph.models import flattened
@@ -23,7 +23,7 @@ _NETWORK = "fusion.safetensors"
 
 
 class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
-    """Embeddings of the latest windows come up, and what the network makes of them goes back: an exchange each.
+    """Embeddings of the latest windows come up, and the network's outputs for them go back: an exchange each.
 
     Clients that are absent, and windows that a client lacks, are masked; with ``[experiment] on-missing = "skip"`` a
     run continues without them.
@@ -49,7 +49,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
                 raise ExperimentError(f"[{self.name}] {key} = {value!r}, but that run had {before[key]!r}: leave it so")
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
-        """Ask for embeddings of the latest windows, and send back what the network makes of them.
+        """Ask for embeddings of the latest windows, and send back the network's outputs for them.
 
         Raises
         ------
@@ -82,16 +82,17 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         found = windows.of_owners(forecasts(fitted.network, windows), starts)[rows]
         measured = yield from self._measured(run, trained.name, sent, found)
         state = fitted.network.state_dict()
-        told = f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.name}"
+        measured_on = f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.name}"
         facts: dict[str, Any] = {"windows": len(windows), **({"notes": notes} if notes else {})}
         return outcome_of(
-            clients, measured, told, measured.metrics, parameters=flattened(state), rounds=0, facts=facts, arrays=state
-        )
+            clients, measured, measured_on, measured.metrics, parameters=flattened(state), rounds=0, facts=facts,
+            arrays=state,
+        )  # fmt: skip
 
     def _left_out(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Phase[list[str]]:
         """Go on without clients of the run that are not there now; for those that are expected, that may be an error.
 
-        Others listen to them, so that forecasts without them are worse: whoever reads the results is told.
+        Others listen to them, so that forecasts without them are worse: a note in the results says so.
         """
         missing = [name for name in owners if name not in there]
         yield Without(
@@ -107,15 +108,15 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
             "of theirs, and those of others, who listened to them, may be worse"
         ]
 
-    def _embeddings(self, run: PhaseRun, trained: str, size: int) -> Phase[Told]:
+    def _embeddings(self, run: PhaseRun, trained: str, size: int) -> Phase[StackedReplies]:
         """The embeddings of the clients' latest windows, and when these start."""
         room = self.settings.windows
         shapes = {"starts": (room,), "embeddings": (room, size)}
         types = {"starts": "int64", "embeddings": self.settings.precision}
         return (yield from exchanged(run, shapes=shapes, types=types, train=True, name=trained))
 
-    def _measured(self, run: PhaseRun, trained: str, sent: Told, found: Tensor) -> Phase[Told]:
-        """Send each client what the network makes of its windows; what it measures of its forecasts."""
+    def _measured(self, run: PhaseRun, trained: str, sent: StackedReplies, found: Tensor) -> Phase[StackedReplies]:
+        """Send each client the network's outputs for its windows, and return what it measures of its forecasts."""
         kind, dtype = self.settings.returned
         counts = (sent.tensors["starts"] >= 0).sum(1)
 
@@ -126,7 +127,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         return (yield from exchanged(run, own, name=trained))
 
 
-def _empty(sent: Told) -> list[str]:
+def _empty(sent: StackedReplies) -> list[str]:
     """Return a note about clients whose latest window has no reading: its forecasts look like any other."""
     seen = sent.metrics.get(LATEST_READINGS)
     if seen is None:  # nodes may not say so

@@ -16,16 +16,16 @@ FITTED_ON: tuple[SplitName, ...] = ("train", "validation")
 
 
 LATEST_READINGS = "readings-in-latest-window"
-"""What clients call the number of readings in the latest window, beside its embedding."""
+"""Name of the metric that clients send with the latest window's embedding: its number of readings."""
 
 
 def suffix_of(graph: OwnerGraph) -> str:
-    """What the names of errors end with that a network over a control graph makes."""
+    """Suffix of the names of errors of a network over a control graph."""
     return f"-{'no' if graph == 'none' else graph}-graph"
 
 
 class EncoderSettings(Settings):
-    """What clients need to know.
+    """The settings that clients need.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class F3ForecastSettings(ForecastFusionSettings, EncoderSettings):
 
 
 class LaterWindowsSettings(EncoderSettings):
-    """What clients need to know to forecast later windows.
+    """The settings that clients need to forecast later windows.
 
     Attributes
     ----------

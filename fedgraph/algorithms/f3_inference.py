@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedgraph.algorithms.f3_settings import F3InferenceSettings
-from fedgraph.algorithms.owners import OwnersAlgorithm, bytes_per_owner, measured, outcome_of, samples
+from fedgraph.algorithms.owners import OwnersAlgorithm, bytes_per_owner, metrics_of, outcome_of, samples
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun, Without
 from fedgraph.data import SPLITS
 from fedgraph.fusion import FittedFusion, JoinedSamples, Prediction, write_predictions
@@ -66,7 +66,7 @@ def predicted(
     probabilities, deviation = prediction.probabilities, prediction.deviation
     return outcome_of(
         joined,
-        measured(joined, prediction, tuple(split for split in SPLITS if split == settings.samples)),
+        metrics_of(joined, prediction, tuple(split for split in SPLITS if split == settings.samples)),
         parameters=fusion.parameters,
         rounds=0,
         facts={"predictions": len(joined.keys), **facts, **privacy_facts(settings.noise)},

@@ -165,8 +165,8 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
     ) -> Phase[tuple[dict[str, Tensor], dict[str, str]]]:
         """Run the third exchange: shares of the first layer's result, ``Stages.shape``, by aggregator that answered.
 
-        Where owners may be absent, those without whom enough aggregators could have computed are returned in place of
-        results, with reasons.
+        Where owners may be absent, the owners without whom enough aggregators could have computed are returned instead
+        of results, with reasons.
         """
         names, threshold = tuple(asked.nodes), self.settings.threshold
 
@@ -198,7 +198,7 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
         if len(computed) >= threshold:
             return computed, {}
         if run.tolerant:
-            # A few aggregators that say so leave nobody out: the others are enough.
+            # A few aggregators alone cannot exclude an owner: the others are enough.
             by = {owner: [name for name, answer in answers.items() if owner in answer.unopened] for owner in sealed}
             most = len(names) - threshold
             unopened = {owner: f"{', '.join(who)}: {_UNOPENED} it" for owner, who in by.items() if len(who) > most}
@@ -223,7 +223,7 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
 
 @dataclass(frozen=True)
 class _Asked:
-    """What requests have in common: an identifier, the trained fusion, and nodes and public keys of aggregators."""
+    """The common part of requests: an identifier, the trained fusion, and nodes and public keys of aggregators."""
 
     identifier: str
     fusion: FittedFusion

@@ -35,7 +35,7 @@ def sealed_bytes(samples: int, size: int) -> int:
 
 
 def binding(request: str, settings: ShareSettings, keys: Sequence[str], size: int, fingerprint: str) -> str:
-    """Return what a sealed share is bound to besides its sender and receiver.
+    """Return the context that a sealed share is bound to, besides its sender and receiver.
 
     It opens for these samples, this model and these settings only: the server cannot make an aggregator use others than
     the owner did.
@@ -52,7 +52,7 @@ class Introduction:
     owners : EmbedReply
         Owners and their samples.
     aggregator : str or None
-        Its name as an aggregator, None when it is none.
+        Its name as an aggregator; None if it is not one.
     public : bytes
         Its public key, 32 bytes; empty when it is no aggregator.
     """
@@ -78,7 +78,7 @@ class Introduction:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes have in common."""
+        """The part of the answers that is the same for all nodes."""
         return self.owners.alike
 
     def pack(self) -> RecordDict:
@@ -288,7 +288,7 @@ class ComputeRequest(Request):
 
 @dataclass(frozen=True)
 class ComputeReply:
-    """What an aggregator has computed.
+    """The results of an aggregator.
 
     Attributes
     ----------

@@ -41,9 +41,9 @@ class F3Settings(FusionSettings, EmbeddingSettings):
              three graph networks with a hidden layer after the mean over owners and three concatenations, averaged, on
              scaled embeddings, stopped by the area under the ROC curve, with owner dropout where validation is better
              for it. In an experiment that says every key, such as that of a run folder, it changes nothing.
-    fusion : beside the fusion models, ``vote``, ``threshold`` and ``best-owner`` fuse the predictions of the owners'
-             own models: by majority; by whether the share of owners that vote for the second of two classes exceeds the
-             threshold that is best in validation; by the single owner that is best in validation.
+    fusion : in addition to the fusion models, ``vote``, ``threshold`` and ``best-owner`` fuse the predictions of the
+             owners' own models: by majority; by whether the share of owners that vote for the second of two classes
+             exceeds the threshold that is best in validation; by the single owner that is best in validation.
     vote   : an owner's vote counts as one ``share``, or by its ``sharpened`` probabilities as in the released program.
     """
 

@@ -143,8 +143,8 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         source = client_table_source(run.source(), "fedngm")
         check_used(schema_settings(source), agreement.schemas.values())
         self.agreed(agreement)
-        told = {name: rows for one in replies.values() for name, rows in zip(one.clients, one.num_rows, strict=True)}
-        num_rows = {name: told[name] for name in agreement.schemas}
+        counts = {name: rows for one in replies.values() for name, rows in zip(one.clients, one.num_rows, strict=True)}
+        num_rows = {name: counts[name] for name in agreement.schemas}
         texts = {name: schema_as_json(schema) for name, schema in agreement.schemas.items()}
         kept = yield Recall((texts, num_rows))
         here = Here(run, source, agreement.common, num_rows, kept)
@@ -239,10 +239,12 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
             measured = Scaling.measured(values, common, settings.quantile, settings.skewed)
             scaling = Scaling(dict(settings.ranges)).completed(measured)
         else:
-            told: Mapping[str, SharedStatistics] = {}
+            statistics: Mapping[str, SharedStatistics] = {}
             if settings.source == "shared-ranges":
-                told = yield here.query("statistics", of_text(lambda text: SharedStatistics.from_json(text, common)))
-            scaling = agreed_scaling(common, settings, [one.ranges for one in told.values()])
+                statistics = yield here.query(
+                    "statistics", of_text(lambda text: SharedStatistics.from_json(text, common))
+                )
+            scaling = agreed_scaling(common, settings, [one.ranges for one in statistics.values()])
         yield from here.keep(scaling=scaling.as_json())
         return scaling
 

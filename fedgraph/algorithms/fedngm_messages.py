@@ -19,8 +19,8 @@ from fedgraph.messages import (
     Request,
     checked_arrays,
     from_record,
+    read_hosts,
     to_record,
-    told_hosts,
     unpacking_reply,
     unpacking_request,
 )
@@ -191,7 +191,7 @@ class PhaseReply:
             data = in_short(str(config["data"]), LONGEST_DESCRIPTION)
             stacked: ArrayRecord = content.array_records["stacked"]
             no_features = tuple(_columns(text) for text in config.get(_NO_FEATURES, ()))
-        clients, partition = told_hosts(config)
+        clients, partition = read_hosts(config)
         if len(texts) != len(clients) or len(num_rows) != len(clients) or len(no_features) not in (0, len(clients)):
             raise ReplyError("the answer does not say something of each of its clients")
         if not all(0 < count <= _MOST_ROWS for count in num_rows):
@@ -201,8 +201,8 @@ class PhaseReply:
         parameters = arrays[_PARAMETERS]
         if not bool(usable_rows(parameters).all()):
             raise ReplyError("the parameters of a model hold NaN, infinite or huge values")
-        told = arrays[_SUMS].clone() if _SUMS in arrays else None
-        return cls(clients, partition, data, num_rows, texts, parameters.clone(), told, no_features)
+        masked_sums = arrays[_SUMS].clone() if _SUMS in arrays else None
+        return cls(clients, partition, data, num_rows, texts, parameters.clone(), masked_sums, no_features)
 
     @property
     def alike(self) -> Hashable:

@@ -1,4 +1,4 @@
-"""What comes out of a run of FedNGM: graph, model and dependencies, metrics of its targets, notes about its graph."""
+"""The results of a run of FedNGM: graph, model and dependencies, metrics of its targets, notes about its graph."""
 
 from __future__ import annotations
 
@@ -205,8 +205,8 @@ def no_common_features(
     for client, schema in agreement.schemas.items():
         for name in schema.names:
             owners.setdefault(name, []).append(client)
-    told = dict.fromkeys(name for columns in no_features.values() for name in columns)
-    for name in dict.fromkeys([*owners, *told]):
+    excluded = dict.fromkeys(name for columns in no_features.values() for name in columns)
+    for name in dict.fromkeys([*owners, *excluded]):
         if name in reasons or name in agreement.common.names:
             continue
         ways = [f"private to {quoted(owners[name])}"] if name in owners else []
@@ -227,7 +227,7 @@ def lacking_columns(agreement: Agreement) -> str:
     """Say which clients lack which columns of others, and what they may call them instead; empty where none does."""
     schemas = agreement.schemas
     columns = dict.fromkeys(name for schema in schemas.values() for name in schema.names)
-    told = []
+    listed = []
     for name in columns:
         ways = []
         for client, schema in schemas.items():
@@ -237,11 +237,11 @@ def lacking_columns(agreement: Agreement) -> str:
                 ways.append(f"'{client}'" if like is None else f"'{client}', which has '{like}'")
         if ways:
             more = f" and {len(ways) - 5} more" if len(ways) > 5 else ""
-            told.append(f"'{name}' (no values at {', '.join(ways[:5])}{more})")
-    if not told:
+            listed.append(f"'{name}' (no values at {', '.join(ways[:5])}{more})")
+    if not listed:
         return ""
-    more = f"; and {len(told) - 8} more" if len(told) > 8 else ""
-    return f"no common features, because not all clients have these columns: {'; '.join(told[:8])}{more}"
+    more = f"; and {len(listed) - 8} more" if len(listed) > 8 else ""
+    return f"no common features, because not all clients have these columns: {'; '.join(listed[:8])}{more}"
 
 
 def _alike(one: str, other: str) -> bool:

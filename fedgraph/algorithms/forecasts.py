@@ -1,4 +1,4 @@
-"""What methods of phases for time series share: who takes part, and an exchange with tensors of windows."""
+"""Shared by methods of phases for time series: who takes part, and an exchange with tensors of windows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fedgraph.support.settings import S
 
 
 @dataclass(frozen=True)
-class Told:
-    """What clients have sent.
+class StackedReplies:
+    """The replies of clients, stacked.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Told:
     tensors : mapping of str to Tensor
         Each ``[clients, ...]``.
     metrics : mapping of str to Tensor
-        Each float64 ``[clients]``, NaN for clients that do not tell it.
+        Each float64 ``[clients]``, NaN for clients that do not measure it.
     """
 
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class Told:
     metrics: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, answers: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]) -> Told:
+    def of(cls, answers: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]) -> StackedReplies:
         """Stack the answers of all clients."""
         rows = list(answers.values())
         tensors = {name: torch.stack([sent[name] for sent, _ in rows]) for name in rows[0][0]}
@@ -72,7 +72,7 @@ def exchanged(
     *,
     train: bool = False,
     name: str = "",
-) -> Phase[Told]:
+) -> Phase[StackedReplies]:
     """Run one exchange.
 
     Parameters
@@ -97,7 +97,7 @@ def exchanged(
         return WorkRequest(names, 1, stacked(names), shared or {}, run.splits, train, run=name)
 
     read = partial(_answers, shapes=shapes or {}, types=types)
-    return Told.of((yield Query(request, read, "train" if train else "evaluate")))
+    return StackedReplies.of((yield Query(request, read, "train" if train else "evaluate")))
 
 
 def _answers(
@@ -117,10 +117,10 @@ def _answers(
 
 
 def outcome_of(
-    clients: Identified, told: Told, measured: str, metrics: Mapping[str, Tensor], **further: Any
+    clients: Identified, replies: StackedReplies, measured_on: str, metrics: Mapping[str, Tensor], **further: Any
 ) -> Outcome:
-    """Return the outcome for those who told what they measured; ``further`` are fields of :class:`Outcome`."""
+    """Return the outcome for the clients that measured; ``further`` are fields of :class:`Outcome`."""
     groups = None
     if clients.groups is not None:
-        groups = tuple(clients.groups[clients.positions[name]] for name in told.names)
-    return Outcome(told.names, measured, metrics, task=clients.task, groups=groups, **further)
+        groups = tuple(clients.groups[clients.positions[name]] for name in replies.names)
+    return Outcome(replies.names, measured_on, metrics, task=clients.task, groups=groups, **further)

@@ -30,7 +30,7 @@ class GlobalModel(Algorithm[S]):
         return answers.average(answers.num_examples)
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
-        """Have all train the global model, and go on with what comes of the answers, also for absent clients."""
+        """Have all train the global model, and go on with the aggregated model, also for absent clients."""
         answers = yield self.ask(clients, state)
         model, meaning = self.update(clients, self.readout(clients, state), answers), "a number for each parameter"
         where = f"{self.class_name}.update, in round {number}, returned"
@@ -46,7 +46,7 @@ class GlobalModel(Algorithm[S]):
         return combined(state["models"], lambda rows: rows[0])
 
     def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
-        """Return a state that goes on with another model; all rows are the same."""
+        """Return a state that continues with another model; all rows are the same."""
         return {**state, "models": filled(state["models"], models[0])}
 
     def saved(self, state: State) -> State:
@@ -149,7 +149,7 @@ class FedAvgOwnStart(GlobalModel):
         return Ask({"parameters": models}) if differ else super().ask(clients, state)
 
     def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
-        """Return a state that goes on with one model for all, or with the models that they started from."""
+        """Return a state that continues with one model for all, or with the models that clients started from."""
         return {**state, "models": models}
 
 
@@ -198,8 +198,8 @@ class DittoSettings(Settings):
     ----------
     lambda_personal : weight of half the squared distance between a client's own model and the global one; 0 trains each
                       client on its own. The paper searches 0.05 to 2.
-    personal_epochs, personal_steps : passes over a client's examples, or minibatches, on which its own model is trained
-                      in each round; by default those of ``[train]``.
+    personal_epochs, personal_steps : passes over a client's examples, or minibatches, for training its own model in
+                      each round; by default those of ``[train]``.
     """
 
     lambda_personal: float = Field(default=0.1, ge=0)

@@ -19,7 +19,7 @@ _SAID: dict[str, Callable[[EmbedReply], Tensor]] = {
     "split": lambda answer: answer.split.long(),
     "label": lambda answer: answer.labels,
 }
-"""What all owners must agree on for a sample."""
+"""The facts about a sample that all owners must agree on."""
 
 _ALIKE = "all need the same labels, shares and split-seed"
 
@@ -69,13 +69,13 @@ def join(
         embeddings would take more than 16 GiB.
     """
     answers = {node: answer for node, answer in answers.items() if answer.clients}
-    here = [name for answer in answers.values() for name in answer.clients]
+    hosted = [name for answer in answers.values() for name in answer.clients]
     absent: dict[str, str] = {}
     for answer in answers.values():
         absent |= answer.unusable(embedded)
-    usable = sorted(name for name in here if name not in absent)
+    usable = sorted(name for name in hosted if name not in absent)
     names = tuple(usable if owners is None else owners)
-    absent |= {name: "no answer" for name in names if name not in here}
+    absent |= {name: "no answer" for name in names if name not in hosted}
     if not set(usable) & set(names):
         reasons = "; ".join(by_reason(absent))
         raise IdentityError("no owner sent anything usable" + (f" ({reasons})" if reasons else ""))
@@ -120,7 +120,7 @@ def join(
         rows = used[node]
         columns = torch.tensor([position[answer.clients[row]] for row in rows], dtype=torch.int64)
         there = answer.present[rows]
-        # Where an owner lacks a sample the fusion model gets zeros, whatever the node sent.
+        # Where an owner lacks a sample, the fusion model gets zeros, regardless of what the node sent.
         inside = torch.arange(answer.embeddings.shape[2]) < answer.sizes[rows, None]
         known = torch.where(there[..., None] & inside[:, None], answer.embeddings[rows], 0.0)[..., :size]
         index = (places[node][:, None], columns[None])
@@ -237,7 +237,7 @@ def _minority(votes: Tensor, nodes: Tensor) -> Tensor:
     if not bool(cast.any()):
         return cast
     by_node = torch.zeros(len(votes), int(nodes.max()) + 1).double().index_add_(1, nodes, cast.double())
-    # What owners of a node have together is more than all owners can have by themselves.
+    # The owners of one node can have more samples together than all owners can share.
     weight = torch.where(cast, 1 + len(nodes) / by_node[:, nodes].clamp(min=1), 0.0)
     count = torch.zeros(len(votes), int(votes.max()) + 1).double()
     most, value = count.scatter_add_(1, votes.clamp(min=0), weight).max(1)

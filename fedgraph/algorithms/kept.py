@@ -1,4 +1,4 @@
-"""What a state may consist of: what a file gives back as it was, so that a resumed run goes on from the same state."""
+"""The types of values in a state: a file returns them unchanged, so that a resumed run has the same state."""
 
 from __future__ import annotations
 

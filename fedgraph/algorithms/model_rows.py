@@ -196,14 +196,14 @@ def _blocks(clients: int, parameters: int) -> list[tuple[int, int]]:
 
 
 def check_models(where: str, returned: object, models: Models) -> None:
-    """Check that what an algorithm returned are models of all clients, as ``models`` are; see :func:`check_rows`."""
+    """Check that an algorithm returned models of all clients, like ``models``; see :func:`check_rows`."""
     shape, meaning = tuple(models.shape), "a row for each client, in the order of their names, and a column for each"
     meaning += ' parameter; where clients are absent, written(state["models"], answers.positions, rows) has all rows'
     check_rows(where, returned, shape, meaning, models)
 
 
 def check_rows(where: str, returned: object, shape: tuple[int, ...], meaning: str, models: Models) -> None:
-    """Check the type and the shape of what an algorithm has computed for models.
+    """Check the type and the shape of the models that an algorithm computed.
 
     Parameters
     ----------

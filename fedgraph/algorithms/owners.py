@@ -1,4 +1,4 @@
-"""What methods over owners of different features share: one exchange for their samples, and what is said of them."""
+"""Shared by methods over owners of different features: one exchange for their samples, and the outcome."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OwnersAlgorithm(PhasedAlgorithm[S]):
 def samples(
     run: PhaseRun, request: EmbedRequest | None = None, owners: Collection[str] | None = None
 ) -> Phase[JoinedSamples]:
-    """Return what all owners have of the shared samples, in one exchange, or in none where a stopped run had it.
+    """Return all owners' parts of the shared samples, in one exchange, or from the state of a run that was stopped.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ def _bounded(run: PhaseRun, joined: JoinedSamples) -> JoinedSamples:
     return replace(joined, embeddings=bounded_embeddings(joined.embeddings, joined.present, times))
 
 
-def told(run: PhaseRun, epoch: FusionEpoch) -> None:
-    """Tell of an epoch of the fusion, and log every 50th."""
+def report_epoch(run: PhaseRun, epoch: FusionEpoch) -> None:
+    """Report an epoch of the fusion, and log every 50th."""
     losses = {
         "learning_rate": epoch.learning_rate,
         "training_loss": epoch.training_loss,
@@ -96,14 +96,14 @@ def told(run: PhaseRun, epoch: FusionEpoch) -> None:
 
 def outcome_of(joined: JoinedSamples, metrics: Mapping[str, Tensor], **further: Any) -> Outcome:
     """Return the outcome of a run over owners; ``further`` are fields of :class:`Outcome`."""
-    measured = (
+    measured_on = (
         f"{len(joined.owners)} owners, one prediction per sample from all of them together; own model (-local): "
         "each owner's alone"
     )
-    return Outcome(joined.owners, measured, metrics, task=joined.task, **further)
+    return Outcome(joined.owners, measured_on, metrics, task=joined.task, **further)
 
 
-def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
+def metrics_of(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
     """Return metrics as ``<split>/<metric>`` -> float64 ``[owners]``.
 
     They are those of the joint prediction, the same for all owners, and with ``-local`` those of each owner's own.

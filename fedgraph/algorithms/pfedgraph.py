@@ -38,9 +38,9 @@ class PFedGraph(Algorithm[PFedGraphSettings]):
     """``theta_i <- sum_j w_ij theta_j``, where ``w_i`` minimises ``alpha ||w_i - p||^2 - sum_j w_ij s_ij``.
 
     ``w_i`` has no negative entries and adds up to 1; p are the clients' shares of all training examples, and s_ij is
-    the cosine of what training has changed in the models of i and j since the start of the run. Clients that are absent
-    are in no mixture, and keep their models. The state has the graph w as ``weights``, float64 ``[clients, clients]``;
-    rows of clients that were never present are 0.
+    the cosine between the changes of the models of i and j since the start of the run. Clients that are absent are in
+    no mixture, and keep their models. The state has the graph w as ``weights``, float64 ``[clients, clients]``; rows of
+    clients that were never present are 0.
     """
 
     name = "pfedgraph"
@@ -54,7 +54,7 @@ class PFedGraph(Algorithm[PFedGraphSettings]):
         return False
 
     def init(self, clients: Clients, models: Models) -> State:
-        """Return the models, the initial one from which changes are measured, and no graph yet."""
+        """Return the models, the initial one for measuring changes, and no graph yet."""
         first = matrix(models, torch.zeros(1, dtype=torch.int64))[0, : clients.layout.num_trainable]
         weights = torch.zeros(len(clients), len(clients), dtype=torch.float64)
         return {"models": models, "initial": first.clone(), "weights": weights}

@@ -1,7 +1,8 @@
-"""What an algorithm of phases is: exchanges that differ, one after another, and an outcome. No Flower, no nodes.
+"""The interface of an algorithm of phases: exchanges that differ, one after another, and an outcome. No Flower, no
+nodes.
 
-``phases`` is a generator. It yields what is asked and takes the answers of those who are there; whoever runs it sends,
-waits, leaves out who fails, keeps what is to be kept, and writes what comes out::
+``phases`` is a generator. It yields its requests and receives the answers of the clients that are present. The engine
+sends, waits, leaves out failing clients, keeps the state, and writes the results::
 
     class Counting(PhasedAlgorithm[CountingSettings]):
         default_client = "counting:CountingClient"
@@ -85,7 +86,7 @@ def _no_other_run(folder: str) -> OtherRun:
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """What an algorithm of phases may know of the run that it is part of.
+    """The run as an algorithm of phases sees it.
 
     Attributes
     ----------
@@ -110,9 +111,9 @@ class PhaseRun:
     graph_of : callable
         Returns that graph over those who take part, given their ``names`` and ``label_counts``; None without one.
     other_run : callable
-        Returns a finished run, given its folder. Raises RunError where there is none.
+        Returns a finished run, given its folder. Raises RunError if there is none.
     on_epoch : callable
-        Told of progress: the name of a phase, the epoch or step, and its losses by name.
+        Called with progress: the name of a phase, the epoch or step, and its losses by name.
     """
 
     seed: int
@@ -131,14 +132,14 @@ class PhaseRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes out of a run.
+    """The results of a run.
 
     Attributes
     ----------
     names : tuple of str
         Clients that took part.
     measured : str
-        Description of what the metrics measure.
+        Description of what the metrics were measured on.
     metrics : mapping of str to Tensor
         By ``<split>/<metric>`` the values ``[clients]``; where all clients have the same prediction, they have the same
         value.
@@ -151,7 +152,7 @@ class Outcome:
     arrays : mapping of str to Tensor
         What the server has learned, by name.
     files : mapping of str to callable
-        By name what writes a file of the run, given its path.
+        By name, a function that writes a file of the run, given its path.
     task : TaskSpec or None
         The learning task; None where there is no single one.
     groups : tuple of str or None
@@ -176,7 +177,7 @@ class PhasedAlgorithm(Configured[S]):
     Attributes
     ----------
     name, title, needs, paper : str
-        A short name, a title, what a run needs beyond data, and where it was published.
+        A short name, a title, the needs of a run beyond data, and the publication.
     default_client : str or type
         Client class of the engine that answers, by dotted path or, in a notebook, as a class.
     own_models : bool
@@ -214,10 +215,10 @@ class PhasedAlgorithm(Configured[S]):
 
     @abstractmethod
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
-        """Go through all phases: yield what is asked, take the answers, return the outcome."""
+        """Go through all phases: yield steps, receive their results, return the outcome."""
 
     def check(self, run: PhaseRun) -> None:
-        """Raise ExperimentError for settings that cannot work whatever clients answer, before they are asked."""
+        """Raise ExperimentError for settings that cannot work with any answers, before clients are asked."""
 
     def check_enough(self, present: int, least: int) -> None:
         """Raise RunError where more clients than ``least`` have to take part, and only ``present`` do."""

@@ -34,10 +34,10 @@ class SFLSettings(PersonalLayersSettings):
     server_learning_rate, server_momentum : used only with mixes = ``updates``.
     weighting       : ``examples``: clients are weighted by their training examples, so that those with few rely on
                       others and contribute little; ``none``: all have the same weight.
-    everybody       : weight of all clients together in the mean, beside 1 for a client's own neighbourhood, so that
-                      clients without neighbours receive something too.
-    lambda_global   : lambda_1, weight of the distance to the read-out w beside the mean loss of a minibatch (eq. 3).
-                      The released program has 0.3, but its distances have no gradient: 0 in effect.
+    everybody       : weight of all clients together in the mean, relative to 1 for a client's own neighbourhood, so
+                      that clients without neighbours receive something too.
+    lambda_global   : lambda_1, weight of the distance to the read-out w, relative to the mean loss of a minibatch (eq.
+                      3). The released program has 0.3, but its distances have no gradient: 0 in effect.
     lambda_personal : lambda_2, weight of the distance to the personalised model u_i; likewise.
     distance        : ``euclidean`` norm, or half of it ``squared``.
     start           : clients train from their ``personalised`` model, or all from the ``read-out``.

@@ -56,7 +56,7 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
     defences = Algorithm.defences
 
     def check(self, clients: Clients) -> None:
-        """See :class:`Algorithm`; also warns where nobody is cold."""
+        """See :class:`Algorithm`; also warns if no client is cold."""
         super().check(clients)
         if self.settings.mixes != "models" or self.settings.personal_layers:
             raise ExperimentError(
@@ -110,7 +110,7 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
         return {**after, "models": written(state["models"], answers.positions, weights.to(theta) @ theta)}
 
     def readout(self, clients: Clients, state: State) -> Tensor:
-        """Return the read-out, from which all clients train: the mean of the trained models weighted by examples."""
+        """Return the read-out, where training starts: the mean of the trained models weighted by examples."""
         return state["average"] if len(state["average"]) else matrix(state["models"])[0]
 
     def ask(self, clients: Clients, state: State) -> Ask:

@@ -32,7 +32,7 @@ class SFLStarSettings(SFLSettings):
                   embeddings of the clients, as in the paper, fitted to that kernel.
     features    : what distances are measured on: the trained ``parameters``, or their ``updates`` by training.
     neighbours  : approximate number of neighbours of a client.
-    beta        : weight of the learned graph beside 1 - beta for the given graph, both on one scale: rows of the
+    beta        : weight of the learned graph, against 1 - beta for the given graph, both on one scale: rows of the
                   learned one are scaled to the mean row sum of the given one, without self loops. Without a given graph
                   only the learned one is used, its rows scaled to add up to neighbours, so that a client counts as much
                   as a neighbour does on average; beta is then not used.
@@ -99,16 +99,16 @@ class SFLStar(SFL[SFLStarSettings]):
         learner = self.learner(clients, state)
         learner.learn(*self.features(clients, state, answers), number)
         learned, settings = learner.among(answers.positions), self.settings
-        given = None if answers.graph is None else answers.graph.dense().double()
+        given_graph = None if answers.graph is None else answers.graph.dense().double()
         if settings.released:
             walk = None if answers.graph is None else answers.graph.normalised("random-walk").dense().double()
             weights = with_row_sums(learned, 1)
             weights = weights if walk is None else torch.lerp(walk, weights, settings.beta)
-        elif given is None or not bool((given - given.diag().diag()).any()):
+        elif given_graph is None or not bool((given_graph - given_graph.diag().diag()).any()):
             # A given graph without edges defines no scale for the learned one.
             weights = with_row_sums(learned, settings.neighbours)
         else:
-            weights = beside_given(given, learned, settings.beta)
+            weights = beside_given(given_graph, learned, settings.beta)
         return _graph(answers.names, weights), {"learner": learner.state()}
 
     def learned_graph(self, clients: Clients, state: State) -> ClientGraph | None:

@@ -1,4 +1,4 @@
-"""Simple forecasters, each client by itself: what a method has to beat."""
+"""Simple forecasters, each client by itself: baselines for other methods."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ class SimpleForecast(ForecastAlgorithm[SimpleForecastSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """See :class:`PhasedAlgorithm`."""
         clients = yield from self.identified()
-        told = yield from exchanged(run)
-        measured = f"{len(told.names)} clients, each forecast by itself: {self.settings.forecaster}"
-        return outcome_of(clients, told, measured, told.metrics, rounds=0)
+        replies = yield from exchanged(run)
+        measured_on = f"{len(replies.names)} clients, each forecast by itself: {self.settings.forecaster}"
+        return outcome_of(clients, replies, measured_on, replies.metrics, rounds=0)

@@ -1,4 +1,4 @@
-"""What an algorithm of phases yields: exchanges, who is left out, what is kept; :mod:`fedgraph.algorithms.phases`."""
+"""The steps that an algorithm of phases yields (:mod:`fedgraph.algorithms.phases`): exchanges, absence, state."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first exchange: all nodes are asked, and say whom they host. It brings their answers by node id.
+    """The first exchange: all nodes are asked which clients they host. Its result is their answers by node id.
 
     Attributes
     ----------
     request : Request
         What is asked.
     read : callable
-        Checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` what the
-        answers of all nodes have in common. Raises ReplyError.
+        Checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` the part
+        that must be the same for all nodes. Raises ReplyError.
     message_type : str
         Flower's type of the message.
     known : collection of str or None
         Clients that may take part; None for all that nodes host.
     lacking : callable
-        Says in words what is still lacking in the answers; then all are asked again while other nodes connect.
+        Describes what is still missing in the answers; then all are asked again while other nodes connect.
     """
 
     request: Request
@@ -44,7 +44,8 @@ class Opening:
 
 @dataclass(frozen=True)
 class Identify:
-    """The first exchange where all clients have one task: who is there, with how many examples of what.
+    """The first exchange where all clients have one task: which clients are there, with how many examples of which
+    data.
 
     It brings what :class:`Identified` says.
 
@@ -58,7 +59,7 @@ class Identify:
 
 
 class Identified(Protocol):
-    """Clients in the order of their names, and what they have."""
+    """Clients in the order of their names, and their data."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,14 +91,14 @@ class Identified(Protocol):
 
 @dataclass(frozen=True)
 class Query:
-    """An exchange with those who take part. It brings their answers by name, in the order of the names.
+    """An exchange with those who take part. Its result is their answers by name, in the order of the names.
 
     Who has no usable answer does not take part from then on; where that is not tolerated, the run ends.
 
     Attributes
     ----------
     request : Request or callable
-        What is asked; or a function that returns what a node is asked, given the names of its clients.
+        What is asked; or a function that returns the request to a node, given the names of its clients.
     read : callable
         Given these names and the content of the node's reply, returns answers by client, and problems of others.
         Raises ReplyError where none of it can be used.
@@ -115,16 +116,16 @@ class Query:
 
 @dataclass(frozen=True)
 class Consult:
-    """An exchange with nodes for what they are beside the clients that they host, such as aggregators.
+    """An exchange with nodes in another role than hosts of clients, such as aggregators.
 
-    It brings answers and problems by name; nobody takes part any less for not answering.
+    Its result is answers and problems by name; nodes that do not answer still take part.
 
     Attributes
     ----------
     nodes : mapping of str to int
         Node ids by name.
     request : callable
-        Returns what is asked, given a name.
+        Returns the request, given a name.
     read : callable
         Given a name and the content of its reply, returns the answer. Raises ReplyError.
     """
@@ -136,7 +137,7 @@ class Consult:
 
 @dataclass(frozen=True)
 class Without:
-    """Go on without some clients. It brings the names of the others.
+    """Go on without some clients. Its result is the names of the others.
 
     Attributes
     ----------
@@ -152,19 +153,19 @@ class Without:
 
 @dataclass(frozen=True)
 class Keep:
-    """Keep a state, from which a run that is stopped goes on."""
+    """Keep a state, so that a stopped run resumes from it."""
 
     state: State
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Bring back the state that a stopped run has kept; it is empty where there is none, or one of something else.
+    """Bring back the state that a stopped run has kept; empty if there is none, or it depends on something else.
 
     Attributes
     ----------
     of : tuple
-        What the state depends on, beside the experiment without the keys that may change: JSON values.
+        What the state depends on, in addition to the experiment without the keys that may change: JSON values.
     """
 
     of: tuple[Any, ...] = ()

@@ -18,10 +18,10 @@ from fedgraph.algorithms.owners import (
     OwnersAlgorithm,
     bytes_per_owner,
     joined_of,
-    measured,
+    metrics_of,
     num_learned_from,
     outcome_of,
-    told,
+    report_epoch,
 )
 from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhaseRun, Recall, Without
 from fedgraph.algorithms.vfl_steps import VerticalSteps
@@ -77,7 +77,7 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
 
 @dataclass
 class _Learnt:
-    """Progress of joint training, beside the current network.
+    """Progress of joint training, without the current network.
 
     ``epochs`` are in order; ``lowest`` is the lowest validation loss, that of ``best_epoch``; ``best`` and ``network``
     are the prediction of all held-out samples, and the network's state, after that epoch.
@@ -111,7 +111,7 @@ class _Learnt:
 class Vertical(OwnersAlgorithm[VerticalSettings]):
     """Trains the fusion model on the owners' current embeddings, and sends their gradients back.
 
-    A run that was stopped continues after its last whole epoch, from its checkpoint and from what the nodes have kept.
+    A run that was stopped continues after its last whole epoch, from its checkpoint and the state that nodes have kept.
     """
 
     name = "vfl"
@@ -146,8 +146,8 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
         # Models change: only the sizes of the first embeddings are used, and a view would keep them in memory.
         joined = replace(joined, embeddings=joined.embeddings[..., :0].clone())
         graph = run.graph_of(joined)
-        given = None if graph is None else graph.dense().float()
-        network = build_network(settings, joined.sizes, len(joined.classes), given, run.seed)
+        adjacency = None if graph is None else graph.dense().float()
+        network = build_network(settings, joined.sizes, len(joined.classes), adjacency, run.seed)
         network = network.to(settings.torch_device())
         steps = VerticalSteps(joined)
         optimizer = optimizer_of(network, settings, settings.learning_rates[0])
@@ -167,7 +167,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             steps.load_state(kept["steps"])
             yield Without(dict.fromkeys(steps.lost, "it was lost before the run was stopped"))
             for each in learnt.epochs:
-                told(run, each)
+                report_epoch(run, each)
         for epoch in range(len(learnt.epochs) + 1, settings.epochs + 1):
             if len(learnt.epochs) - learnt.best_epoch >= settings.patience:
                 break
@@ -182,7 +182,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
                 )
             found = FusionEpoch(settings.learning_rates[0], epoch, total / len(training), loss_there)
             learnt.take(found, prediction, network)
-            told(run, found)
+            report_epoch(run, found)
             yield Keep(
                 {
                     "samples": joined.state(),
@@ -269,7 +269,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
         }
         return outcome_of(
             joined,
-            measured(whole, best, tuple(name for name in run.splits if name != "train")),
+            metrics_of(whole, best, tuple(name for name in run.splits if name != "train")),
             parameters=flattened(learnt.network),
             rounds=epochs,
             facts=facts,

@@ -45,7 +45,7 @@ class StepRequest(Request):
     training : bool
         Whether these are a minibatch of training.
     keep_from : int
-        Steps before this one will never be asked for again; what owners kept for them may be dropped.
+        Steps before this one will never be asked for again; state that owners kept for them may be dropped.
     """
 
     owners: tuple[str, ...]
@@ -116,8 +116,8 @@ class StepReply:
             config: Any = content.config_records["config"]
             named, record = config["owners"], content.array_records["stacked"]
         if named != list(owners):
-            told = in_short(repr(named), 100)
-            raise ReplyError(f"the reply speaks for {told}, but {', '.join(owners)} were asked")
+            others = in_short(repr(named), 100)
+            raise ReplyError(f"the reply speaks for {others}, but {', '.join(owners)} were asked")
         embeddings = checked_arrays(record, {"embeddings": shape})["embeddings"]
         if not bool(usable_rows(embeddings).all()):
             raise ReplyError(

@@ -26,7 +26,7 @@ class VerticalSteps:
     Attributes
     ----------
     lost : list of str
-        Owners that the run has gone on without: from then on nobody has their embeddings.
+        Owners that the run has gone on without: from then on their embeddings are unavailable.
     bytes_per_owner : int
         Bytes of embeddings and gradients so far, per owner.
     training_bytes_per_owner : int
@@ -48,7 +48,7 @@ class VerticalSteps:
         return self._joined.present[rows] & torch.tensor([owner not in self.lost for owner in self._joined.owners])
 
     def state(self) -> State:
-        """Return what the next steps depend on, to be kept; owners keep what they need to continue from here."""
+        """Return the state that the next steps depend on; owners keep theirs for continuing from here."""
         self._keep_from = self._step + 1
         return {
             "step": self._step,

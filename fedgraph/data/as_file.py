@@ -16,7 +16,7 @@ from fedgraph.support.errors import DataError
 from fedgraph.support.files import replacing
 
 INDEX = {"M": "time"}
-"""Name of a data frame's index as a column where it has none, by the kind of its values."""
+"""Column name of a data frame's unnamed index, by the kind of its values."""
 
 
 def as_file(data: Any, folder: Path, name: str = "data") -> Path:
@@ -26,9 +26,9 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     ----------
     data : str, Path, data frame, array, Tensor or graphs
         A data frame of pandas becomes a Parquet file, with its index as the first column where that is not just
-        numbers; of other libraries, whatever hands its columns to Arrow. An array, or a tensor, is one of images, or of
-        the inputs of a data set of one's own. A graph of PyTorch Geometric, a list of them, or a dict of either by
-        client, becomes a .pt file.
+        numbers; of other libraries, or anything that exports its columns to Arrow. An array, or a tensor, is one of
+        images, or of the inputs of a custom data set. A graph of PyTorch Geometric, a list of them, or a dict of either
+        by client, becomes a .pt file.
     folder : Path
         Where the file is written.
     name : str
@@ -55,8 +55,8 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     try:
         table = pa.Table.from_pandas(_flat(data), preserve_index=False) if hasattr(data, "iloc") else pa.table(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        told = ", ".join(map(str, error.args))
-        raise DataError(f"a {type(data).__name__} cannot be read as a data frame: {told}") from None
+        reason = ", ".join(map(str, error.args))
+        raise DataError(f"a {type(data).__name__} cannot be read as a data frame: {reason}") from None
     file = folder / f"{name}.parquet"
     with replacing(file) as temporary:
         pyarrow.parquet.write_table(table, temporary)

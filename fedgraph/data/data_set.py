@@ -1,4 +1,4 @@
-"""A data set of one's own, as a class: ``[data] set = "package.module:Class"``."""
+"""A custom data set, as a class: ``[data] set = "package.module:Class"``."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _KINDS = get_args(TaskSpec.__annotations__["kind"]) or ("forecast", "classificat
 class DataSet(Configured[S]):
     """Base class of data sets, subscripted by the settings that are the other keys of ``[data]``.
 
-    A class says who the clients are, what is learned, and which examples a client has::
+    A class defines the clients, the task, and the examples of each client::
 
         class Wards(DataSet[WardsSettings]):
             def client_names(self): return ["mercy", "county"]
             def task(self): return TaskSpec("regression", (3,), (1,), features=("age", "dose", "weight"), unit="days")
             def examples(self, client): return {"train": (inputs, targets), "test": (more_inputs, more_targets)}
 
-    Inputs and targets are in their own units: how they are scaled, if at all, ``input_scale`` and ``target_scale`` say,
-    and predictions of new data go the same way.
+    Inputs and targets are in their own units: ``input_scale`` and ``target_scale`` define how they are scaled, if at
+    all, also for predictions of new data.
 
     Parameters
     ----------
     settings : Settings
-        The table ``[data]``, validated: of the class in brackets, with ``set`` beside.
+        The table ``[data]``, validated: of the class in brackets, with the key ``set`` added.
     data_dir : Path
         Folder in which the node's data lie.
     own : OwnData, optional
@@ -64,15 +64,15 @@ class DataSet(Configured[S]):
 
     @abstractmethod
     def task(self) -> TaskSpec:
-        """Return what is learned, the same for all clients: a forecast, a classification or a regression."""
+        """Return the task, the same for all clients: a forecast, a classification or a regression."""
 
     @abstractmethod
     def examples(self, client: str) -> Examples:
         """Return a client's examples: inputs ``[examples, *input_shape]`` and targets of each split.
 
         Targets are ``[examples]`` whole numbers from 0 for classes, ``[examples]`` or ``[examples, 1]`` numbers, or
-        ``[examples, steps]`` readings, NaN where there is none. Missing inputs may be NaN where ``input_scale`` says
-        what they are filled with.
+        ``[examples, steps]`` readings, NaN where one is missing. Missing inputs may be NaN if ``input_scale`` has a
+        value to fill them with.
         """
 
     def input_scale(self, client: str) -> InputScale:
@@ -152,16 +152,16 @@ class DataSet(Configured[S]):
 
     def _checked_examples(self, client: str, task: TaskSpec) -> dict[SplitName, tuple[Tensor, Tensor]]:
         """Return all splits of a client. Raises DataError, with client and split, for what does not fit the task."""
-        given = self.examples(client)
-        if not isinstance(given, Mapping) or set(given) - set(SPLITS) or "train" not in given:
-            told = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+        examples = self.examples(client)
+        if not isinstance(examples, Mapping) or set(examples) - set(SPLITS) or "train" not in examples:
+            returned = sorted(examples) if isinstance(examples, Mapping) else type(examples).__name__
             raise DataError(
-                f"{self._name}.examples('{client}') returned {told}; it is a dict with inputs and targets of 'train' "
-                "and, as far as there are any, 'validation' and 'test'"
+                f"{self._name}.examples('{client}') returned {returned}; it is a dict with inputs and targets of "
+                "'train' and, as far as there are any, 'validation' and 'test'"
             )
         found: dict[SplitName, tuple[Tensor, Tensor]] = {}
         for split in SPLITS:
-            pair = given.get(split, (torch.zeros(0, *task.input_shape), no_targets(task)))
+            pair = examples.get(split, (torch.zeros(0, *task.input_shape), no_targets(task)))
             try:
                 x, y = (torch.as_tensor(part) for part in pair)
             except (TypeError, ValueError) as error:
@@ -177,7 +177,7 @@ class DataSet(Configured[S]):
 
 
 def own_class(path: str) -> type[Any]:
-    """Return the class of a data set by its dotted path. Raises ExperimentError for what is none."""
+    """Return the class of a data set by its dotted path. Raises ExperimentError for anything else."""
     found = load_object(path, "[data] set")
     wanted = ("client_names", "load", "describe", "given_graph")
     lacking = [name for name in wanted if not callable(getattr(found, name, None))]
@@ -191,7 +191,7 @@ def own_class(path: str) -> type[Any]:
 
 
 def own_settings(path: str) -> type[Settings]:
-    """Return the settings class of a data set of one's own: that in its brackets, with the key ``set``."""
+    """Return the settings class of a custom data set: that in its brackets, with the key ``set``."""
     return _with_set(getattr(own_class(path), "settings_type", Settings))
 
 

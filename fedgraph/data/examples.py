@@ -72,7 +72,7 @@ class ExampleSplit:
         return Batch(inputs.unflatten(0, rows.shape), targets, weights)
 
     def minibatches(self, indices: Tensor) -> ExampleSplit:
-        """Return minibatches ``indices`` ``[clients, steps, batch]``, -1 for padding, of which nothing is gathered yet.
+        """Return minibatches ``indices`` ``[clients, steps, batch]``, -1 for padding, before anything is gathered.
 
         Their ``rows`` are ``[clients, steps, batch]`` too.
         """

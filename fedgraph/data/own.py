@@ -1,4 +1,4 @@
-"""A node's own data: a local file or folder in place of the one that the experiment names."""
+"""A node's own data: a local file or folder instead of the one that the experiment names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENT = "{client}"
 """Placeholder for a client's name in a path, where each client has a file of its own."""
 
 UNNAMED = "new data"
-"""The client of rows that do not say whose they are."""
+"""The client of rows without a client column."""
 
 LOOKED_FOR = (
     "a relative [data] path is looked for beside the experiment file and from the current folder of whoever starts the "
@@ -92,5 +92,5 @@ def title_of(path: str | None, own: OwnData | None) -> str:
 
 
 def with_notes(description: str, notes: Iterable[str]) -> str:
-    """Add to the description of data what people should know of it."""
+    """Add notes to the description of data."""
     return "; ".join((description, *notes))

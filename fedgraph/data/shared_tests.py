@@ -54,7 +54,7 @@ def set_aside(labels: Indices, share: float, seed: int) -> Indices:
     labels : ndarray
         Class of each example, ``[examples]``.
     share : float
-        Of the examples of each class; one example at least, and none of a class that has no other.
+        Of the examples of each class; at least one example, and no class's only example.
     seed : int
         Of the draw.
 
@@ -73,12 +73,13 @@ def set_aside(labels: Indices, share: float, seed: int) -> Indices:
 
 
 def shared_test_file(test: str, path: str | None, data_dir: Path, own: OwnData | None) -> Path | None:
-    """Return the file or folder of the test set that all clients share; None where there is none.
+    """Return the file or folder of the test set that all clients share; None if there is none.
 
     Raises
     ------
     DataError
-        For a node's own data without such a file, since a part of it would be another test set than that of the others.
+        For a node's own data without such a file, since a part of it would be a different test set from that of the
+        others.
     """
     if path is not None:
         return data_dir / Path(path).expanduser()

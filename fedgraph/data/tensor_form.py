@@ -1,4 +1,4 @@
-"""Examples as plain tensors: of a data set of one's own, and of arrays that were not there in training."""
+"""Examples as plain tensors: of a custom data set, and of arrays that were not there in training."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def checked_targets(where: str, inputs: Tensor, targets: Tensor, task: TaskSpec)
 
 @dataclass(frozen=True)
 class MaskedSplit(ExampleSplit):
-    """Examples whose targets are NaN where there is none, which has no weight."""
+    """Examples; missing targets are NaN and have no weight."""
 
     def batch(self, indices: Tensor) -> Batch:
         """See :class:`ExampleSplit`."""
@@ -66,7 +66,7 @@ class MaskedSplit(ExampleSplit):
 
 
 class TensorForm(Form):
-    """Inputs as arrays, as a data set of one's own has them: of an .npz file, ``inputs`` and perhaps ``targets``."""
+    """Inputs as arrays, as a custom data set has them: of an .npz file, ``inputs`` and perhaps ``targets``."""
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`."""
@@ -122,7 +122,7 @@ class NewTensors(NewData):
         return None if self.targets is None else data
 
     def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
-        """Return the columns ``client``, ``example`` (from 0), and what is predicted; of forecasts a row per step."""
+        """Return the columns ``client``, ``example`` (from 0), and the predictions; of forecasts a row per step."""
         import pandas as pd
 
         if self.task.kind == "forecast":

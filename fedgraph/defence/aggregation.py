@@ -103,7 +103,7 @@ def krum_scores(updates: Tensor, attackers: int) -> Tensor:
     Returns
     -------
     Tensor
-        float64 ``[clients]``; infinite where no distance can be told.
+        float64 ``[clients]``; infinite where no distance is defined.
     """
     # Without matrix products, in which differences of long vectors cancel.
     apart = torch.cdist(updates[None], updates[None], compute_mode="donot_use_mm_for_euclid_dist")[0].double()

@@ -47,7 +47,7 @@ _PATHS = (
     ("fairness", "stand-alone", Path.is_dir),
     ("clients", "public-keys", Path.is_dir),
 )
-"""Keys whose value is the path of a file or folder; those of ``[data]`` for sets of one's own files."""
+"""Keys whose value is the path of a file or folder; those of ``[data]`` for sets of a user's own files."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Experiment:
     def as_toml(self) -> str:
         """Return the resolved experiment as TOML text, with keys that are None listed in ``unset`` of their table.
 
-        What is read of it is the same experiment whatever defaults are by then. Raises ExperimentError as
+        Reading it gives the same experiment even if defaults have changed since. Raises ExperimentError as
         :meth:`as_dict` does.
         """
         return tomli_w.dumps(self._resolved(Settings.as_written))
@@ -265,8 +265,8 @@ def load_experiment(
     An override of ``graph.source`` takes out those keys of ``[graph]`` that are about the old source alone, such as
     ``path``.
 
-    The path of one's own data, of a graph file, of another run, or of the folder of public keys is looked for beside
-    the experiment, then from the current folder, and made absolute where it is found. Data and graph that are in
+    The path of a user's own data, of a graph file, of another run, or of the folder of public keys is looked for next
+    to the experiment, then in the current folder, and made absolute where it is found. Data and graph that are in
     neither are looked for in the data folder when they are read.
 
     Parameters
@@ -277,9 +277,9 @@ def load_experiment(
         Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`. ``experiment.strategy`` takes the
         place of a method in the file, and of its client class, and the reverse.
     method : str, optional
-        Another method, by short name or dotted path, that runs in place of the one in the file.
+        Another method, by short name or dotted path, that runs instead of the one in the file.
     client : str, optional
-        Dotted path of the client class, in place of that of the file or of the method.
+        Dotted path of the client class, instead of that of the file or of the method.
 
     Raises
     ------
@@ -304,9 +304,9 @@ def _checked(
     overrides: Overrides,
     method: str | None,
     client: str | None,
-    beside: Path,
+    folder: Path,
 ) -> Experiment:
-    """Validate tables after overrides, with paths looked for in the folder ``beside`` first."""
+    """Validate tables after overrides, with paths looked for in ``folder`` first."""
     overrides = overrides_by_key(overrides)  # read twice, and may be an iterator
     set_here = apply_overrides({}, overrides)
     chosen = _table(set_here, "experiment")
@@ -318,7 +318,7 @@ def _checked(
     _drop_keys_of_another_source(tables, given, set_here)
     if method is not None:
         tables = _with_method(tables, "strategy" if ":" in method else "method", method)
-        # A client class that is set for this call is one for every method, unless it goes with a method set beside it.
+        # A client class that is set for this call serves every method, unless a method is set along with it.
         if not instead:
             client = client or chosen.get("client")
     if client is not None:
@@ -328,7 +328,7 @@ def _checked(
         if table == "data" and chosen_set not in OF_ONES_OWN and not is_own_class(chosen_set):
             continue
         named = str(_table(tables, table).get(key, ""))
-        candidates = (beside / named, Path(named)) if named else ()
+        candidates = (folder / named, Path(named)) if named else ()
         whole = next((str(path.resolve()) for path in candidates if is_there(path)), None)
         if whole is not None:
             tables[table][key] = whole
@@ -352,7 +352,7 @@ def _drop_keys_of_another_source(tables: dict[str, Any], given: Mapping[str, Any
 def _with_method(tables: Mapping[str, Any], key: str, method: str) -> dict[str, Any]:
     """Return the tables with another method, or strategy, by ``key``.
 
-    What goes with that of the file goes too: its client class, and the table that only it knows.
+    Keys that belong to the file's choice are dropped as well: its client class, and the table that only it knows.
     """
     head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
     own = _table(tables, "experiment").get("strategy")
@@ -395,8 +395,8 @@ def plugin_folders(experiment: str | Path | Mapping[str, Any] | None) -> list[st
     ExperimentError
         When there is no such file.
     """
-    beside = [str(find_experiment(experiment).parent)] if isinstance(experiment, str | Path) else []
-    return [*beside, str(Path.cwd())]
+    folders = [str(find_experiment(experiment).parent)] if isinstance(experiment, str | Path) else []
+    return [*folders, str(Path.cwd())]
 
 
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -70,7 +70,7 @@ def _with_arguments(strategy_class: type, table: Mapping[str, Any]) -> dict[str,
         if "strategy" in table:
             table["strategy"] = _wrapped(table["strategy"])
         before = _plain(vars(_made(strategy_class, table)))
-    except Exception:  # what is wrong with the table is said where the method is checked
+    except Exception:  # checking the method raises the error in the table
         return table
     values = {
         name.replace("_", "-"): before.get(name, parameter.default)

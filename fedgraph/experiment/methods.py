@@ -12,7 +12,7 @@ from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import load_object
 
 PACKAGES = ("fedgraph.algorithms", "fedgraph.strategies")
-"""Built-in methods are the classes in their modules that have a ``name``, and a title, needs and paper beside it."""
+"""Built-in methods are the classes in their modules that have a ``name``, a title, needs and a paper."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,14 @@ class Method:
     def strategy_class(self) -> Any:
         """The class of the strategy: its algorithm, where it runs one in a Flower app of its own.
 
-        Raises ExperimentError when it cannot be found, or an experiment would not run what it adds to an algorithm.
+        Raises ExperimentError when it cannot be found, or an experiment would not run its additions to an algorithm.
         """
         return run_by_experiments(load_object(self.strategy, "[experiment] strategy"))
 
     @property
     def terms(self) -> str:
-        """Dotted path of the class whose training the method relies on, and a client class of one's own must share.
-
-        Empty where there is no class of one's own, and for strategies of Flower.
+        """Dotted path of the class whose training the method relies on, which a custom client class must share. Empty
+        for methods without a client class of their own, and for strategies of Flower.
         """
         default = getattr(self.strategy_class, "default_client", "")
         built_in = bool(vars(self.strategy_class).get("name"))
@@ -58,12 +57,13 @@ class Method:
 
 
 def run_by_experiments(found: Any) -> Any:
-    """Return what experiments run of what is named: of a strategy for people's own Flower apps its ``algorithm_class``.
+    """Return the class that experiments run: the ``algorithm_class`` of a strategy for users' own Flower apps, else
+    itself.
 
     Raises
     ------
     ExperimentError
-        For a class that is derived from such a strategy, because an experiment would not run what it adds.
+        For a class that is derived from such a strategy, because an experiment would not run its additions.
     """
     algorithm = getattr(found, "algorithm_class", None)
     if algorithm is None:
@@ -113,9 +113,9 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
     method : str or None
         Short name of a built-in method.
     strategy : str or None
-        Dotted path of a strategy, in place of a method.
+        Dotted path of a strategy, instead of a method.
     client : str or None
-        Dotted path of a client class, in place of the default.
+        Dotted path of a client class, instead of the default.
 
     Raises
     ------

@@ -17,8 +17,8 @@ class ExperimentTable(Settings):
     ----------
     name        : run folders are named after it.
     method      : a built-in method; or strategy and client by dotted path (the client's default fits the strategy).
-    rounds, seed : communication rounds, of which methods of phases (f3, f3-forecast, simple-forecast, vfl, fedngm) have
-                  none; everything random follows from the seed.
+    rounds, seed : communication rounds; methods of phases (f3, f3-forecast, simple-forecast, vfl, fedngm) have none;
+                  everything random follows from the seed.
     min_clients : fewest clients that must take part in every round.
     on_missing  : what happens to a client without a usable reply: ``fail`` ends the run, ``skip`` leaves the client
                   out of the round's aggregation, ``keep-last`` lets its last usable reply take part instead.
@@ -57,8 +57,8 @@ class EvaluationTable(Settings):
     unseen_classes : of classification: also measure each client's accuracy on examples of classes that it has none of
                in training, as ``test/accuracy-unseen``; a client that has all classes has no value. It shows what
                clients learn from others, with ``[data] test = "shared"``.
-    monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
-               the number of evaluations without a better mean over clients after which the run ends.
+    monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``:
+               the run ends after so many evaluations without a better mean over clients.
     targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` contains
                after how many rounds the mean over clients reached it, and after how many the first client did;
                ``bytes_to_target`` and ``seconds_to_target`` the bytes sent to and from each client until then, and the
@@ -68,13 +68,13 @@ class EvaluationTable(Settings):
                they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)
                and whose true classes go to the server. Makes ``peers.npz``, ``peers.csv``, and means in
                ``summary.json``; for classification by methods whose clients have whole models of their own.
-    forecasts : also write what the final models forecast for the test windows, as ``csv`` or ``parquet``: a file for
+    forecasts : also write the final models' forecasts for the test windows, as ``csv`` or ``parquet``: a file for
                each client with the time of each step, the forecast, and the reading where there is one, in their unit;
                and with how many readings the window had that it is forecast from. Files stay on the client's node, in
                ``<state-dir>/forecasts/<run>``; those of ``fedgraph run`` are in the run folder (``Run.forecasts``).
-    yardsticks : of a forecast: beside each method, ``fedgraph run`` also runs what it has to beat, each client's last
-               reading, its usual week and a ridge regression (``simple-forecast``), and the same method over a permuted
-               client graph where it uses one. ``flwr run`` runs the method alone.
+    yardsticks : of a forecast: with each method, ``fedgraph run`` also runs its baselines, each client's last reading,
+               its usual week and a ridge regression (``simple-forecast``), and the same method over a permuted client
+               graph where it uses one. ``flwr run`` runs the method alone.
     """
 
     splits: tuple[SplitName, ...] = ("validation", "test")
@@ -116,13 +116,13 @@ class EvaluationTable(Settings):
 class FairnessTable(Settings):
     """``[fairness]``: whether clients that are ahead when each trains alone are also ahead in the federation.
 
-    Fairness is 100 times the correlation, over clients, of what they reach alone and here (Gorbett, Shirazi, Ray; IEEE
+    Fairness is 100 times the correlation, over clients, of their scores alone and here (Gorbett, Shirazi, Ray; IEEE
     Big Data 2023, section IV.D): ``fairness`` in ``summary.json``, and by round in ``metrics.jsonl``.
 
     Attributes
     ----------
     stand_alone : the folder of a finished run with the same [data] in which each client trains alone (method
-                  ``local``); looked for beside the experiment, and from the current folder.
+                  ``local``); looked for next to the experiment, and in the current folder.
     metric      : what is correlated, as ``<split>/<metric>``.
     stop_below  : end the run when fairness has been at this value or above it, and falls below; the models are then
                   those of the last evaluation at which it was not below.
@@ -148,7 +148,7 @@ class OutputTable(Settings):
     checkpoint_every : rounds between checkpoints.
     resume : run folder to continue, instead of starting a new one.
     report : write report.html at the end of a run.
-    track  : trackers that are told parameters, metrics by round (once a checkpoint has them) and results:
+    track  : trackers that receive parameters, metrics by round (once a checkpoint has them) and results:
              ``tensorboard``, ``mlflow``, ``wandb``, or a class of your own by dotted path (see
              ``fedgraph.runs.tracking``). They write into the run folder, unless ``MLFLOW_TRACKING_URI``,
              ``WANDB_MODE`` and so on say otherwise.

@@ -1,4 +1,4 @@
-"""What a forecast has to beat: simple forecasters, and the same method over a permuted client graph."""
+"""Baselines of a forecast: simple forecasters, and the same method over a permuted client graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MEASURED = ("splits", "horizons", "missing-as")
 
 
 def yardsticks(experiment: Experiment, uses_graph: bool = True) -> list[Experiment]:
-    """Return the experiments that ``[evaluation] yardsticks`` puts beside one.
+    """Return the experiments that ``[evaluation] yardsticks`` adds to one.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@
 from fedgraph.federation.exchange import OrderedGrid, split_replies
 from fedgraph.federation.federation import Federation, Present, data_of, hosts_of, nodes_of
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
-from fedgraph.federation.opening_query import SomeAnswer, ask_everybody, identify, nodes_may_come
+from fedgraph.federation.opening_query import SomeAnswer, ask_all_nodes, identify, nodes_may_come
 from fedgraph.federation.roll_call import ClientsTable, RollCall
 from fedgraph.federation.traffic import Traffic
 from fedgraph.support.errors import by_reason
@@ -21,7 +21,7 @@ __all__ = [
     "RollCall",
     "SomeAnswer",
     "Traffic",
-    "ask_everybody",
+    "ask_all_nodes",
     "by_reason",
     "data_of",
     "hosted_clients",

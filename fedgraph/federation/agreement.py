@@ -33,7 +33,7 @@ def contradictions(answers: Mapping[int, Answer]) -> dict[int, str]:
 
 
 def _outvoted(votes: Mapping[int, Hashable]) -> list[int]:
-    """Return the nodes whose vote is not that of most; nobody where there is a tie."""
+    """Return the nodes whose vote is not that of most; none in a tie."""
     ranking = Counter(votes.values()).most_common(2)
     if not ranking or (len(ranking) == 2 and ranking[0][1] == ranking[1][1]):
         return []

@@ -109,7 +109,7 @@ def split_replies(
 ) -> tuple[dict[int, SomeReply], dict[int, str]]:
     """Take in the replies of the nodes that were asked, and separate usable ones from problems.
 
-    This is the only place where replies are read: whatever is wrong with a reply is a problem of its node alone. The
+    This is the only place where replies are read: an error in a reply is a problem of its node alone. The
     structure of each is checked before anything is decoded (:func:`fedgraph.messages.check_content`). Replies of nodes
     that were not asked, and second replies of a node, are ignored.
 

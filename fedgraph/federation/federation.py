@@ -51,13 +51,13 @@ class Present:
         return tuple(self.names[position] for position in self.hosts[node].tolist())
 
     def without(self, lost: Container[str]) -> Present:
-        """Return those who are not lost."""
+        """Return the clients that are not lost."""
         return Present.on({name: node for node in self.hosts for name in self.clients_of(node) if name not in lost})
 
 
 @dataclass(frozen=True)
 class Federation(Present):
-    """Clients that take part in a run, with what they have; everything indexed by client follows ``names``.
+    """Clients that take part in a run, with facts about their data; everything indexed by client follows ``names``.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Federation(Present):
     moments : Tensor or None
         float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
     computed : str
-        How nodes compute the model, in words; empty where none says so.
+        How nodes compute the model, in words; empty if none does.
     """
 
     task: TaskSpec

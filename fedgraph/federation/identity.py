@@ -1,9 +1,8 @@
 """Which clients a node hosts according to its node config, and how it proves that it may host them.
 
-A node signs the list of its clients with ECDSA over SHA-256. The keys are those that ``ssh-keygen -t ecdsa`` makes,
-with which Flower's SuperNodes authenticate themselves too; the run knows the public keys by client name. The signed
-text contains the challenge of the run and Flower's id of the node, so that a signature is valid in one run and from one
-node only.
+A node signs the list of its clients with ECDSA over SHA-256. The keys are those that ``ssh-keygen -t ecdsa`` makes, the
+same that Flower's SuperNodes authenticate with; the run knows the public keys by client name. The signed text contains
+the challenge of the run and Flower's id of the node, so that a signature is valid in one run and from one node only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The first exchange of a run: all nodes are asked whom they host, until everybody is there."""
+"""The first exchange of a run: all nodes are asked which clients they host, until all clients are there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def identify(
     traffic: Traffic | None = None,
     tolerate: bool = False,
 ) -> Federation:
-    """Run the opening query: ask all nodes whom they host, and wait until all clients are there.
+    """Run the opening query: ask all nodes which clients they host, and wait until all are there.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ def identify(
     label_counts : bool
         Whether nodes also report the number of examples per class of each client.
     on_wait : callable, optional
-        Called with a sentence about the clients that are missing, see :func:`ask_everybody`.
+        Called with a sentence about the clients that are missing, see :func:`ask_all_nodes`.
     traffic : Traffic, optional
         Counter that the exchange is added to.
     tolerate : bool, default False
-        Continue without nodes whose answer is missing, unusable or contradicts the others, see :func:`ask_everybody`.
+        Continue without nodes whose answer is missing, unusable or contradicts the others, see :func:`ask_all_nodes`.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def identify(
     Raises
     ------
     IdentityError
-        As for :func:`ask_everybody`, and when a client is hosted twice or nodes host no client at all.
+        As for :func:`ask_all_nodes`, and when a client is hosted twice or nodes host no client at all.
     DataError
         When clients disagree on the task, or a client has no training examples although it should.
     """
@@ -82,13 +82,13 @@ def identify(
             identity.check_trains()
         return identity
 
-    identities = ask_everybody(
+    identities = ask_all_nodes(
         grid, content, "query.identify", read, roll_call, tolerate=tolerate, on_wait=on_wait, traffic=traffic
     )
     return Federation.of(identities)
 
 
-def ask_everybody(
+def ask_all_nodes(
     grid: Grid,
     content: RecordDict,
     message_type: str,
@@ -148,7 +148,7 @@ def ask_everybody(
     traffic.exchanges += 1
     wait = roll_call.wait
     deadline = time.monotonic() + wait
-    news = _News(on_wait)
+    reminder = _Reminder(on_wait)
     challenged = challenge()
     if roll_call.keys is not None:
         content.config_records["config"][CHALLENGE_KEY] = challenged
@@ -172,16 +172,16 @@ def ask_everybody(
             failed = {node: problem for node, problem in failed.items() if node not in admitted}
             for node, problem in problems.items():
                 if not tolerate and roll_call.expect is None:
-                    # In one process nobody has started nodes.
+                    # In one process the user has not started any nodes.
                     which = f"node {node} cannot take part: " if nodes_may_come(grid) else ""
                     raise IdentityError(f"{which}{problem}")
                 if failed.get(node) != problem:
                     log.warning("going on without node %d: %s", node, problem)
                 failed[node] = problem
-        told = refused
+        before = refused
         refused = contradictions(heard_of) if tolerate else {}
         for node, problem in refused.items():
-            if told.get(node) != problem:
+            if before.get(node) != problem:
                 log.warning("going on without node %d: %s", node, problem)
         answers = {node: answer for node, answer in heard_of.items() if node not in refused}
         missing = roll_call.missing(answers.values(), silent)
@@ -196,7 +196,7 @@ def ask_everybody(
                 return answers
             reasons = "".join(f"; node {node}: {problem}" for node, problem in (failed | refused).items())
             raise IdentityError(f"{waited and waited + 'but '}{missing}{reasons}")
-        news.tell(missing, left)
+        reminder.report(missing, left)
         time.sleep(_POLL_SECONDS)
 
 
@@ -216,16 +216,16 @@ def _admitted(
     return answer
 
 
-class _News:
+class _Reminder:
     """Reports which clients a run waits for when that changes, and every ten seconds when it does not."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._said = ""
-        self._when = float("-inf")
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._reported = ""
+        self._reported_at = float("-inf")
 
-    def tell(self, missing: str, left: float) -> None:
+    def report(self, missing: str, left: float) -> None:
         now = time.monotonic()
-        if missing != self._said or now - self._when >= _REMIND_SECONDS:
-            self._tell(f"{missing} ({left:.0f} s left)")
-            self._said, self._when = missing, now
+        if missing != self._reported or now - self._reported_at >= _REMIND_SECONDS:
+            self._report(f"{missing} ({left:.0f} s left)")
+            self._reported, self._reported_at = missing, now

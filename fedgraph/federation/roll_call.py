@@ -21,10 +21,10 @@ class ClientsTable(Settings):
     ----------
     expect : the clients of the run. It starts when nodes host them all, at most [experiment] wait seconds after it was
              submitted; other clients that nodes host are left out. Every node that is asked learns these names. By
-             default whoever is there takes part, [experiment] min-clients of them at least.
+             default all connected clients take part, at least [experiment] min-clients.
     public_keys : a folder with the public key of every client as NAME.pub, as ``ssh-keygen -t ecdsa`` makes it; looked
-             for beside the experiment, and from the current folder. Only a node that proves that it has the private
-             key (node config ``private-key``) may then host the client.
+             for next to the experiment, and in the current folder. Only a node that proves that it has the private key
+             (node config ``private-key``) may then host the client.
     """
 
     expect: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -51,7 +51,7 @@ class Answer(Protocol):
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes that host clients have in common."""
+        """The part of the answers that must be the same for all nodes that host clients."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,15 @@ class RollCall:
         Raises
         ------
         IdentityError
-            When waiting is in vain, because nodes disagree on ``num-partitions``.
+            When waiting cannot help, because nodes disagree on ``num-partitions``.
         """
         known = list(answers)
-        here = {name for answer in known for name in answer.clients}
+        hosted = {name for answer in known for name in answer.clients}
         if self.expect is not None:
-            absent = [name for name in self.expect if name not in here]
+            absent = [name for name in self.expect if name not in hosted]
             if not absent:
                 return None
-            there = [name for name in self.expect if name in here]
+            there = [name for name in self.expect if name in hosted]
             mute = sorted(silent)
             unsaid = f"; node {some(mute)} is connected but has not said whom it hosts" if mute else ""
             return (

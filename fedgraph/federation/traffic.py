@@ -1,4 +1,4 @@
-"""What went over the network in a run."""
+"""The network traffic of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Traffic:
     bytes_up : int
         The same for all replies that came, usable or not, including label counts in the opening query.
     bytes_down_alone, bytes_up_alone : int
-        The same if every client had a node of its own, whatever the nodes of this run were: a model that a node gets
+        The same if every client had its own node, regardless of the nodes of this run: a model that a node gets
         once for all its clients counts for each of them, as does the one mean that a node of a stock strategy returns.
         These numbers describe the method; ``bytes_down`` and ``bytes_up`` also depend on which clients share a node.
         Candidates of ``sfl-cold-start``, which not all clients need, count for each client.

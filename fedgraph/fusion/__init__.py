@@ -18,6 +18,7 @@ Without a federation, and in scikit-learn's manner, :class:`FusionClassifier`::
 from typing import TYPE_CHECKING, Any
 
 from fedgraph.fusion.build import build_network, check_fusion
+from fedgraph.fusion.fusion_settings import FusionSettings, Rate, SingleFusion
 from fedgraph.fusion.joined_samples import JoinedSamples
 from fedgraph.fusion.learning import class_weights, learn, optimizer_of
 from fedgraph.fusion.model_file import FittedFusion, fit_joined
@@ -26,7 +27,6 @@ from fedgraph.fusion.prediction import Prediction, predict
 from fedgraph.fusion.prediction_files import write_entropies, write_predictions
 from fedgraph.fusion.scores import decided, log_loss, owner_scores, scores
 from fedgraph.fusion.secret import SecretFusion, Stages
-from fedgraph.fusion.settings import FusionSettings, Rate, SingleFusion
 from fedgraph.fusion.training import FusionData, FusionEpoch
 
 if TYPE_CHECKING:

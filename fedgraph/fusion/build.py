@@ -9,10 +9,10 @@ from fedgraph.fusion.alignment import Alignment, HardAlignment, NoAlignment, Sof
 from fedgraph.fusion.baselines import ConcatenationFusion, TransformerFusion
 from fedgraph.fusion.consensus import Consensus, DrawnConsensus, ExpectedConsensus, GivenConsensus, NeighbourConsensus
 from fedgraph.fusion.ensemble import FusionEnsemble
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.graphs import BernoulliGraph, FeatureNeighbours, GumbelGraph, InverseCdfGraph
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.scaling import EmbeddingScaling
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores
@@ -24,11 +24,11 @@ _SINKHORN = (10, 0.01)
 """Hard alignments: steps of normalising columns and rows, temperature."""
 
 _NEIGHBOUR_FEATURES = 8
-"""Number of learned features by which nearest neighbours are found."""
+"""Number of learned features for finding nearest neighbours."""
 
 
 def build_network(
-    settings: FusionSettings, sizes: Tensor, classes: int, given: Tensor | None = None, seed: int = 0
+    settings: FusionSettings, sizes: Tensor, classes: int, given_graph: Tensor | None = None, seed: int = 0
 ) -> FusionNetwork:
     """Build an untrained fusion network; alignment, graph and layers each have random numbers of their own.
 
@@ -40,7 +40,7 @@ def build_network(
         Length of each owner's embedding, int64 ``[owners]``; inputs are as long as the longest.
     classes : int
         Number of classes.
-    given : Tensor, optional
+    given_graph : Tensor, optional
         The given graph, ``[owners, owners]``; rows weight the owners in columns. Needed by graph = 'given'.
     seed : int
         Seed of the initial weights.
@@ -57,28 +57,30 @@ def build_network(
     """
     if settings.fusion == "ensemble":
         return FusionEnsemble(
-            [build_network(each, sizes, classes, given, own) for each, own in settings.networks(seed)]
+            [build_network(each, sizes, classes, given_graph, own) for each, own in settings.networks(seed)]
         )
-    network = _network(settings, sizes, classes, given, seed)
+    network = _network(settings, sizes, classes, given_graph, seed)
     if settings.scaling == "owner":
         network.scaling = EmbeddingScaling(sizes, int(sizes.max()))
     return network
 
 
 def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
-    """Check settings for what can never work, before owners are asked for anything.
+    """Check settings for combinations that can never work, before owners are asked for anything.
 
     Raises
     ------
     ExperimentError
-        When the settings do not fit each other, this machine, or whether there is a given graph.
+        When the settings do not fit each other or this machine, or need a given graph that is missing.
     """
     settings.torch_device()
     smallest = torch.ones(2, dtype=torch.int64)
-    build_network(settings, smallest, classes=2, given=torch.zeros(2, 2) if graph_given else None)
+    build_network(settings, smallest, classes=2, given_graph=torch.zeros(2, 2) if graph_given else None)
 
 
-def _network(settings: FusionSettings, sizes: Tensor, classes: int, given: Tensor | None, seed: int) -> FusionNetwork:
+def _network(
+    settings: FusionSettings, sizes: Tensor, classes: int, given_graph: Tensor | None, seed: int
+) -> FusionNetwork:
     size, owners = int(sizes.max()), len(sizes)
     layers = generator(seed, "fusion layers")
     if settings.fusion == "concatenation":
@@ -86,7 +88,7 @@ def _network(settings: FusionSettings, sizes: Tensor, classes: int, given: Tenso
     alignment, aligned = _alignment(settings, sizes, size, seed)
     if settings.fusion == "transformer":
         return TransformerFusion(alignment, aligned, classes, layers, *_TRANSFORMER)
-    consensus = None if settings.fusion == "mean-pooling" else _consensus(settings, owners, aligned, given, seed)
+    consensus = None if settings.fusion == "mean-pooling" else _consensus(settings, owners, aligned, given_graph, seed)
     zeros_count = settings.absent == "zeros"
     return GraphFusion(
         alignment, consensus, aligned, settings.hidden, classes, layers, zeros_count, settings.head
@@ -117,12 +119,12 @@ def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) ->
 
 
 def _consensus(
-    settings: FusionSettings, owners: int, aligned: int, given: Tensor | None, seed: int
+    settings: FusionSettings, owners: int, aligned: int, given_graph: Tensor | None, seed: int
 ) -> Consensus | None:
     if settings.graph == "none":
         return None
     if settings.graph == "given":
-        return GivenConsensus(_checked(given, owners))
+        return GivenConsensus(_checked(given_graph, owners))
     random = generator(seed, "consensus graph")
     if settings.graph == "neighbours":
         return NeighbourConsensus(FeatureNeighbours(owners, aligned, random, settings.neighbours, _NEIGHBOUR_FEATURES))
@@ -139,11 +141,13 @@ def _consensus(
     return DrawnConsensus(graph, per_sample=settings.draw_per == "sample")
 
 
-def _checked(given: Tensor | None, owners: int) -> Tensor:
-    if given is None:
+def _checked(given_graph: Tensor | None, owners: int) -> Tensor:
+    if given_graph is None:
         raise ExperimentError("graph = 'given', but there is no given graph: set the table [graph], or another graph")
-    if given.shape != (owners, owners):
-        raise ExperimentError(f"the given graph is {list(given.shape)}; it must be [owners, owners], {owners} each")
-    if not bool((given.isfinite() & (given >= 0)).all()):
+    if given_graph.shape != (owners, owners):
+        raise ExperimentError(
+            f"the given graph is {list(given_graph.shape)}; it must be [owners, owners], {owners} each"
+        )
+    if not bool((given_graph.isfinite() & (given_graph >= 0)).all()):
         raise ExperimentError("the given graph has weights that are negative or not finite")
-    return given
+    return given_graph

@@ -21,14 +21,14 @@ from fedgraph.fusion.prediction import Average, averaged, logits_of
 from fedgraph.fusion.scores import decided
 
 _FACTORS = (-10.0, 3.0)
-"""Bounds of the factor's logarithm: samples that are told apart without an error would take any factor."""
+"""Bounds of the factor's logarithm: samples that are classified without an error would take any factor."""
 _LARGEST_OFFSET = 20.0
 _SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the logits are multiplied by, and what is then added, ``[classes]``; the offset of the first class is 0."""
+    """The factor of the logits, and the offsets added then, ``[classes]``; that of the first class is 0."""
 
     factor: float
     offset: tuple[float, ...]

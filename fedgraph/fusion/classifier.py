@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.model_file import FittedFusion, fit_joined, type_of_classes
 from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.fusion.scores import decided
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
@@ -42,8 +42,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     """Fuses embeddings that several owners have of the same samples, with a learned consensus graph over the owners.
 
     Parameters are those of ``[f3]`` in an experiment, with the same defaults (``fedgraph keys f3`` explains them), and
-    three more. What is learned from the same embeddings with the same seed is what a run of F3 learns, bit for bit on a
-    CPU.
+    three more. From the same embeddings and seed it learns the same network as a run of F3, bit for bit on a CPU.
 
     X is a mapping of owners to their embeddings ``[samples, size]``, sizes may differ:
 
@@ -67,7 +66,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     members, reference_options : mapping, optional
         As in ``[f3]``; None is the default there.
     validation_fraction : float, default 0.1
-        Share of the samples of ``fit``, of each class alike, by which the best epoch and learning rate are chosen; not
+        Share of the samples of ``fit``, stratified by class, for choosing the best epoch and learning rate; not
         used where ``fit`` is given validation samples.
     random_state : int, RandomState or None
         Seed of the initial weights, the order of samples, the graphs and the validation samples; an int is the seed of
@@ -93,7 +92,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
 
     Examples
     --------
-    Two owners of different features of the same flowers, of which the second lacks some:
+    Two owners of different features of the same flowers; the second lacks some flowers:
 
     >>> from sklearn.datasets import load_iris
     >>> from fedgraph import FusionClassifier
@@ -196,7 +195,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         y : array or labels by id
             The labels.
         validation : pair, optional
-            ``(X, y)`` of samples by which the best epoch and learning rate are chosen; by default some are held out.
+            ``(X, y)`` of samples for choosing the best epoch and learning rate; by default some are held out.
 
         Returns
         -------
@@ -226,10 +225,10 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         else:
             other = self._samples(validation[0], fitting=False).over(samples.owners, samples.sizes, samples.columns)
             rows = other.order
-            told = _codes(_checked_labels(other, validation[1]), classes)[rows]
-            split = torch.tensor([_TRAIN] * len(codes) + [_VALIDATION] * len(told))
+            validation_codes = _codes(_checked_labels(other, validation[1]), classes)[rows]
+            split = torch.tensor([_TRAIN] * len(codes) + [_VALIDATION] * len(validation_codes))
             embeddings = torch.cat([embeddings, other.embeddings[rows]])
-            present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, told])
+            present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, validation_codes])
         data = FusionData(embeddings, present, codes, split, samples.sizes, len(classes))
         return self.fit_joined(data, samples.owners, classes, seed, columns=samples.columns)
 
@@ -288,7 +287,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, path: str | Path) -> FusionClassifier:
         """Read a model that :meth:`save` or a run of F3 has written.
 
-        Classes are what they were, whole numbers, numbers, truth values or text; those of a run are text.
+        Classes keep their type: whole numbers, numbers, truth values or text; those of a run are text.
 
         Raises
         ------
@@ -343,9 +342,9 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         FusionClassifier
             Itself.
         """
-        settings, data = self.settings, replace(data, given=self._given(owners))
+        settings, data = self.settings, replace(data, given_graph=self._given(owners))
         try:
-            build_network(settings, data.sizes, data.classes, data.given, seed)
+            build_network(settings, data.sizes, data.classes, data.given_graph, seed)
             fusion, found = fit_joined(
                 settings, data, owners, tuple(map(str, classes)), seed, on_epoch=on_epoch,
                 columns=columns or {}, class_type=type_of_classes(classes),

@@ -1,4 +1,4 @@
-"""Samples of which several owners hold different features, as tensors ``[samples, owners, ...]``."""
+"""Samples whose features are divided among several owners, as tensors ``[samples, owners, ...]``."""
 
 from __future__ import annotations
 

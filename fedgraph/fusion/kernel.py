@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from fedgraph.fusion.alignment import NoAlignment, SoftAlignment
 from fedgraph.fusion.baselines import ConcatenationFusion
 from fedgraph.fusion.consensus import DrawnConsensus, ExpectedConsensus
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.graphs import GumbelGraph, InverseCdfGraph
 from fedgraph.fusion.graphs.bernoulli import SMALLEST
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.models.native import loader as native
 from fedgraph.models.native.fusion_source import SOURCE
 
 _FEWEST_SAMPLES = 300
-"""Training samples from which on compiling, a few seconds once on a machine, is worth it."""
+"""Least number of training samples for which compiling, a few seconds once on a machine, is worth it."""
 _MOST_OWNERS = 64
-"""Owners up to which drawn graphs are computed in C++; those of more are large enough for matrix products."""
+"""Most owners for which drawn graphs are computed in C++; those of more are large enough for matrix products."""
 _NOISE_AT_ONCE = 1 << 20
 """Random numbers that are held at once, 4 MB."""
 
@@ -191,8 +191,8 @@ class CompiledPasses:
         if noise.numel() and self._graph is not None:
             self._graph.noise(noise, random)
         loss = torch.zeros(len(lengths), dtype=torch.float64)
-        given = {"rows": rows, "there": there, "labels": labels, "noise": noise, "loss": loss}
-        for name, each in given.items():
+        arguments = {"rows": rows, "there": there, "labels": labels, "noise": noise, "loss": loss}
+        for name, each in arguments.items():
             setattr(self._pass, name, each.data_ptr())
         self._pass.count, self._pass.taken = len(rows), self._taken
         compiled = library()

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.network import FusionNetwork
-from fedgraph.fusion.settings import FusionSettings
 
 
 def optimizer_of(
     network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Return Adam, with decoupled weight decay (AdamW) of weights only, where there is any.
+    """Return Adam, or AdamW (decoupled weight decay, of weights only) if there is a weight decay.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def learn(
     weights : Tensor, optional
         Weights of the classes, ``[classes]``; None: all the same.
     owner_dropout : float
-        Probability with which each sample is learned without an owner that has it.
+        Probability of leaving an owner that has it out of each training sample.
 
     Returns
     -------

@@ -15,9 +15,9 @@ from torch.nn.functional import pad
 
 from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.prediction import Prediction, predict
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
 from fedgraph.graph import ClientGraph
 from fedgraph.models import flattened
@@ -44,7 +44,7 @@ class FittedFusion:
         Names.
     fingerprints : tuple of str
         Fingerprints of the frozen models on whose embeddings it was trained.
-    given : Tensor or None
+    given_graph : Tensor or None
         The given graph, ``[owners, owners]``.
     seed : int
         Seed of the experiment.
@@ -60,7 +60,7 @@ class FittedFusion:
     sizes: Tensor
     classes: tuple[str, ...]
     fingerprints: tuple[str, ...]
-    given: Tensor | None
+    given_graph: Tensor | None
     seed: int
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     class_type: str = ""
@@ -80,7 +80,7 @@ class FittedFusion:
             state["columns"] = {owner: list(names) for owner, names in self.columns.items()}
         if self.class_type:
             state["class-type"] = self.class_type
-        save_state(path, state | ({} if self.given is None else {"given": self.given}))
+        save_state(path, state | ({} if self.given_graph is None else {"given": self.given_graph}))
 
     @classmethod
     def read(cls, path: Path) -> FittedFusion:
@@ -94,8 +94,8 @@ class FittedFusion:
         state = load_state(path)
         try:
             settings = FusionSettings.model_validate(state["settings"])
-            classes, given = tuple(state["classes"]), state.get("given")
-            network = build_network(settings, state["sizes"], len(classes), given, state["seed"])
+            classes, given_graph = tuple(state["classes"]), state.get("given")
+            network = build_network(settings, state["sizes"], len(classes), given_graph, state["seed"])
             network.load_state_dict(state["network"])
             class_type = str(state.get("class-type", ""))
             _ = restored_classes(classes, class_type)
@@ -110,7 +110,7 @@ class FittedFusion:
             sizes=state["sizes"],
             classes=classes,
             fingerprints=tuple(state["fingerprints"]),
-            given=given,
+            given_graph=given_graph,
             seed=state["seed"],
             columns=columns,
             class_type=class_type,
@@ -205,7 +205,7 @@ def fit_joined(
     found = fit(settings, data, seed, on_epoch)
     known = tuple(fingerprints) or ("",) * len(owners)
     fusion = FittedFusion(
-        found.network, settings, tuple(owners), data.sizes, tuple(classes), known, data.given, seed, **further
+        found.network, settings, tuple(owners), data.sizes, tuple(classes), known, data.given_graph, seed, **further
     )
     return fusion, found
 

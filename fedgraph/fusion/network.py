@@ -1,7 +1,7 @@
 """Base class of fusion networks, and graph convolution with alignment and mean pooling over owners (F3).
 
-Embeddings are ``[samples, owners, size]`` throughout: a minibatch takes samples at random, and what all owners know of
-one lies side by side in memory. Only products with P_i, and with the graphs of evaluation, put owners first.
+Embeddings are ``[samples, owners, size]`` throughout: a minibatch takes samples at random, and all owners' embeddings
+of a sample lie side by side in memory. Only products with P_i, and with the graphs of evaluation, put owners first.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 eqs. 4, 5, 7 and 8.
@@ -22,7 +22,7 @@ from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.privacy.secret import project
 
 _FEW_OWNERS = 8
-"""Owners up to which samples with graphs of their own, as some owners are absent, are evaluated entry by entry."""
+"""Most owners for which samples with graphs of their own, as some owners are absent, are evaluated entry by entry."""
 
 
 class FusionNetwork(nn.Module):
@@ -242,7 +242,8 @@ class GraphFusion(FusionNetwork):
         return first if self.scaling is None else first * self.scaling.factor[:, None, None]
 
     def offsets(self, projections: Tensor) -> Tensor:
-        """Return what is added to products by :meth:`projections`, ``[owners, hidden]``: ``W0' (b_i - f_i P_i c_i)``.
+        """Return the terms that are added to products by :meth:`projections`, ``[owners, hidden]``:
+        ``W0' (b_i - f_i P_i c_i)``.
 
         c_i is the centre of the scaling, b_i the offset of the alignment.
         """

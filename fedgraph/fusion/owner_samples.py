@@ -58,7 +58,7 @@ class OwnerSamples:
         return sorted(range(len(texts)), key=texts.__getitem__)
 
     def labels(self, y: Any) -> NDArray[Any]:
-        """Return the labels in the order of the samples, ``[samples]``, or in whatever shape y has.
+        """Return the labels in the order of the samples, ``[samples]``, or in another shape that y has.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class OwnerSamples:
         Raises
         ------
         ValueError
-            When a sample has no label, or it cannot be told which label is whose.
+            When a sample has no label, or it is ambiguous which label belongs to which sample.
         """
         if self.ids is None or (self.same_ids and not _has_ids(y)):
             values = np.asarray(y)
@@ -127,7 +127,7 @@ class OwnerSamples:
 
 
 def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
-    """Put together what owners have, given by name.
+    """Join the samples of owners, given by name.
 
     Parameters
     ----------
@@ -160,9 +160,9 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
     if not keyed:
         lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise ValueError(
-                f"owners have different numbers of samples ({told}): give the ids of the samples too, as data frames "
+                f"owners have different numbers of samples ({listed}): give the ids of the samples too, as data frames "
                 "with an index or as pairs (ids, embeddings)"
             )
         placed = _placed(arrays, {name: list(range(length)) for name, length in lengths.items()}, None)
@@ -248,7 +248,7 @@ def _columns_of_one(owner: str, chosen: Any, num_columns: int, names: Sequence[s
 def _placed(
     arrays: Mapping[str, NDArray[np.float32]], rows: Mapping[str, list[int]], ids: tuple[Any, ...] | None
 ) -> OwnerSamples:
-    """Put each owner's rows into their places; a row of NaN is none."""
+    """Put each owner's rows into their places; a row of NaN is a missing sample."""
     number = len(ids) if ids is not None else max(map(len, rows.values()))
     sizes = torch.tensor([values.shape[1] for values in arrays.values()])
     embeddings = torch.zeros(number, len(arrays), int(sizes.max()))
@@ -261,16 +261,16 @@ def _placed(
     return OwnerSamples(tuple(arrays), embeddings, present, sizes, ids)
 
 
-def _ids_and_values(owner: str, given: Any) -> tuple[list[Any] | None, NDArray[np.float32]]:
-    """Read what one owner has."""
-    if isinstance(given, tuple):
-        if len(given) != 2:
-            raise ValueError(f"owner '{owner}' has a tuple of length {len(given)}; a pair is (ids, embeddings)")
-        ids, values = _plain_ids(given[0]), _checked(owner, given[1])
-    elif _is_frame(given):
-        ids, values = _plain_ids(given.index), _checked(owner, given)
+def _ids_and_values(owner: str, samples: Any) -> tuple[list[Any] | None, NDArray[np.float32]]:
+    """Read the samples of one owner."""
+    if isinstance(samples, tuple):
+        if len(samples) != 2:
+            raise ValueError(f"owner '{owner}' has a tuple of length {len(samples)}; a pair is (ids, embeddings)")
+        ids, values = _plain_ids(samples[0]), _checked(owner, samples[1])
+    elif _is_frame(samples):
+        ids, values = _plain_ids(samples.index), _checked(owner, samples)
     else:
-        return None, _checked(owner, given)
+        return None, _checked(owner, samples)
     if len(ids) != len(values):
         raise ValueError(f"owner '{owner}' has {len(ids)} ids of samples and {len(values)} embeddings")
     if len(set(ids)) < len(ids):
@@ -279,9 +279,9 @@ def _ids_and_values(owner: str, given: Any) -> tuple[list[Any] | None, NDArray[n
     return ids, values
 
 
-def _column_names(given: Any) -> tuple[str, ...] | None:
+def _column_names(samples: Any) -> tuple[str, ...] | None:
     """Return the names of the columns of an owner's data frame, also in a pair with ids; None for arrays."""
-    values = given[1] if isinstance(given, tuple) and len(given) == 2 else given
+    values = samples[1] if isinstance(samples, tuple) and len(samples) == 2 else samples
     # The columns of a table of pyarrow are the values themselves.
     names = getattr(values, "column_names", None) or getattr(values, "columns", None)
     return None if names is None or callable(names) else tuple(str(name) for name in names)
@@ -295,9 +295,9 @@ def _check_columns(owner: str, found: Sequence[str], wanted: Sequence[str]) -> N
     missing = [name for name in wanted if name not in found]
     ways = [f"unseen at fit time: {quoted(unseen)}"] if unseen else []
     ways += [f"seen at fit time, yet now missing: {quoted(missing)}"] if missing else []
-    told = "; ".join(ways) or "they are in another order than during fit"
+    differences = "; ".join(ways) or "they are in another order than during fit"
     raise ValueError(
-        f"owner '{owner}': The feature names should match those that were passed during fit ({told}); they were "
+        f"owner '{owner}': The feature names should match those that were passed during fit ({differences}); they were "
         f"{quoted(list(wanted), 8)}"
     )
 
@@ -308,17 +308,17 @@ def _plain_ids(ids: Any) -> list[Any]:
     return [each.item() if isinstance(each, np.generic) else each for each in listed]
 
 
-def _checked(owner: str, given: Any) -> NDArray[np.float32]:
+def _checked(owner: str, samples: Any) -> NDArray[np.float32]:
     """Return an owner's embeddings as float32 ``[samples, size]``, in which whole rows may be NaN."""
-    if isinstance(given, Tensor):
-        given = given.detach().cpu()
-        given = given.float() if given.dtype == torch.bfloat16 else given
-    elif hasattr(given, "to_numpy"):
-        given = given.to_numpy()
+    if isinstance(samples, Tensor):
+        samples = samples.detach().cpu()
+        samples = samples.float() if samples.dtype == torch.bfloat16 else samples
+    elif hasattr(samples, "to_numpy"):
+        samples = samples.to_numpy()
     try:
         # Numbers beyond float32 are found below, as infinite.
         with np.errstate(over="ignore"):
-            values = np.asarray(given).astype(np.float32)
+            values = np.asarray(samples).astype(np.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(f"embeddings of owner '{owner}' are not numbers: {error}") from None
     if values.ndim != 2 or not values.shape[1]:
@@ -337,9 +337,9 @@ def _has_ids(y: Any) -> bool:
     return isinstance(y, Mapping) or _is_frame(y) or (isinstance(y, tuple) and len(y) == 2)
 
 
-def _is_frame(given: Any) -> bool:
+def _is_frame(samples: Any) -> bool:
     """Whether it is a data frame or series of pandas, whose index has the ids of samples."""
-    return hasattr(given, "index") and hasattr(given, "to_numpy")
+    return hasattr(samples, "index") and hasattr(samples, "to_numpy")
 
 
 def _labels_by_id(y: Any) -> dict[Any, Any]:

@@ -17,7 +17,7 @@ from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads
 
 Average = Literal["probabilities", "logits"]
-"""What is averaged over draws of the graph."""
+"""The quantity that is averaged over draws of the graph."""
 
 _BLOCK_SAMPLES = 512
 

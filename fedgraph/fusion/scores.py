@@ -36,7 +36,7 @@ def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     dict of str to float
         ``accuracy``, ``f1``, ``auc`` and ``loss`` (cross-entropy in nats).
     """
-    found = owner_scores(probabilities[:, None], _everybody(labels), labels)
+    found = owner_scores(probabilities[:, None], _all_samples(labels), labels)
     return {name: float(values) for name, values in found.items()}
 
 
@@ -123,10 +123,10 @@ def decided(probabilities: Tensor) -> Tensor:
 
 def area_under_roc(probabilities: Tensor, labels: Tensor) -> float:
     """Return the area under the ROC curve, over pairs of classes if there are more than two; NaN without any pair."""
-    return float(_areas(probabilities[:, None], _everybody(labels), labels))
+    return float(_areas(probabilities[:, None], _all_samples(labels), labels))
 
 
-def _everybody(labels: Tensor) -> Tensor:
+def _all_samples(labels: Tensor) -> Tensor:
     return torch.ones(len(labels), 1, dtype=torch.bool)
 
 

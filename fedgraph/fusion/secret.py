@@ -140,7 +140,7 @@ class SecretFusion:
         shares : Tensor
             int64 ``[given, draws, owners, samples, hidden]``.
         points : sequence of int
-            Aggregators from which the shares are.
+            Aggregators that sent the shares.
 
         Returns
         -------

@@ -15,12 +15,12 @@ from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.calibration import Calibration, calibrate
 from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.kernel import CompiledPasses, suits
 from fedgraph.fusion.learning import class_weights, learn, optimizer_of
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
-from fedgraph.fusion.settings import FusionSettings
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads
@@ -46,7 +46,7 @@ class FusionData:
         Length of each owner's embedding, int64 ``[owners]``.
     classes : int
         Number of classes.
-    given : Tensor or None
+    given_graph : Tensor or None
         A given graph, ``[owners, owners]``.
     """
 
@@ -56,7 +56,7 @@ class FusionData:
     split: Tensor
     sizes: Tensor
     classes: int
-    given: Tensor | None = None
+    given_graph: Tensor | None = None
 
     def of_split(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return embeddings, presence and labels of a split.
@@ -144,7 +144,7 @@ class FusionFit:
     members: tuple[FusionFit, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """Return what a run tells of it in its summary, and of each member of an ensemble with its weight."""
+        """Return its entry in the summary of a run, and of each member of an ensemble with its weight."""
         found: dict[str, Any] = {
             "learning_rate": self.learning_rate,
             "epoch": self.epoch,
@@ -214,8 +214,10 @@ def fit(
     ensemble = FusionEnsemble([each.network for each in fits]).eval()
     if settings.member_weights == "validation":
         embeddings, present, labels = validation
-        told = [predict(each.network, embeddings, present, settings.draws, seed).probabilities for each in fits]
-        ensemble.weights.copy_(mixture_weights(torch.stack(told)[:, torch.arange(len(labels)), labels]))
+        probabilities = [
+            predict(each.network, embeddings, present, settings.draws, seed).probabilities for each in fits
+        ]
+        ensemble.weights.copy_(mixture_weights(torch.stack(probabilities)[:, torch.arange(len(labels)), labels]))
     loss, quality = _validated(ensemble, validation, settings, seed, weights)
     return replace(
         max(fits, key=lambda each: each.quality),
@@ -250,7 +252,7 @@ def _fit_one(
             on_epoch(epoch)
 
     for single, rate in settings.trials():
-        network = build_network(settings, data.sizes, data.classes, data.given, seed).to(training[0].device)
+        network = build_network(settings, data.sizes, data.classes, data.given_graph, seed).to(training[0].device)
         try:
             found = _fit_at(rate, network, single, training, validation, seed, weights, record)
         except _DivergedError as error:

@@ -36,7 +36,7 @@ def majority_vote(
 
 
 def best_threshold(predictions: Tensor, present: Tensor, labels: Tensor) -> float:
-    """Row C: find the share of votes for the second class, from which on it is predicted, with the best F1.
+    """Row C: find the share of votes for the second class at and above which predicting it gives the best F1.
 
     Candidates are half-way between all shares that occur among these samples, the validation samples; of equals, the
     lowest is returned.

@@ -23,7 +23,7 @@ from fedgraph.messages.envelope import (
     error_of,
     is_unreachable,
     proof_of,
-    told_hosts,
+    read_hosts,
     unpacking_reply,
     unpacking_request,
 )
@@ -50,8 +50,8 @@ __all__ = [
     "is_unreachable",
     "mark_empty",
     "proof_of",
+    "read_hosts",
     "to_record",
-    "told_hosts",
     "unpacking_reply",
     "unpacking_request",
 ]

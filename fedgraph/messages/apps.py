@@ -1,6 +1,6 @@
-"""What passes between a strategy and any ClientApp beside the model, the configuration and the metrics of Flower.
+"""What a strategy and any ClientApp exchange in addition to Flower's model, configuration and metrics.
 
-A config record named ``fedgraph`` holds what a client says of itself, and what its loss needs; array records whose
+A config record named ``fedgraph`` holds a client's name and the settings of its loss; array records whose
 names begin with ``fedgraph.`` hold further models.
 """
 
@@ -56,11 +56,11 @@ def client_of(content: RecordDict) -> str | None:
 
     Raises ReplyError for a name that cannot be shown.
     """
-    told = content.config_records.get(APP_RECORD)
-    if told is None or NAME_KEY not in told:
+    record = content.config_records.get(APP_RECORD)
+    if record is None or NAME_KEY not in record:
         return None
-    check_name(told[NAME_KEY], "a client")
-    return str(told[NAME_KEY])
+    check_name(record[NAME_KEY], "a client")
+    return str(record[NAME_KEY])
 
 
 def model_of(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,9 +113,9 @@ def model_of(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> d
 
 
 def number_of_examples(content: RecordDict, key: str) -> int | None:
-    """Return the number of examples among the metrics of a reply; None where there is none.
+    """Return the number of examples among the metrics of a reply; None if there is none.
 
-    Raises ReplyError for what is no number of examples.
+    Raises ReplyError for anything but a number of examples.
     """
     for record in content.metric_records.values():
         if key in record:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages.array_records import checked_arrays, from_record, to_record
-from fedgraph.messages.envelope import KEEP_KEY, ROUND_KEY, Request, told_hosts, unpacking_reply, unpacking_request
+from fedgraph.messages.envelope import KEEP_KEY, ROUND_KEY, Request, read_hosts, unpacking_reply, unpacking_request
 from fedgraph.models import TaskSpec, usable_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import LARGEST, LONGEST_DESCRIPTION, in_short, read_json
@@ -59,7 +59,7 @@ class WorkRequest(Request):
     predict : bool
         Instead of all that, return ``predicted`` and true classes (``targets``) of each client's test examples.
     mean : bool
-        Return the mean of the trained models, weighted by training examples, in place of all of them.
+        Return the mean of the trained models, weighted by training examples, instead of all of them.
     """
 
     clients: tuple[str, ...]
@@ -102,8 +102,8 @@ class WorkRequest(Request):
                     raise ReplyError(f"'{name}' of the request needs a row for each of its {len(clients)} clients")
             evaluate = list(config["evaluate"])
             if not set(evaluate) <= set(SPLITS) or len(set(evaluate)) < len(evaluate):
-                told = in_short(", ".join(map(str, evaluate[:5])), 60)
-                raise ReplyError(f"the request is to evaluate on {told}, which are no splits, each named once")
+                listed = in_short(", ".join(map(str, evaluate[:5])), 60)
+                raise ReplyError(f"the request is to evaluate on {listed}, which are no splits, each named once")
             return cls(
                 **cls.header_of(config),
                 clients=clients,
@@ -119,7 +119,7 @@ class WorkRequest(Request):
 
 
 class _Sent(dict[str, Tensor]):
-    """Tensors of a request; one that is missing is a ReplyError in place of a KeyError."""
+    """Tensors of a request; a missing one is a ReplyError instead of a KeyError."""
 
     def __missing__(self, name: str) -> Tensor:
         raise ReplyError(f"the request lacks '{name}': server and node run different versions")
@@ -211,8 +211,8 @@ class WorkReply:
         except KeyError as error:
             raise ReplyError(f"the reply has no {error}") from None
         if named != list(clients):
-            told = _some(named) if isinstance(named, list) else in_short(repr(named), 60)
-            raise ReplyError(f"the reply speaks for {told}, but {_some(clients)} were asked")
+            others = _some(named) if isinstance(named, list) else in_short(repr(named), 60)
+            raise ReplyError(f"the reply speaks for {others}, but {_some(clients)} were asked")
         kept = config.get("kept", [])
         if not isinstance(kept, list) or not set(kept) <= set(clients):
             raise ReplyError("the reply names other clients' models as kept than were asked")
@@ -226,10 +226,10 @@ class WorkReply:
             # One infinite loss would make the mean over all clients infinite.
             metrics[name] = found.where(found.isfinite(), torch.nan)
         together = checked_arrays(content.array_records.get("shared", ArrayRecord()), shared or {}, types)
-        told = read_json(config.get("failed", "{}"), "which clients failed") if shared else {}
-        if not isinstance(told, dict):
+        failures = read_json(config.get("failed", "{}"), "which clients failed") if shared else {}
+        if not isinstance(failures, dict):
             raise ReplyError("the reply does not say which clients failed, by name")
-        failed = {name: in_short(str(told[name])) for name in clients if name in told}
+        failed = {name: in_short(str(failures[name])) for name in clients if name in failures}
         return cls(tuple(clients), stacked, metrics, tuple(kept), together, failed)
 
     def unusable(self) -> dict[str, str]:
@@ -324,7 +324,7 @@ class Identity:
             data = in_short(str(config["data"]), LONGEST_DESCRIPTION)
             computed = in_short(str(config.get("computed", "")), LONGEST_DESCRIPTION)
             groups, untrained = tuple(config["groups"]), tuple(config["untrained"])
-        clients, partition = told_hosts(config)
+        clients, partition = read_hosts(config)
         if any(values.shape != (len(clients),) or not _are_counts(values) for values in num_examples.values()):
             raise ReplyError("the answer to the opening query does not count the examples of each client")
         if (task is None) != (not clients):
@@ -349,7 +349,7 @@ class Identity:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes have in common: the task, and which numbers are told."""
+        """The part of the answers that must be the same for all nodes: the task, and which numbers are sent."""
         return self.task, self.label_counts is not None, self.moments is not None
 
     def check_trains(self) -> None:

@@ -1,4 +1,4 @@
-"""What the content of any message keeps to, checked before a part of it is read."""
+"""Limits on the content of any message, checked before a part of it is read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST_TEXT = 1 << 24
 
 
 def check_content(content: RecordDict) -> RecordDict:
-    """Check the structure of a message from another party, whatever it is about, and undo :func:`mark_empty`.
+    """Check the structure of a message of any kind from another party, and undo :func:`mark_empty`.
 
     Names, numbers of entries, lengths of texts, and that every array has as many bytes as its shape and type say. No
     array is decoded, and nothing is allocated.
@@ -67,7 +67,7 @@ def mark_empty(content: RecordDict) -> RecordDict:
     Returns
     -------
     RecordDict
-        The same content. A record lists the names of what was empty, which :func:`check_content` puts back.
+        The same content. A record lists the names of empty entries, which :func:`check_content` puts back.
     """
     for record in content.values():
         if not isinstance(record, ConfigRecord):
@@ -97,7 +97,7 @@ def check_array(name: str, array: Array) -> None:
     Raises
     ------
     ReplyError
-        For another encoding or type, for a shape that is none, and for too few or too many bytes.
+        For another encoding or type, for an invalid shape, and for too few or too many bytes.
     """
     try:
         kind = np.dtype(array.dtype)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.messages.array_records import checked_arrays, to_record
-from fedgraph.messages.envelope import Request, told_hosts, unpacking_reply, unpacking_request
+from fedgraph.messages.envelope import Request, read_hosts, unpacking_reply, unpacking_request
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import LARGEST, LONGEST_DESCRIPTION, in_short
 
@@ -178,7 +178,7 @@ class EmbedReply:
             predicted = len(classes) if config["predicts"] else 0
             records = content.array_records
             samples, stacked = records["samples"], records["stacked"]
-        clients, partition = told_hosts(config, "owner")
+        clients, partition = read_hosts(config, "owner")
         if clients and not classes:
             raise ReplyError("the answer names no classes")
         if any(not key.isprintable() or len(key) > _LONGEST_KEY for key in (*keys, *classes, *fingerprints)):
@@ -229,7 +229,7 @@ class EmbedReply:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes have in common: the classes, and whether there are predictions."""
+        """The part of the answers that all nodes must share: the classes, and whether there are predictions."""
         return self.classes, self.predictions.shape[2] > 0
 
     def unusable(self, embedded: bool = True) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What all requests and replies have in common: client class, clients hosted, and an error instead of an answer."""
+"""The common part of all requests and replies: client class, clients hosted, and an error instead of an answer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def is_unreachable(message: Message) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """What every request to a node contains: an address, which whoever sends it knows.
+    """The content of every request to a node: an address, which the sender knows.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Request:
     run: str = field(default="", kw_only=True)
 
     def pack(self) -> RecordDict:
-        """Convert to Flower records; a request of a method adds what it asks."""
+        """Convert to Flower records; a request of a method adds its own."""
         return RecordDict({"config": ConfigRecord(self.header())})
 
     def header(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Request:
 
     @staticmethod
     def header_of(config: Mapping[str, Any]) -> dict[str, str]:
-        """Read the fields from the entries of the record ``config``. Raises ReplyError for a name that is none."""
+        """Read the fields from the entries of the record ``config``. Raises ReplyError for an invalid name."""
         known = {"client": CLIENT_KEY, "experiment": EXPERIMENT_KEY, "run": RUN_KEY}
         found = {field: str(config[key]) for field, key in known.items()}
         # Nodes keep state in a folder of this name.
@@ -158,7 +158,7 @@ def unpacking_reply(what: str) -> Iterator[None]:
         raise ReplyError(f"{what} is malformed ({in_short(str(error), 300)})") from None
 
 
-def told_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
+def read_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
     """Read from an answer which clients its node hosts.
 
     Parameters

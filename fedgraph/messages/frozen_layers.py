@@ -98,7 +98,7 @@ def given(content: RecordDict, fingerprint: str) -> Tensor | None:
     return row.clone()
 
 
-def lacking() -> RecordDict:
+def lacking_reply() -> RecordDict:
     """Return the answer of a node that does not have the layers a request names."""
     return RecordDict({"config": ConfigRecord({_LACKING: True})})
 

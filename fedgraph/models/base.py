@@ -117,7 +117,7 @@ class StackedModel(Protocol):
     native : bool
         Whether the model is computed by native code of its own on a CPU, where ``torch.compile`` has nothing to add.
     library : object or None
-        The compiled native code of the model on this node; None where there is none, or it cannot be compiled.
+        The compiled native code of the model on this node; None if there is none, or it cannot be compiled.
     least_examples : int
         Fewest examples of a minibatch to train on: 2 where the layers of one example have no statistics, else 1.
     layout : Layout
@@ -146,7 +146,7 @@ class StackedModel(Protocol):
 
     @property
     def library(self) -> object | None:
-        """The compiled native code of the model on this node; None where there is none, or it cannot be compiled."""
+        """The compiled native code of the model on this node; None if there is none, or it cannot be compiled."""
 
     @property
     def least_examples(self) -> int:
@@ -231,7 +231,7 @@ class Differentiated(StackedModel, Protocol):
         -------
         tuple of Tensor or None
             The sums of :func:`fedgraph.training.metrics.loss_sums`, ``[2, clients]``, and the gradient of their mean,
-            ``[clients, parameters]``. None for tensors, or in a context, for which there is no such code.
+            ``[clients, parameters]``. None for tensors or contexts without such code.
         """
 
     def descend(
@@ -257,6 +257,6 @@ class Differentiated(StackedModel, Protocol):
         Returns
         -------
         Tensor or None
-            Sums over all steps as of :func:`fedgraph.training.metrics.loss_sums`, float64 ``[2, clients]``. None, and
-            the models are as they were, for tensors, or in a context, for which there is no such code.
+            Sums over all steps as of :func:`fedgraph.training.metrics.loss_sums`, float64 ``[2, clients]``. None, with
+            the models unchanged, for tensors or contexts without such code.
         """

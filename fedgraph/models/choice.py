@@ -19,7 +19,7 @@ _NAMES_SHOWN = 8
 
 
 class ModelTable(Settings):
-    """``[model]``: the key ``name`` chooses a model, whose own keys go into the same table.
+    """``[model]``: the key ``name`` chooses a model, and its keys go into the same table.
 
     Attributes
     ----------
@@ -84,22 +84,22 @@ class ModelChoice:
         tables: dict[str, dict[str, Any]] = {}
         places: list[str] = []
 
-        def number_of(given: Mapping[str, Any], settings: Settings, beside: type[Settings], where: str) -> int:
-            other = set(beside.keys())
+        def number_of(table: Mapping[str, Any], settings: Settings, extra: type[Settings], where: str) -> int:
+            other = set(extra.keys())
             resolved = {key: value for key, value in settings.as_table().items() if key not in other}
             identity = json.dumps(resolved, sort_keys=True, default=str)
             if identity not in tables:
-                tables[identity] = {key: value for key, value in given.items() if key not in other}
+                tables[identity] = {key: value for key, value in table.items() if key not in other}
                 places.append(where)
             return list(tables).index(identity)
 
         main: Any = parse_model(table, "[model]", ModelTable)
         number_of(table, main, ModelTable, "[model]")
         rules = []
-        for count, given in enumerate(main.variants, start=1):
+        for count, variant_table in enumerate(main.variants, start=1):
             where = f"[[model.variants]] number {count}"
-            variant: Any = parse_model(given, where, VariantTable)
-            rules.append(Rule(variant.clients, number_of(given, variant, VariantTable, where), where))
+            variant: Any = parse_model(variant_table, where, VariantTable)
+            rules.append(Rule(variant.clients, number_of(variant_table, variant, VariantTable, where), where))
         return cls(tuple(tables.values()), tuple(places), tuple(rules))
 
     @staticmethod
@@ -111,8 +111,8 @@ class ModelChoice:
         main: Any = parse_model(table, "[model]", ModelTable)
         own = {key: value for key, value in write(main).items() if key != "variants"}
         variants = [
-            write(parse_model(given, f"[[model.variants]] number {count}", VariantTable))
-            for count, given in enumerate(main.variants, start=1)
+            write(parse_model(variant_table, f"[[model.variants]] number {count}", VariantTable))
+            for count, variant_table in enumerate(main.variants, start=1)
         ]
         return own | ({"variants": variants} if variants else {})
 

@@ -1,4 +1,4 @@
-"""Random numbers of a module's forward pass from a generator of one's own, so that several threads may draw at once."""
+"""Random numbers of a module's forward pass from a separate generator, so that several threads may draw at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GENERATED: frozenset[Callable[..., Any]] = frozenset(
 
 
 class OwnDraws(TorchFunctionMode):
-    """Within this context, what a thread draws comes from ``generator``: dropout, and functions that take a generator.
+    """Within this context, a thread draws from ``generator``: dropout, and functions that take a generator.
 
     Whatever else draws, such as a recurrent layer with dropout inside, still does so from torch's own generator, which
     all threads share.

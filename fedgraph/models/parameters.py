@@ -29,7 +29,7 @@ class Layout:
         Of the tensors, without a client axis.
     buffers : frozenset of str
         Names of floating-point tensors that are not trained (running statistics). They come after the parameters
-        proper, so that ``row[:num_trainable]`` is what an optimiser sees.
+        proper, so that ``row[:num_trainable]`` is the part that an optimiser sees.
     frozen : frozenset of str
         Names of those buffers that never change: parameters that require no gradient.
     """
@@ -62,7 +62,7 @@ class Layout:
         return sum(size for name, size in zip(self.names, self.sizes, strict=True) if name not in self.buffers)
 
     def shapes_by_name(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each tensor, whatever their order."""
+        """The shape of each tensor, regardless of their order."""
         return dict(zip(self.names, self.shapes, strict=True))
 
     def part(self, names: Iterable[str]) -> Layout:

@@ -36,7 +36,7 @@ class Step(NamedTuple):
     squashed : the gates with a sigmoid, as one tensor ``[clients, k * hidden, batch]``;
     gates    : all blocks, in the order of the cell's ``matrix``.
     entry    : the input's part of the candidate, for a cell that keeps it apart; else None.
-    memory   : a second state beside the hidden one, for a cell that has one; else empty.
+    memory   : a second state in addition to the hidden one, for a cell that has one; else empty.
     """
 
     joint: Tensor
@@ -63,7 +63,7 @@ class Cell(Protocol):
     """The element-wise part of a recurrent cell.
 
     squashed_gates : number of leading blocks of ``M u`` with a sigmoid.
-    has_memory     : whether there is a second state beside the hidden one.
+    has_memory     : whether there is a second state in addition to the hidden one.
     """
 
     squashed_gates: int
@@ -340,8 +340,8 @@ def run_sequence(cell: Cell, inputs: Tensor, weights: Weights, last: bool = Fals
     cell : Cell
         GRU, LSTM or Elman cell.
     inputs : Tensor
-        ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16, to which
-        ``torch.autocast`` casts both.
+        ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16; ``torch.autocast``
+        casts both to it.
     weights : Weights
         With a leading client axis.
     last : bool

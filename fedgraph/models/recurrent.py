@@ -58,7 +58,7 @@ class RecurrentTwin(nn.Module):
         return self.head(self.read_out(inputs)).reshape(-1, *self.output_shape)
 
     def read_out(self, inputs: Tensor) -> Tensor:
-        """Return what the linear layer sees of one client's batch, ``[batch, hidden]``."""
+        """Return the inputs of the linear layer for one client's batch, ``[batch, hidden]``."""
         hidden, _ = self.recurrent(inputs)
         return hidden[:, -1] if self.combine is None else self.combine(hidden.transpose(1, 2)).squeeze(2)
 

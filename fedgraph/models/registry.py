@@ -64,7 +64,7 @@ MODELS: dict[str, tuple[type[Settings], Callable[[Any, TaskSpec], StackedModel]]
 }
 
 
-def parse_model(table: Mapping[str, Any], where: str = "[model]", beside: type[Settings] = Settings) -> Settings:
+def parse_model(table: Mapping[str, Any], where: str = "[model]", extra: type[Settings] = Settings) -> Settings:
     """Validate a model table of an experiment.
 
     Parameters
@@ -73,13 +73,13 @@ def parse_model(table: Mapping[str, Any], where: str = "[model]", beside: type[S
         Its key ``name`` chooses the settings class.
     where : str
         Names the table in messages.
-    beside : type
+    extra : type
         Settings class of further keys that the table may contain.
 
     Returns
     -------
     Settings
-        Of the model, with the fields of ``beside``.
+        Of the model, with the fields of ``extra``.
 
     Raises
     ------
@@ -94,13 +94,13 @@ def parse_model(table: Mapping[str, Any], where: str = "[model]", beside: type[S
             "or 'package.module:Class' for a torch.nn.Module of your own"
         )
     kind = ModuleSettings if is_own else MODELS[str(name)][0]
-    return parse(kind if beside is Settings else _together(kind, beside), table, where)
+    return parse(kind if extra is Settings else _together(kind, extra), table, where)
 
 
 @cache
-def _together(kind: type[Settings], beside: type[Settings]) -> type[Settings]:
+def _together(kind: type[Settings], extra: type[Settings]) -> type[Settings]:
     """Return the settings class with the fields of both; to make one takes longer than to validate an experiment."""
-    return create_model(kind.__name__, __base__=(kind, beside))
+    return create_model(kind.__name__, __base__=(kind, extra))
 
 
 def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:

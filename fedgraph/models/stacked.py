@@ -49,7 +49,7 @@ class ModelFromTwin(ABC):
 
     @property
     def library(self) -> object | None:
-        """The compiled native code of the model on this node; None where there is none, or it cannot be compiled."""
+        """The compiled native code of the model on this node; None if there is none, or it cannot be compiled."""
         return None
 
     def mixes_examples(self, training: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Modules of a user's own class: building them alike everywhere, in float32, and finding out what they do."""
+"""Modules of a user's own class: building them alike everywhere, in float32, and finding out their structure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _ALIKE = {"rtol": 1e-3, "atol": 1e-5}
 
 
 class Call(NamedTuple):
-    """How a module is called for some examples, and which rows of what it returns are theirs; None for all of them."""
+    """How a module is called for some examples, and which rows of its outputs are theirs; None for all of them."""
 
     args: tuple[Tensor, ...] = ()
     named: Mapping[str, Any] = {}
     rows: Tensor | None = None
 
     def of(self, module: Callable[..., Tensor]) -> Tensor:
-        """Call a module, and return what it returns for the examples."""
+        """Call a module, and return its outputs for the examples."""
         return self.chosen(module(*self.args, **self.named))
 
     def chosen(self, values: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class Slots:
         self._places = {name: (value, places[id(value)]) for name, value in named}
 
     def call(self, tensors: Mapping[str, Tensor], given: Call) -> Tensor:
-        """Return what the module makes of examples with other tensors, by name, in place of its own."""
+        """Return the module's outputs for examples, with other tensors, by name, instead of its own."""
         try:
             for name, value in tensors.items():
                 for keeper, key in self._places[name][1]:

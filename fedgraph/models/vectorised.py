@@ -186,7 +186,7 @@ class ModuleModel(ModelFromTwin):
         return torch.randn(count, *self.task.example_shape, generator=torch.Generator().manual_seed(0))
 
     def twin(self) -> nn.Module:
-        """Return a new module, always with the same values: what is not in the layout is alike in all processes."""
+        """Return a new module with fixed values: tensors outside the layout are the same in all processes."""
         return without_global_draws(self.build_twin, 0)
 
     @property
@@ -238,7 +238,7 @@ class ModuleModel(ModelFromTwin):
     def _channels_last(self) -> bool:
         """Whether the module works on images whose channels are last in memory, determined by trying.
 
-        PyTorch's convolutions are faster so on a CPU; a module that takes ``view`` of what they return fails.
+        PyTorch's convolutions are faster so on a CPU; a module that calls ``view`` on what they return fails.
         """
         if len(self.task.input_shape) != 3 or not any(
             isinstance(each, nn.Conv2d) for each in self._prototype.modules()
@@ -295,7 +295,7 @@ class ModuleModel(ModelFromTwin):
         return self._over_clients(self._outputs, state, inputs, training)
 
     def _outputs(self, module: nn.Module, tensors: dict[str, Tensor], given: Call) -> Tensor:
-        """Return the outputs of a module with other tensors in place of its own."""
+        """Return the outputs of a module with other tensors instead of its own."""
         if torch.compiler.is_compiling():
             outputs: Tensor = functional_call(module, tensors, given.args, dict(given.named))
             return given.chosen(outputs)
@@ -333,7 +333,7 @@ class ModuleModel(ModelFromTwin):
         return found
 
     def _last_layer(self, module: nn.Module) -> str | None:
-        """Return the name of the layer before which the embedding is, found by trying."""
+        """Return the name of the layer whose input is the embedding, found by trying."""
         return last_linear(module, self._zeros(2))
 
     @property
@@ -451,7 +451,7 @@ class ModuleModel(ModelFromTwin):
 
     @property
     def _two_inputs(self) -> str:
-        """What a module is tried with, for messages."""
+        """Description of the inputs that a module is tried with, for messages."""
         return f"two inputs of shape {self.task.input_shape}"
 
 
@@ -464,5 +464,5 @@ def _with_channels_last(value: Tensor) -> Tensor:
 
 
 def _generator_of(tensor: Tensor) -> torch.Generator:
-    """Return the generator from which operations on the device of ``tensor`` draw."""
+    """Return the generator that operations on the device of ``tensor`` draw from."""
     return torch.cuda.default_generators[tensor.get_device()] if tensor.is_cuda else torch.default_generator

@@ -5,16 +5,16 @@ and every peer's parameters in IPA.
 
 **Noise on embeddings** (``gaussian``). An owner clips each embedding and adds Gaussian noise before it leaves.
 
-- Protects: one owner's embedding of one sample, against all observers, including the server, and whatever they know:
+- Protects: one owner's embedding of one sample, against all observers, including the server, with any prior knowledge:
   it is nearly indistinguishable from any other embedding. (epsilon, delta) quantifies this, for a number of releases of
   the same sample.
 - Price: noise costs accuracy, and a small epsilon needs noise many times larger than the embedding.
 - The unit is one sample of one owner. The same sample is seen by all owners: for the person or the hour behind it the
   loss over all owners together is larger, and ``privacy_loss(..., owners=n)`` returns it. Correlated samples (readings
   of neighbouring hours, visits of one patient) multiply the loss in the same way.
-- The local model is taken as fixed. What its weights remember of its training samples also shows in the embeddings of
-  other samples, and is not covered; only private training of the local model would cover it. Samples on which it was
-  neither trained nor selected are covered completely.
+- The local model is taken as fixed. What the weights memorise of training samples also shows in the embeddings of other
+  samples, and is not covered; only private training of the local model would cover it. Samples on which it was neither
+  trained nor selected are covered completely.
 - Does not hide labels, sample keys, which owner lacks which sample, nor local predictions that were not made from the
   noisy embedding: a prediction made from the clean one discloses something of the clean one.
 - The guarantee is that of real numbers. Drawn with floating-point numbers, low bits may disclose more (Mironov 2012);
@@ -23,9 +23,8 @@ and every peer's parameters in IPA.
 **Noise on updates** (``gaussian``; ``[ipa] privacy``). A peer clips all that its turn changed, in its own parameters
 and in the others' where they move, as one vector, and adds Gaussian noise before it leaves.
 
-- Protects: all data of one peer, against the server and the other peers, to whom they are nearly indistinguishable from
-  any other data of the same size. (epsilon, delta) adds up over its turns; every further run on the same data adds its
-  own.
+- Protects: all data of one peer, against the server and the other peers, who can hardly distinguish them from any other
+  data of the same size. (epsilon, delta) adds up over its turns; every further run on the same data adds its own.
 - Price: every single parameter gets noise. An epsilon of common size leaves nothing of an update of 200,000 parameters.
 - Not hidden are who takes part and when, how many examples each has, and the settings. Metrics are of the parameters
   that were released, on data that all share; others are refused. Training losses, whether training diverged, and the
@@ -33,8 +32,8 @@ and in the others' where they move, as one vector, and adds Gaussian noise befor
 - The server names method, settings and run. A node counts releases, so that a run gets no more than it announced; that
   is no defence against a dishonest server, which can start another run or ask for a method without noise.
 
-**Counts** (``counts``). A client that consents adds noise to counts of its rows: of categories, or of a histogram from
-which quantiles are then read.
+**Counts** (``counts``). A client that consents adds noise to counts of its rows: of categories, or of a histogram that
+quantiles are then read from.
 
 - Protects: one row, against all observers: with another row in its place, the release looks nearly the same.
 - The loss of a person with several rows is multiplied by their number, and each release with fresh noise adds its own.
@@ -52,7 +51,7 @@ et al. 2017), so that the server learns the sum over all of them and nothing els
 
 **Shares** (``shamir``, ``sealed``). An owner splits a quantised embedding into n shares for n aggregators.
 
-- Protects: fewer than k aggregators learn nothing of an embedding, whatever they compute (Shamir 1979).
+- Protects: fewer than k aggregators learn nothing of an embedding, with any computation (Shamir 1979).
 - Does not protect: k aggregators that combine their shares see every embedding. Aggregators are trusted to do what
   they are asked and not to collude: honest but curious. More than k replies reveal a wrong share, exactly k do not.
 - Shares travel through the server, sealed for the aggregator that may see them (HPKE, RFC 9180). The server also
@@ -64,7 +63,7 @@ et al. 2017), so that the server learns the sum over all of them and nothing els
   those that it has pinned.
 
 **First stage on shares** (``first_stage``). At inference, alignment, first layer weight and the first graph product are
-computed by the aggregators on shares; the server gets the outcome only, adds bias and non-linearity and goes on.
+computed by the aggregators on shares; the server gets the outcome only, adds bias and non-linearity and continues.
 
 - Protects: no aggregator alone sees an embedding or any outcome, and the server sees no embedding.
 - The server learns the outcome exactly: of a sample ``Y_i = sum_j S_ij W' P_j h_j`` for every owner i and graph draw.

@@ -29,7 +29,7 @@ class Released:
     owner : str
         Name of the owner.
     purpose : JSON value
-        Everything else on which the numbers depend, such as the frozen model's fingerprint and settings of the noise.
+        Everything else that the numbers depend on, such as the frozen model's fingerprint and settings of the noise.
         Rows for another purpose are drawn anew.
     """
 

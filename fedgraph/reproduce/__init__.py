@@ -1,4 +1,4 @@
-"""Tables and figures of papers as data: every cell is an experiment, run once, shown beside the published value.
+"""Tables and figures of papers as data: every cell is an experiment, run once, shown next to the published value.
 
 A table is described by its TOML file, and run with one command::
 

@@ -38,13 +38,13 @@ class Cell:
     path : Path
         Its run folder, whether it exists or not.
     problem : str
-        Why there is no experiment.
+        The reason if there is no experiment.
     nodes : int or None
         Number of nodes among which its clients are divided; None if the command decides.
     pending : str
         What it waits for, if its settings are still to be chosen; ``experiment`` is then that of a trial.
     chosen : str
-        Description of the settings that were chosen, and from which values.
+        Description of the settings that were chosen, and of the values that were tried.
     after : Cell or None
         The cell whose run this one builds on.
     """
@@ -75,7 +75,7 @@ class CellMaker:
         Overrides of the command line, which come last.
     cells_dir : Path
         Folder of all cells, of all tables.
-    beside : Path
+    experiments_dir : Path
         Folder in which experiment files are looked for first.
     """
 
@@ -83,7 +83,7 @@ class CellMaker:
     profile: ProfileTable
     overrides: tuple[str, ...]
     cells_dir: Path
-    beside: Path
+    experiments_dir: Path
 
     def places(self) -> list[tuple[RowTable, ColumnTable]]:
         """Return the rows and columns that are run, column by column."""
@@ -99,7 +99,7 @@ class CellMaker:
                 return replace(after, row=row.label)
             own = [override.replace("{run}", str(after.path)) for override in own]
         every = [*self.table.set_in(column, self.profile), *own, *chosen, "experiment.seed={seed}", *self.overrides]
-        file = self.profile.experiment_file(row, column, self.beside)
+        file = self.profile.experiment_file(row, column, self.experiments_dir)
         try:
             experiment = resolved(
                 load_experiment(file, [override.replace("{seed}", str(seed)) for override in every], row.method)
@@ -123,14 +123,14 @@ def resolved(experiment: Experiment) -> Experiment:
 
 
 def digest(experiment: Experiment) -> str:
-    """Return a digest of what a resolved experiment computes, independent of its name and output folder."""
+    """Return a digest of the computation of a resolved experiment, independent of its name and output folder."""
     tables = {
         name: {key: value for key, value in table.items() if key not in _WITHOUT_EFFECT.get(name, ())}
         for name, table in experiment.as_dict().items()
         if name != "output"
     }
     if experiment.graph.source == "run":
-        # The name of a cell stands for its content, wherever the folder of all cells is.
+        # The name of a cell identifies its content, independent of the folder of all cells.
         tables["graph"]["path"] = Path(str(experiment.graph.path)).name
     return json_digest(tables, default=str)[:12]
 

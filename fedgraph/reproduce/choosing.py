@@ -28,7 +28,7 @@ class Trial:
     """One candidate of a row in a column.
 
     ``settings`` are the values tried, by key; ``cells`` are its runs, one per seed; ``quantity``, on validation data,
-    is what it is compared by.
+    is the criterion.
     """
 
     settings: tuple[tuple[str, Any], ...]
@@ -38,7 +38,7 @@ class Trial:
     @property
     def overrides(self) -> list[str]:
         """The settings as ``table.key=value``."""
-        # JSON is TOML but for tables and null, which settings to choose cannot be.
+        # JSON is TOML except for tables and null, which settings to choose cannot be.
         return [f"{key}={json.dumps(value)}" for keys, value in self.settings for key in keys.split()]
 
     @property
@@ -88,7 +88,7 @@ class Choice:
         return choose(having, key=lambda each: each[0])[1]
 
     def words(self, best: Trial) -> str:
-        """Describe what was chosen from which values, and whether a number is at the end of those tried."""
+        """Describe the choice and the values that were tried, and whether a number is at the end of these."""
         parts = [chosen_of(key, value, self.tried[key]) for key, value in best.settings]
         seeds = ", ".join(str(cell.seed) for cell in best.cells)
         return f"chosen by {best.quantity}, seed{'s' if len(best.cells) > 1 else ''} {seeds}: {'; '.join(parts)}"
@@ -103,7 +103,7 @@ def chosen_of(key: str, value: Any, tried: Sequence[Any]) -> str:
 
 
 def plan_choices(maker: CellMaker, seeds: Sequence[int]) -> list[Choice]:
-    """Return all choices of a table; ``seeds`` are those of the table, of which the first is tried by default."""
+    """Return all choices of a table; ``seeds`` are those of the table; the first is tried by default."""
     return [_choice(maker, row, column, seeds) for row, column in maker.places() if row.choose]
 
 
@@ -135,8 +135,8 @@ def _choice(maker: CellMaker, row: RowTable, column: ColumnTable, seeds: Sequenc
     table = maker.table
     quantity = table.choice_quantity(row, column)
     # Settings of the command line are not chosen.
-    given = {override.partition("=")[0].strip() for override in maker.overrides}
-    tried = {keys: values for keys, values in row.choose.items() if given.isdisjoint(keys.split())}
+    overridden = {override.partition("=")[0].strip() for override in maker.overrides}
+    tried = {keys: values for keys, values in row.choose.items() if overridden.isdisjoint(keys.split())}
     trials = []
     for values in product(*tried.values()):
         settings = tuple(zip(tried, values, strict=True))

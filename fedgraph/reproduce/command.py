@@ -1,4 +1,4 @@
-"""What ``fedgraph reproduce`` does: run the cells of a published table, or a study, then write and print it."""
+"""The command ``fedgraph reproduce``: run the cells of a published table, or a study, then write and print it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedgraph.reproduce.cells import Cell, CellMaker, overrides_that_count, text
 from fedgraph.reproduce.choosing import plan_cells, plan_choices, trials_csv
 from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.figures import draw
-from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
 from fedgraph.reproduce.paired import paired_csv
 from fedgraph.reproduce.result_file import check_no_overrides, export
-from fedgraph.reproduce.results import Results, long_csv, look, summary_csv
+from fedgraph.reproduce.results import Results, long_csv, read_outcomes, summary_csv
 from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
+from fedgraph.reproduce.toml_files import Profile, files_that_come_along, read_file
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
@@ -82,7 +82,7 @@ def reproduce(
             check_no_overrides(counting)
 
         def results() -> Results:
-            return Results(short, table, profile, size, planned, counting, look(cells, folder))
+            return Results(short, table, profile, size, planned, counting, read_outcomes(cells, folder))
 
         labels = _chosen(_parts(rows), [row.label for row in table.rows], "row", short)
         keys = _chosen(_parts(columns), [column.key for column in results().columns], "column", short)
@@ -130,14 +130,14 @@ def _check_study_options(name: str, **given: object) -> None:
 
 
 def _write(results: Results, target: Path) -> None:
-    """Write table and numbers of everything that is finished, whatever was selected for this command."""
+    """Write table and numbers of all finished cells, also of those that this command did not select."""
     write_atomically(target / "table.md", markdown(results).encode())
     write_atomically(target / "table.csv", long_csv(results).encode())
     write_atomically(target / "summary.csv", summary_csv(results).encode())
 
 
 def _conclude(console: Console, results: Results, selected: Sequence[Cell], files: Sequence[Path]) -> None:
-    """Print what is missing and why, and the files written; exit with status 1 when a run failed."""
+    """Print the missing cells with reasons, and the files written; exit with status 1 when a run failed."""
     chosen = {(cell.row, cell.column, cell.seed) for cell in selected}
     unfinished: dict[tuple[str, str, str], list[Cell]] = {}
     for outcome in results.outcomes:

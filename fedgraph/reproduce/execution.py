@@ -105,7 +105,7 @@ def failure(cell: Cell) -> str | None:
 
 
 def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
-    """Describe what is missing in the data folder for an experiment; None when its data are there."""
+    """Describe the files that the data folder lacks for an experiment; None when its data are there."""
     name = getattr(experiment.data, "set", "")
     entry = next((entry for entry in catalogue_entries() if entry.name == name), None)
     if entry is not None and entry.alternatives and find(entry, data_dir) is None:

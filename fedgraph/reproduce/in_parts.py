@@ -15,7 +15,7 @@ _LINE = 24
 """Letters in which a text may be broken to make room for numbers."""
 
 _FRAME = 3
-"""Letters that a column takes beside its text, and the table one more."""
+"""Width of a column in addition to its text; the table takes one more."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class InParts:
 
 
 def _dealt(columns: Sequence[Column], room: int) -> Iterator[list[Column]]:
-    """Yield parts of at least one column, of which each fits into so many letters if it can."""
+    """Yield parts of at least one column, each within so many letters if possible."""
     part: list[Column] = []
     left = room
     for column in columns:

@@ -1,4 +1,4 @@
-"""What a metric of a table reads from a run: split, name, statistic over clients, and possibly a group or a client."""
+"""The quantity of a run that a metric of a table names: split, name, statistic over clients, maybe group or client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PEERS = "peers"
 """Pseudo split for differences between peers, as means over all pairs."""
 
 GRAPH = "graph"
-"""Pseudo split for the learned client graph beside groups of clients (:meth:`fedgraph.graph.ClientGraph.agreement`)."""
+"""Pseudo split for the learned graph against groups of clients (:meth:`fedgraph.graph.ClientGraph.agreement`)."""
 
 AGREEMENT = ("precision", "recall", "weight")
 
@@ -52,7 +52,7 @@ those of test samples.
 
 
 class Quantity(NamedTuple):
-    """What a metric of a table reads from a run's summary.
+    """The value that a metric of a table reads from a run's summary.
 
     Attributes
     ----------

@@ -22,11 +22,11 @@ import numpy as np
 
 from fedgraph.experiment import find_experiment
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.study import StudyPage
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, PublishedValue, RowTable, load_table
+from fedgraph.reproduce.toml_files import Profile, read_file
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import as_csv, json_digest, write_atomically
 
@@ -49,7 +49,7 @@ class ResultLine:
     deviation, seeds : str
         Sample deviation over seeds, and the seeds, separated by blanks; only for a number over several seeds.
     settings : str
-        Digest of what the table contained for the row when it was run.
+        Digest of the table's content for the row when it was run.
     source : str
         Commit that the run was started with, or a description of where else the number comes from.
     """
@@ -98,13 +98,13 @@ class ResultFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines = read_lines(path)
-        self._measured: dict[tuple[str, str, str], list[ResultLine]] = {}
+        self._lines: dict[tuple[str, str, str], list[ResultLine]] = {}
         self._printed: dict[tuple[str, str, str], ResultLine] = {}
         for line in self.lines:
             if line.source == PUBLISHED:
                 self._printed[line.place] = line
             else:
-                self._measured.setdefault(line.place, []).append(line)
+                self._lines.setdefault(line.place, []).append(line)
 
     @property
     def rows(self) -> list[str]:
@@ -113,7 +113,7 @@ class ResultFile:
 
     def spread(self, row: str, column: str, metric: str) -> Spread | None:
         """Return mean and deviation over seeds; None without measurements. ``values`` is empty without single seeds."""
-        lines = self._measured.get((row, column, metric), [])
+        lines = self._lines.get((row, column, metric), [])
         by_seed = {int(line.seed): float(line.value) for line in lines if line.seed}
         if by_seed:
             return Spread.over(by_seed)
@@ -138,7 +138,7 @@ class ResultFile:
 
     def num_seeds(self, row: str, column: str, metric: str) -> int:
         """Return the number of seeds that a number is measured over."""
-        lines = self._measured.get((row, column, metric), [])
+        lines = self._lines.get((row, column, metric), [])
         single = sum(bool(line.seed) for line in lines)
         return single or max((len(line.seeds.split()) for line in lines), default=0)
 
@@ -203,7 +203,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def export(results: Results, cells: Iterable[Cell], beside: Path, folder: Path) -> Path:
+def export(results: Results, cells: Iterable[Cell], experiments_dir: Path, folder: Path) -> Path:
     """Merge the measurements of the finished ``cells`` into the result file of their table and profile.
 
     Other finished runs of the table are ignored: one new seed would replace a mean over several.
@@ -214,7 +214,7 @@ def export(results: Results, cells: Iterable[Cell], beside: Path, folder: Path) 
         Outcomes of all cells of the table.
     cells : iterable of Cell
         Cells to export.
-    beside : Path
+    experiments_dir : Path
         Folder of the table's file.
     folder : Path
         Folder of the result file.
@@ -229,10 +229,10 @@ def export(results: Results, cells: Iterable[Cell], beside: Path, folder: Path) 
     ExperimentError
         When an existing file is not a result file, or the file cannot be written.
     """
-    paper = f"{beside.parent.name}-"
+    paper = f"{experiments_dir.parent.name}-"
     path = folder / f"{results.name.removeprefix(paper)}-{results.profile_name}.csv"
     wanted = {(cell.row, cell.column, cell.seed) for cell in cells}
-    merge_into(path, _measured(results, wanted, beside), _places(results))
+    merge_into(path, _measured_lines(results, wanted, experiments_dir), _places(results))
     return path
 
 
@@ -319,14 +319,16 @@ def _places(results: Results) -> list[tuple[str, str, str]]:
     ]
 
 
-def _measured(results: Results, wanted: Collection[tuple[str, str, int]], beside: Path) -> list[ResultLine]:
+def _measured_lines(
+    results: Results, wanted: Collection[tuple[str, str, int]], experiments_dir: Path
+) -> list[ResultLine]:
     lines = []
     for column in results.columns:
         for row in results.rows(column):
             for metric in results.table.metrics_of(column):
-                settings = declared(results, row, column, metric, beside)
+                settings = declared(results, row, column, metric, experiments_dir)
                 for outcome in results.at(row, column):
-                    value = results.measured(outcome, row, column, metric)
+                    value = results.value(outcome, row, column, metric)
                     chosen = (row.label, column.key, outcome.cell.seed) in wanted
                     if chosen and value is not None:
                         place = (row.label, column.key, metric.title)
@@ -341,15 +343,15 @@ def _commit(folder: Path) -> str:
     return f"commit {str(commit)[:12]}" if commit else "commit unknown"
 
 
-def declared(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable, beside: Path) -> str:
+def declared(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable, experiments_dir: Path) -> str:
     """Return a digest of everything that the table and its experiment file set for a value.
 
     Seeds, labels and remarks are left out. The digest is that of the text, not of resolved settings, so that a new key
     with a default does not change it.
     """
     profile = results.profile
-    file = find_experiment(profile.experiment_file(row, column, beside))
-    told: dict[str, Any] = {
+    file = find_experiment(profile.experiment_file(row, column, experiments_dir))
+    declaration: dict[str, Any] = {
         "experiment": tomllib.loads(file.read_text(encoding="utf-8")),
         "set": results.table.set_in(column, profile),
         **_row_settings(results, row, column),
@@ -357,7 +359,7 @@ def declared(results: Results, row: RowTable, column: ColumnTable, metric: Metri
         **({"chosen": results.chosen(row, column)} if row.choose else {}),
         "metric": _written(metric, without=("title",)),
     }
-    return json_digest(told, default=str)[:8]
+    return json_digest(declaration, default=str)[:8]
 
 
 def _row_settings(results: Results, row: RowTable, column: ColumnTable) -> dict[str, Any]:

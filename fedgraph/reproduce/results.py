@@ -1,4 +1,4 @@
-"""Measurements of the runs of a table, read from their run folders, beside the published values."""
+"""Measurements of the runs of a table, read from their run folders, with the published values."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ class Results:
         return self._by_place.get((row.label, column.key), [])
 
     def ours(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
-        """Return what our runs measured, in the unit of the published value; None where no seed has a value."""
+        """Return the values of our runs, in the unit of the published value; None where no seed has a value."""
         values = {}
         for outcome in self.at(row, column):
-            value = self.measured(outcome, row, column, metric)
+            value = self.value(outcome, row, column, metric)
             if value is not None:
                 values[outcome.cell.seed] = value
         if not values:
@@ -114,8 +114,8 @@ class Results:
         spread = Spread.over(values)
         return spread._replace(deviation=None) if column.seeds_differ else spread
 
-    def measured(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
-        """Return what one run measured, in the unit of the published value; None where it has no value."""
+    def value(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
+        """Return the value of one run, in the unit of the published value; None where it has no value."""
         quantity = self.table.quantity(row, column, metric)
         if quantity.statistic == FAIRNESS:
             return self._fairness(outcome, quantity, metric)
@@ -184,7 +184,7 @@ class Results:
         )
 
     def chosen(self, row: RowTable, column: ColumnTable) -> str:
-        """Describe which settings of a row were chosen, and from which values."""
+        """Describe the chosen settings of a row, and the values that were tried."""
         return "; ".join(dict.fromkeys(outcome.cell.chosen for outcome in self.at(row, column) if outcome.cell.chosen))
 
     def differs_as_a_whole(self, column: ColumnTable) -> str:
@@ -215,7 +215,7 @@ class Results:
     def _without(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> str | None:
         """Describe which runs lack a value: all of them, or some seeds; None when every one has it."""
         outcomes = self.at(row, column)
-        lacking = [outcome.cell.seed for outcome in outcomes if self.measured(outcome, row, column, metric) is None]
+        lacking = [outcome.cell.seed for outcome in outcomes if self.value(outcome, row, column, metric) is None]
         if not lacking:
             return None
         return "" if len(lacking) == len(outcomes) else f" with seed {', '.join(map(str, lacking))}"
@@ -243,7 +243,7 @@ def is_same_data(published: str, ours: str) -> bool:
     return begins and "not comparable" not in ours and re.search(r"\d of [\d,]+ ", ours) is None
 
 
-def look(cells: Sequence[Cell], data_dir: Path) -> tuple[Outcome, ...]:
+def read_outcomes(cells: Sequence[Cell], data_dir: Path) -> tuple[Outcome, ...]:
     """Read the current outcome of every cell from its folder."""
     return tuple(_outcome(cell, data_dir) for cell in cells)
 
@@ -287,7 +287,7 @@ def _numbers(summary: dict[str, Any]) -> Iterator[tuple[str, str, str, str, floa
 
 
 def summary_csv(results: Results) -> str:
-    """Format as CSV with a line per row, column and metric: our values over seeds beside the published one."""
+    """Format as CSV with a line per row, column and metric: our values over seeds, and the published one."""
     lines: list[tuple[Any, ...]] = [
         ("table", "profile", "row", "column", "metric", "value", "factor", "mean", "deviation", "seeds",
          "published", "published deviation", "published data", "differs", "missing because")

@@ -11,8 +11,8 @@ from pydantic import Field
 from rich.console import Console
 
 from fedgraph.experiment import apply_overrides
-from fedgraph.reproduce.files import Profile, TableFile
 from fedgraph.reproduce.numbers import NumberTable
+from fedgraph.reproduce.toml_files import Profile, TableFile
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import S, Settings, parse
@@ -46,7 +46,7 @@ class StudyProfileTable(Settings):
     ----------
     seeds   : in place of the study's.
     options : additional options, which override the study's.
-    differs : how the profile differs from what the paper does, in plain words.
+    differs : how the profile differs from the paper, in plain words.
     """
 
     seeds: _Seeds | None = Field(default=None, min_length=1)
@@ -91,7 +91,7 @@ class StudyContext:
     data_dir : Path
         The data folder.
     console : Console
-        Terminal on which the function may report its progress.
+        Terminal for reports of progress.
     """
 
     folder: Path
@@ -116,7 +116,7 @@ class StudyPage:
     summary : NumberTable
         The results, for the terminal and the top of the page.
     tables : sequence of NumberTable
-        All other numbers; each becomes a CSV file beside the page, as the summary does.
+        All other numbers; each becomes a CSV file next to the page, as the summary does.
     """
 
     text: str

@@ -13,7 +13,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedgraph.reproduce.cells import text_digest
-from fedgraph.reproduce.files import TableFile
 from fedgraph.reproduce.result_file import check_no_overrides, export_study
 from fedgraph.reproduce.study import (
     Study,
@@ -24,6 +23,7 @@ from fedgraph.reproduce.study import (
     parse_study,
     study_function,
 )
+from fedgraph.reproduce.toml_files import TableFile
 from fedgraph.runs import environment
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
 
-from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity
+from fedgraph.reproduce.toml_files import Profile, read_file
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings, parse
 
@@ -52,12 +52,13 @@ class MetricTable(Settings):
              the rounds until the mean over clients reached its target (``[evaluation] targets``), with ``:bytes`` the
              traffic for training per client, each on a node of its own, until then, with ``:seconds`` the time; with
              ``:first-rounds``, ``:first-bytes`` and ``:first-seconds`` until the first client did. With ``:fairness``
-             100 times the correlation, over clients, with what they reach in the row that ``stand-alone`` names, at the
+             100 times the correlation, over clients, with their scores in the row that ``stand-alone`` names, at the
              end of a run of the same seed. Or, of runs with ``[evaluation] compare-peers``, the mean over pairs of
              peers: ``peers/l1``, ``peers/l2`` (distances of their parameters), ``peers/hamming``, ``peers/both-right``
-             or ``peers/both-wrong`` (test examples that they predict differently, right, wrong). Or what a run took:
-             ``run/rounds``, ``run/minibatches`` (of all clients), ``run/passes`` (over everybody's examples),
-             ``run/bytes`` (down and up, of all nodes, which depends on who shares one), ``run/bytes-per-client`` or
+             or ``peers/both-wrong`` (test examples that they predict differently, right, wrong). Or the cost of a run:
+             ``run/rounds``, ``run/minibatches`` (of all clients), ``run/passes`` (over all clients' examples),
+             ``run/bytes`` (down and up, of all nodes, which depends on which clients share one),
+             ``run/bytes-per-client`` or
              ``run/models-per-round`` (with a node for each client), ``run/exchanges``, or
              ``run/training-bytes-per-owner`` (embeddings and gradients, without those of test samples).
     factor : factor from a run's value to the unit of the published one, e.g. 100 for per cent.
@@ -108,7 +109,7 @@ class TableTable(Settings):
     stand_alone : the label of the row in which each client trains alone; the other rows' fairness is against it.
     compare : the label of the row that all others are compared with, seed by seed, with 95 % intervals.
     overlap : where each seed splits one data set anew, test samples per training sample; widens those intervals.
-    choose_by    : what the settings of rows with ``choose`` are compared by, a value on validation data, e.g.
+    choose_by    : the criterion for the settings of rows with ``choose``, a value on validation data, e.g.
               ``validation/accuracy``.
     choose_seeds : they are compared with these seeds, on average; by default with the first of ``seeds`` (or of those
               of the profile).
@@ -147,9 +148,9 @@ class ColumnTable(Settings):
     panel      : the title of its panel there.
     seeds_differ : whether each seed has other data, such as other new clients. Deviations over seeds, which are then of
                  the data and not of the methods, are not shown.
-    published_data : what the paper measured, in the words with which a run on the same data describes its own, as far
-                 as they say which it is: ``CIFAR-10``, ``METR-LA, 207 sensors``. Where ours are of other data, or of a
-                 part of it, published values say so and stand apart in pictures.
+    published_data : the data of the paper, in the words that a run uses to describe the same data, as far as they
+                 identify it: ``CIFAR-10``, ``METR-LA, 207 sensors``. Where ours are of other data, or of a part of it,
+                 published values say so and stand apart in pictures.
     """
 
     key: _Key
@@ -179,14 +180,14 @@ class RowTable(Settings):
     columns   : the keys of the columns that it is run for; all when not given.
     after     : the label of an earlier row, without settings to choose, whose run this one builds on: ``{run}`` in
                 ``set`` and ``set-for`` stands for the folder of its run of the same column and seed.
-    nodes     : number of nodes among which clients are divided, whatever the command line sets.
+    nodes     : number of nodes that clients are divided among, whatever the command line sets.
     client    : the name of the client whose values count, in place of the column's.
-    suffix    : which model of a run that measures several: what the names of metrics end with, e.g. ``-local`` for
+    suffix    : which model of a run that measures several: suffix of the names of metrics, e.g. ``-local`` for
                 ``test/weight-mae-local`` where the column has ``test/weight-mae``. Rows that differ in ``client`` and
                 ``suffix`` alone share their runs.
     published : by column key, the printed values in the order of the column's metrics, each a number,
-                ``[number, deviation]``, or ``"-"`` where there is none. Shown beside ours, used in no computation.
-    differs   : how it differs from the published row, or what its settings were chosen on, in plain words.
+                ``[number, deviation]``, or ``"-"`` if there is none. Shown next to ours, used in no computation.
+    differs   : how it differs from the published row, or how its settings were chosen, in plain words.
     choose    : settings that are chosen, by ``table.key`` the values to try; several keys with blanks between them have
                 the same value. Every combination is run with the seeds of ``choose-seeds``, and the one that is best by
                 ``choose-by`` is the row's, with all seeds. The choice is reported with ``differs``.
@@ -233,10 +234,10 @@ class ProfileTable(Settings):
     differs: str = ""
     differs_for: dict[str, str] = Field(default_factory=dict)
 
-    def experiment_file(self, row: RowTable, column: ColumnTable, beside: Path) -> Path:
+    def experiment_file(self, row: RowTable, column: ColumnTable, experiments_dir: Path) -> Path:
         """Return the experiment file of a row: one in the folder of the table, or as ``fedgraph run`` finds it."""
         name = row.experiment or self.experiments.get(column.key, column.experiment)
-        return beside / name if (beside / name).is_file() else Path(name)
+        return experiments_dir / name if (experiments_dir / name).is_file() else Path(name)
 
 
 class PublishedTable(Settings):
@@ -329,7 +330,7 @@ class PublishedTable(Settings):
         return column.metrics or self.table.metrics
 
     def choice_quantity(self, row: RowTable, column: ColumnTable) -> Quantity:
-        """Return the quantity by which settings of a row are chosen in a column.
+        """Return the quantity that chooses the settings of a row in a column.
 
         Raises ValueError where the table gives none.
         """

@@ -15,7 +15,7 @@ from fedgraph.reproduce.table import ColumnTable, PublishedValue, RowTable
 
 
 def markdown(results: Results) -> str:
-    """Return the whole table: a section per column, our values beside published ones, remarks, how to run it."""
+    """Return the whole table: a section per column, our values next to published ones, remarks, how to run it."""
     about = results.table.table
     lines = [f"# {about.title}", ""]
     lines += [f"`{results.name}`, profile `{results.profile_name}`. {_paper(results)}", ""]
@@ -35,13 +35,13 @@ def _paper(results: Results) -> str:
 
 def _section(results: Results, column: ColumnTable) -> Iterator[str]:
     metrics = results.table.metrics_of(column)
-    beside = [results.published_heading(column)] if results.has_published(column) else []
+    published = [results.published_heading(column)] if results.has_published(column) else []
     titles = [results.heading(column, metric) for metric in metrics]
-    heads = ["method", *(head for title in titles for head in (title, *beside)), "what differs"]
+    heads = ["method", *(head for title in titles for head in (title, *published)), "what differs"]
     yield from (f"## {column.title}", "")
     for description in results.descriptions(column):
         yield from (f"Data: {description}.", "")
-    if beside and results.published_of(column):
+    if published and results.published_of(column):
         yield from (f"Published values are of {results.published_of(column)}, not of these data.", "")
     yield markdown_line(heads)
     yield markdown_line(["---", *("---:" for _ in heads[1:-1]), "---"])
@@ -101,12 +101,12 @@ def terminal_tables(results: Results, rows: Collection[str], columns: Collection
     """Yield a table per column for the terminal, with the named rows and columns; none where a column has no row."""
     for column in results.columns:
         if column.key in columns and any(row.label in rows for row in results.rows(column)):
-            yield _measured(results, column, rows)
+            yield _values(results, column, rows)
             if any(row.label in rows for row, _ in differences(results, column)):
                 yield _compared(results, column, rows)
 
 
-def _measured(results: Results, column: ColumnTable, rows: Collection[str]) -> InParts:
+def _values(results: Results, column: ColumnTable, rows: Collection[str]) -> InParts:
     shown = [row for row in results.rows(column) if row.label in rows]
     heads: list[tuple[str, str]] = []
     for metric in results.table.metrics_of(column):

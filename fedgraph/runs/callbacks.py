@@ -103,8 +103,8 @@ class Callback:
         return None
 
     @property
-    def beside(self) -> str:
-        """Suffix under which the summary also has the last models' metrics, beside the final ones; empty for none."""
+    def last_suffix(self) -> str:
+        """Suffix of the last models' metrics, which the summary has in addition to the final ones; empty for none."""
         return ""
 
     @property
@@ -233,7 +233,7 @@ class AverageLast(Callback):
         return self._sum / self.count if self._sum is not None and self._added == self.count else None
 
     @property
-    def beside(self) -> str:
+    def last_suffix(self) -> str:
         """Suffix of the last models' own metrics."""
         return LAST
 

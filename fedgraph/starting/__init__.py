@@ -1,6 +1,6 @@
 """Starting what runs: experiments to their end, predictions by a finished run, and any Flower app in this process.
 
-Each module is a door of its own, and what people use of them is offered by the package itself::
+The functions that users call are exported by the package itself::
 
     import fedgraph
 

@@ -30,7 +30,7 @@ class _Begun(BaseException):
 
 
 class _OpeningGrid(LocalGrid):
-    """A grid on which a run ends where its first exchange after the opening query begins."""
+    """A grid that ends a run at the first exchange after the opening query."""
 
     def _deliver(self, message: Message) -> Message:
         if message.metadata.message_type != _OPENING:
@@ -57,7 +57,7 @@ def look_at(
     Raises
     ------
     FedgraphError
-        What would end one of the runs, with the name of its method.
+        For anything that would end one of the runs, with the name of its method.
     """
     quiet = logging.NullHandler()
     log = logging.getLogger("fedgraph")

@@ -20,7 +20,7 @@ from flwr.serverapp import ServerApp
 from fedgraph.support.errors import AppError, closest_first, quoted, similar
 
 Value: TypeAlias = bool | int | float | str
-"""What Flower's run config and node config may hold."""
+"""The types of values in Flower's run config and node config."""
 RunConfig: TypeAlias = Mapping[str, Any] | Sequence[str] | str | Path
 """A run config by keys, or as ``flwr run --run-config`` takes it: ``"key=value key=value"``, or a TOML file."""
 
@@ -199,5 +199,5 @@ def _at_home(folder: Path) -> Iterator[None]:
 
 
 def _taken_out(names: set[str]) -> dict[str, ModuleType]:
-    """Remove the modules and packages of these names, with what is in them, from those that are imported."""
+    """Remove the modules and packages of these names, with their submodules, from those that are imported."""
     return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in names}

@@ -1,4 +1,4 @@
-"""What an experiment is given in Python: data frames, graphs and classes, where a file has paths.
+"""Python objects in an experiment: data frames, graphs and classes, where a file has paths.
 
 A graph of PyTorch Geometric is that of the clients below ``graph``, and the data of clients elsewhere.
 """
@@ -20,7 +20,7 @@ from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import path_of
 
 _FOLDER = ".given"
-"""Folder beside run folders with what their experiments were given in Python, by content."""
+"""Folder next to the run folders, with the Python objects that their experiments were given, by content."""
 
 
 def in_words(
@@ -29,10 +29,10 @@ def in_words(
     sites: Mapping[str, Any],
     out: str | Path | None,
 ) -> tuple[str | Path | Mapping[str, Any], dict[str, Any], dict[str, Any], bool]:
-    """Return an experiment, its overrides and sites with paths in place of data frames, graphs and classes.
+    """Return an experiment, its overrides and sites with paths instead of data frames, graphs and classes.
 
-    Data frames and graphs become files in a hidden folder beside the run folders, so that nodes in other processes, and
-    a run that is resumed, find them. A graph in place of the table ``[graph]`` is that of a file.
+    Data frames and graphs become files in a hidden folder next to the run folders, so that nodes in other processes,
+    and a run that is resumed, find them. A graph given as the table ``[graph]`` is written to a file.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def in_words(
 
 
 class _Writer:
-    """Turns values into what an experiment can say, and writes what has to be a file."""
+    """Turns values into plain values of an experiment, and writes those that need a file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

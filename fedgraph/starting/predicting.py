@@ -72,7 +72,7 @@ def predict(
     windows : int, optional
         Of series: windows to forecast at most, the latest; by default all, and 288 of ``f3-forecast``.
     secret : str, optional
-        Of ``f3``: ``"2-of-3"`` computes the first layer on secret shares held by 3 nodes, of which any 2 suffice.
+        Of ``f3``: ``"2-of-3"`` computes the first layer on secret shares held by 3 nodes; any 2 of them suffice.
     set : str, mapping or iterable of str, optional
         Of ``f3`` and ``f3-forecast``: keys to override.
     grid : {"local", "flower"}, default "local"
@@ -121,7 +121,7 @@ def predicted(
     data frame
         The predictions.
     dict of str to float
-        Mean over clients of each metric; empty where the data do not have what is predicted.
+        Mean over clients of each metric; empty if the data lack the target.
     list of str
         Notes.
     """
@@ -185,7 +185,7 @@ def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is to be predicted by a run.
+    """The predictions to be made by a run.
 
     Attributes
     ----------
@@ -270,7 +270,7 @@ def _method_of(trained: RunFolder) -> str:
     """Return the method of a run, whose class need not be there any more; none where its experiment is damaged."""
     try:
         head = trained.tables.get("experiment", {})
-    except ValueError:  # what is wrong with the file is said when it is loaded
+    except ValueError:  # loading the file raises the error
         return ""
     return str(head.get("method") or str(head.get("strategy")).rpartition(":")[2])
 

@@ -62,7 +62,7 @@ def run(
         Keys to override: ``{"train.learning-rate": 0.05}``, ``"train.learning-rate=0.05"`` or several of these; with
         data frames, graphs and classes too.
     method : str, optional
-        Built-in method in place of the one in the experiment.
+        Built-in method instead of the one in the experiment.
     strategy : type or str, optional
         Strategy of your own in its place, as a class or by dotted path ``"package.module:Class"``.
     client : type or str, optional
@@ -83,8 +83,8 @@ def run(
     node_config : mapping, optional
         Further keys of the node config of every node; with ``sites``, under the name of a site those of that one.
     sites : mapping of str to str, Path or data frame, optional
-        A rehearsal of a deployment, in this process: a node for each site, with data of its own in place of ``[data]
-        path``. A site is the client of its name, unless its data name clients.
+        A rehearsal of a deployment, in this process: a node for each site, with data of its own instead of
+        ``[data] path``. A site is the client of its name, unless its data name clients.
 
     Returns
     -------
@@ -96,8 +96,8 @@ def run(
     ExperimentError
         When something in the experiment is unknown or does not fit, before anything is run.
     RunError
-        When the run does not finish; the message names the folder to continue with. What ends a run before anything is
-        computed, such as a missing file, leaves no folder.
+        When the run does not finish; the message names the folder to continue with. Errors before anything is computed,
+        such as a missing file, leave no folder.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def resume(
 
 
 class _NodeOptions(NamedTuple):
-    """What nodes get in addition to the experiment, as the caller gave it."""
+    """The options of nodes in addition to the experiment, as the caller gave them."""
 
     node_config: Mapping[str, Any] | None
     models: Mapping[str, str | Path] | None
@@ -285,7 +285,7 @@ def _run_all(
 
 
 def _look_at_all(folders: Sequence[RunFolder], nodes: int, data_dir: str | Path | None) -> None:
-    """Raise what would end one of several runs before any of them begins; then none of their folders is left."""
+    """Raise, before any of several runs begins, the error that would end one of them; no folder of theirs is left."""
     place = str(Path(data_dir).resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", "")
     node = {"full_errors": "1", "any_files": "1", **({"data_dir": place} if place else {})}
     try:
@@ -352,7 +352,7 @@ def run_one(
 
 
 def _place_and_advice(folder: RunFolder, advice: str | None) -> str:
-    """Say where a run that failed is, and how it goes on."""
+    """Describe where a failed run is, and how to resume it."""
     how = "" if folder.is_finished else f"; {advice or _how_to_go_on(folder)}"
     return f"Run folder: {folder.path}{how}"
 
@@ -371,7 +371,7 @@ def _how_to_go_on(folder: RunFolder) -> str:
     if not node_options:
         return f"once its experiment.toml{files} is mended, {go_on}"
     files += ", or what is wrong with a file of --model," if "models" in node_options else ""
-    given = " and ".join(
+    options = " and ".join(
         option
         for option, there in (
             ("--site", SITES in node_options),
@@ -380,7 +380,7 @@ def _how_to_go_on(folder: RunFolder) -> str:
         )
         if there
     )
-    return f"once its experiment.toml{files} is mended, {go_on}; to change what {given} says, run again"
+    return f"once its experiment.toml{files} is mended, {go_on}; to change what {options} says, run again"
 
 
 def _named_code(folder: RunFolder) -> tuple[list[str], str]:
@@ -481,12 +481,12 @@ def _follower(folder: RunFolder, display: LiveDisplay, console: Console) -> Call
         for line in complete[shown:]:
             display.on_line(json.loads(line))
         shown = len(complete)
-        for amiss in (line for line in status.new_lines() if line.level >= logging.WARNING):
+        for warning in (line for line in status.new_lines() if line.level >= logging.WARNING):
             with (folder.path / "logs" / "flower.log").open("a") as log:
-                log.write(f"{amiss.text}\n")
+                log.write(f"{warning.text}\n")
             # Errors end the run, with the same words.
-            if amiss.level == logging.WARNING:
-                show(amiss, console)
+            if warning.level == logging.WARNING:
+                show(warning, console)
 
     return follow
 

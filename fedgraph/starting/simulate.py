@@ -157,17 +157,18 @@ def _errors_in_full(on_error: str) -> Iterator[None]:
             os.environ[FULL_ERRORS] = before
 
 
-def _node_configs(num_nodes: int | None, given: Sequence[RunConfig] | None) -> list[dict[str, Value]]:
+def _node_configs(num_nodes: int | None, node_configs: Sequence[RunConfig] | None) -> list[dict[str, Value]]:
     """Return the whole node config of each node."""
-    if given is None:
-        given = [{}] * (_USUAL_NODES if num_nodes is None else num_nodes)
-    if num_nodes is not None and num_nodes != len(given):
-        raise AppError(f"num_nodes is {num_nodes}, but node_configs has {len(given)}")
-    if not given:
+    if node_configs is None:
+        node_configs = [{}] * (_USUAL_NODES if num_nodes is None else num_nodes)
+    if num_nodes is not None and num_nodes != len(node_configs):
+        raise AppError(f"num_nodes is {num_nodes}, but node_configs has {len(node_configs)}")
+    if not node_configs:
         raise AppError("a simulation needs at least one node")
+    count = len(node_configs)
     return [
-        {"partition-id": position, "num-partitions": len(given), **read_run_config(config, f"node_configs[{position}]")}
-        for position, config in enumerate(given)
+        {"partition-id": position, "num-partitions": count, **read_run_config(config, f"node_configs[{position}]")}
+        for position, config in enumerate(node_configs)
     ]
 
 
@@ -194,7 +195,7 @@ def _refuse_old(server_app: ServerApp, client_app: ClientApp) -> None:
 
 @contextmanager
 def _kept_return(server_app: ServerApp) -> Iterator[list[Any]]:
-    """Keep what the main function of a ServerApp returns, for which Flower has no place."""
+    """Keep what the main function of a ServerApp returns, since Flower drops it."""
     returned: list[Any] = []
     main = vars(server_app).get("_main")
     if main is None:

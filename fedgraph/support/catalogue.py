@@ -12,7 +12,7 @@ _DEFAULT_FOLDER = Path.home() / ".cache" / "fedgraph" / "data"
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file from which a data set can be read.
+    """A file that a data set can be read from.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class CatalogueEntry:
     title, licence, size, notes : str
         Descriptions to print.
     alternatives : tuple of tuple of DataFile
-        Each is a complete set of files from which the data can be read, in the order in which they are looked for.
+        Each is a complete set of files to read the data from, in the order of search.
     """
 
     name: str

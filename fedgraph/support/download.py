@@ -31,7 +31,7 @@ def fetch(
 ) -> Path:
     """Download ``url`` to ``target``; a file that is already there is only verified.
 
-    An unfinished transfer stays beside the target as ``NAME.part`` and is resumed by this or a later call where the
+    An unfinished transfer stays next to the target as ``NAME.part`` and is resumed by this or a later call where the
     server allows it.
 
     Parameters

@@ -26,7 +26,7 @@ class FedgraphError(Exception):
 
     @property
     def without_values(self) -> str:
-        """The message without the quoted values, for everybody else."""
+        """The message without the quoted values, for all others."""
         return str(self).replace(self.quoted, "(its node's log says which)") if self.quoted else str(self)
 
 

@@ -38,7 +38,8 @@ _ABANDONED_SECONDS = 3600.0
 def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
     """Make a folder with all that belongs into it: if the process is killed or fails, there is none.
 
-    Until it is complete it is a hidden folder beside it. Those that killed processes left an hour ago are removed.
+    Until it is complete, it is a hidden folder next to the target. Those that killed processes left an hour ago are
+    removed.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what writers that were killed have left in a folder, and below it; nobody may be writing there now."""
+    """Remove what killed writers have left in a folder, and below it; no other process may be writing there."""
     for path in folder.rglob(".*"):
         if is_unfinished(path.name):
             path.unlink(missing_ok=True)
@@ -187,7 +188,7 @@ DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"
 
 
 def separator_of(line: str) -> str:
-    """Return what separates the cells of a CSV file with this header: of comma, semicolon and tab the one that
+    """Return the delimiter of a CSV file with this header: of comma, semicolon and tab the one that
     makes the most cells, the first of equal ones. Beside semicolons or tabs, commas between digits are decimal ones.
     """
     line = re.sub(r"[\r\n]+", " ", line)  # a heading between quotes may have a line break

@@ -1,4 +1,4 @@
-"""What takes seconds to find out and changes with the program alone, kept on disk from command to command."""
+"""Values that take seconds to compute and change with the program alone, kept on disk between commands."""
 
 from __future__ import annotations
 

@@ -15,13 +15,14 @@ from fedgraph.support.untrusted import in_short
 _LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
 _HANDED: dict[str, Any] = {}
-"""What was handed over as such, by dotted path: also classes and functions that no module has, such as local ones."""
+"""Objects handed over as such, by dotted path: also classes and functions that no module has, such as local ones."""
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:
     """Add folders to ``sys.path``, so that modules there can be named by dotted path.
 
-    They come after all others but for a checkout of this project, whose folders are imported as parts of ``fedgraph``.
+    They come after all others, except for a checkout of this project, whose folders are imported as parts of
+    ``fedgraph``.
     """
     new, here = [folder for folder in dict.fromkeys(folders) if folder not in sys.path], str(_here())
     place = sys.path.index(here) if here in sys.path else len(sys.path)
@@ -29,7 +30,7 @@ def add_plugin_paths(folders: Sequence[str]) -> None:
 
 
 def path_of(found: type | Callable[..., Any] | str) -> str:
-    """Return the dotted path by which :func:`load_object` finds a class or function; a path is returned as it is.
+    """Return a dotted path for :func:`load_object` to find a class or function; a path is returned as it is.
 
     A class of a notebook, or one that is defined in a function, is found in this process alone; of two with the same
     name, the one whose path was asked for last.
@@ -58,7 +59,7 @@ def load_object(path: str, key: str) -> Any:
     path : str
         ``package.module:Class``.
     key : str
-        The experiment key from which the path comes, for messages.
+        The experiment key that holds the path, for messages.
 
     Returns
     -------

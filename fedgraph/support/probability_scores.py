@@ -1,4 +1,4 @@
-"""Scores of probabilities: how well they rank examples, and whether what they say comes true as often.
+"""Scores of probabilities: how well they rank examples, and whether they are calibrated.
 
 The expected calibration error is that of Naeini, Cooper, Hauskrecht: Obtaining Well Calibrated Probabilities Using
 Bayesian Binning (AAAI 2015), with the 15 bins of Guo et al.: On Calibration of Modern Neural Networks (ICML 2017).
@@ -18,8 +18,8 @@ def calibration_error(chances: NDArray[np.float64], happened: NDArray[np.bool_])
     """Return the expected calibration error of probabilities, over 15 bins of equal width.
 
     It is the mean over examples of how far, in the example's bin, the mean probability is from the share in which it
-    came true. The same base rate for every example has an error near 0, so that the error says nothing without a score
-    of how well examples are told apart.
+    came true. The same base rate for every example has an error near 0, so that the error means nothing without a score
+    of how well classes are separated.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class Settings(BaseModel):
     def as_written(self) -> dict[str, Any]:
         """Return the settings as a TOML table that says everything: keys that are None are listed in ``unset``.
 
-        What is read of it does not depend on any default.
+        Reading it does not depend on any default.
         """
         table: dict[str, Any] = _as_written(self, self.as_table())
         return table

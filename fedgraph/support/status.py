@@ -1,8 +1,8 @@
 """Status lines and warnings from the processes of a run to the program that owns the terminal.
 
 ServerApp, ClientApp and the workers of Ray are processes that Flower starts. A program that starts Flower names a file
-in the environment variable ``FEDGRAPH_STATUS_FILE``, to which they append lines, and shows these lines as they come.
-Without it nothing is written, and warnings are those of Python's logging.
+in the environment variable ``FEDGRAPH_STATUS_FILE``; they append lines to it, and the program shows these lines as they
+come. Without it nothing is written, and warnings are those of Python's logging.
 """
 
 from __future__ import annotations

@@ -25,12 +25,12 @@ def messages_for_people() -> Iterator[None]:
 
 
 @contextmanager
-def ended_by_hand(console: Console, told: str) -> Iterator[None]:
-    """Say after Ctrl-C what is left, by the notes of the exception or else as ``told``, and exit with status 130."""
+def ended_by_hand(console: Console, message: str) -> Iterator[None]:
+    """Say after Ctrl-C what is left, by the notes of the exception or else as ``message``, and exit with status 130."""
     try:
         yield
     except KeyboardInterrupt as stopped:
         notes = getattr(stopped, "__notes__", None)
-        text = "\n".join(["Stopped.", *notes]) if notes else told
+        text = "\n".join(["Stopped.", *notes]) if notes else message
         console.print(f"\n{text}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None

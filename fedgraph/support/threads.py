@@ -4,7 +4,7 @@ The threads within one PyTorch operation are pinned for a run (``[train] threads
 train faster that way. The server's matrices ``[clients, parameters]`` are cut into blocks of columns instead: a block
 stays in a core's cache, and several threads process block after block, each with one thread within an operation. The
 order of summation then depends on the shapes alone: results are bitwise identical for any number of cores or pinned
-threads, and whatever else the machine is doing.
+threads, and any other load of the machine.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Meng, Rambhatla, Liu: Cross-Node Federated Graph Neural Network for Spatio-Tempo
 1 and 2.
 
 A request whose tensors are ``windows/<split>`` alone asks for hidden states of these windows; with ``graph/<split>``,
-what the server made of them, it is for training or evaluation, or, without a model, for gradients.
+the server's outputs for them, it is for training or evaluation, or, without a model, for gradients.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _TRAINING = TrainSettings(optimizer="adam")
 
 Found = TypeVar("Found")
 Asking = Generator[Ask, Answers, Found]
-"""Exchanges, and what was found by them."""
+"""Exchanges, and their results."""
 Places = dict[SplitName, Tensor]
 """Windows of all clients side by side: which example of each client they are, ``[clients, windows]``; -1 for none."""
 
 
 class CNFGNNSettings(Settings):
-    """``[CNFGNN]``: what the server trains in a round after the clients have trained.
+    """``[CNFGNN]``: the server's training in a round after the clients have trained.
 
     Attributes
     ----------
@@ -78,11 +78,11 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
     2. Clients encode other windows by the new model, and send the hidden states.
     3. The graph network is trained on these by split learning. Each step is an exchange: embeddings of a few windows go
        out, and gradients of each client's loss with respect to its own come back. Nothing else of the loss does.
-    4. What it makes of the windows of 2. goes out in the next round.
+    4. Its outputs for the windows of 2. goes out in the next round.
 
     A round takes two exchanges and one for each step of the graph network. An evaluation takes two: hidden states go
-    up, and graph embeddings come down. In place of the paper's decoder, a recurrent network that starts from hidden
-    state and graph embedding, there is a perceptron of both; the paper passes over all windows where the windows of a
+    up, and graph embeddings come down. Instead of the paper's decoder, a recurrent network that starts from hidden
+    state and graph embedding, it is a perceptron of both; the paper passes over all windows where the windows of a
     round are drawn here; the graph network is narrower, and takes means where the released program adds up. Without a
     client graph an owner's graph embedding depends on its own hidden state alone, as a control.
 
@@ -130,7 +130,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         return {"models": models, "network": row, "moments": moments, "places": {}, "sample": ()}
 
     def saved(self, state: State) -> State:
-        """Return the state without what clients can be asked for again."""
+        """Return the state without the parts that clients can be asked for again."""
         kept = {name: value for name, value in state.items() if name not in ("places", "sample")}
         return super().saved(kept)
 
@@ -197,7 +197,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
             found[split] = torch.full((len(clients), len(keys)), -1)
             found[split][answers.positions[owners], torch.searchsorted(keys, starts[owners, examples])] = examples
             if split == "train":
-                shared_windows(found[split][answers.positions] >= 0, answers.names)  # an error where there is none
+                shared_windows(found[split][answers.positions] >= 0, answers.names)  # raises if there is none
         return found
 
     # ---- the graph network -----------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         return Predicted.of(new, latest(scaled, windows), models, cohort, horizons, new.notes)
 
     def facts(self, clients: Clients, state: State) -> dict[str, Any]:
-        """Return how many parameters the graph network has, and why a client's model is none by itself."""
+        """Return how many parameters the graph network has, and why a client's model alone is incomplete."""
         why = "a client forecasts with what the graph network makes of the hidden states of all clients at that time"
         return {"parameters_at_server": state["network"].shape[1], "no_module": why}
 
@@ -264,7 +264,7 @@ def graph_network(size: int, settings: CNFGNNSettings, seed: int, graph: ClientG
 def with_graph_embeddings(
     cohort: Cohort, model: ContextForecaster, models: Tensor, network: GraphNetwork, weights: Tensor
 ) -> Cohort:
-    """Return clients whose data are all here with what the graph network makes of their test windows.
+    """Return the clients with complete data and the outputs of the graph network for their test windows.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def with_graph_embeddings(
 
 
 def computed(network: GraphNetwork, row: Tensor, hidden: Tensor, present: Tensor) -> Tensor:
-    """Return what the graph network with parameters ``row`` makes of hidden states, ``[clients, windows, size]``."""
+    """Return the outputs of the graph network ``row`` for hidden states, ``[clients, windows, size]``."""
     layout = Layout.of(network.state_dict())
     state = {name: value[0] for name, value in layout.unflatten(row[None]).items()}
     found: Tensor = functional_call(network, state, (hidden, present))

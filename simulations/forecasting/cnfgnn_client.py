@@ -1,4 +1,4 @@
-"""The client class of CNFGNN: encodes windows, trains with what the server made of them, and sends its gradients."""
+"""The client class of CNFGNN: encodes windows, trains with the server's outputs for them, and sends the gradients."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
         return model.compiled() if self.cohort.settings.compiles else model
 
     def evaluate(self) -> dict[str, Tensor]:
-        """Return metrics of the models with what the server made of the windows."""
+        """Return metrics of the models with the server's outputs for the windows."""
         splits = self.request.evaluate
         if not splits:
             return {}
@@ -119,7 +119,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
         }
 
     def _gradients(self) -> Tensor:
-        """Gradients of each client's mean loss with respect to what the server made of its windows."""
+        """Gradients of each client's mean loss with respect to the server's outputs for its windows."""
         request = self.request
         nothing = torch.full((self.model.layout.num_parameters,), torch.nan)
         state = self.node.state(request.run, _PURPOSE)

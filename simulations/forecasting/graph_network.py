@@ -13,11 +13,11 @@ from fedgraph.graph import ClientGraph
 
 
 class GraphNetwork(nn.Module):
-    """Layers that update edges, then owners, then what all owners have in common; a linear layer reads owners out.
+    """Layers that update edges, then owners, then the features that all owners share; a linear layer reads owners out.
 
-    Every update is a perceptron with one hidden layer. Each layer sees what all earlier ones made. Edges that end at an
-    owner, and owners, are averaged over those whose owner has the window. The read-out starts at 0. Without a graph
-    nothing is passed on: an owner's embedding depends on its own state alone.
+    Every update is a perceptron with one hidden layer. Each layer sees the outputs of all earlier ones. Edges that end
+    at an owner, and owners, are averaged over those whose owner has the window. The read-out starts at 0. Without a
+    graph nothing is passed on: an owner's embedding depends on its own state alone.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class _Update(nn.Module):
     """A perceptron with one hidden layer of several parts of one input, of the given sizes.
 
     A part comes with the rows of the first axis at which it is needed, or None: as the first layer is linear, it is
-    computed once for every row there is.
+    computed once for every row.
     """
 
     def __init__(self, hidden: int, *sizes: int) -> None:

@@ -45,10 +45,10 @@ class JointForecast(ForecastAlgorithm[JointForecastSettings]):
                 "them: run it with --nodes 1"
             )
         graph = run.graph_of(clients)
-        given: dict[str, Tensor] = {} if graph is None else {"graph": graph.subgraph(clients.names).dense().float()}
-        told = yield from exchanged(run, shared=given)
-        measured = f"{len(told.names)} clients, forecast by one network that sees all: {self.settings.network}"
-        return outcome_of(clients, told, measured, told.metrics)
+        shared: dict[str, Tensor] = {} if graph is None else {"graph": graph.subgraph(clients.names).dense().float()}
+        replies = yield from exchanged(run, shared=shared)
+        measured_on = f"{len(replies.names)} clients, forecast by one network that sees all: {self.settings.network}"
+        return outcome_of(clients, replies, measured_on, replies.metrics)
 
 
 class JointForecastClient(CohortClient[JointForecastSettings]):

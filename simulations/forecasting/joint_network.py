@@ -65,15 +65,15 @@ class GraphWaveNet(nn.Module):
         Clients, steps of a window, and steps of a forecast.
     features : int
         Numbers of a step.
-    given : Tensor or None
+    given_graph : Tensor or None
         Weights of the client graph, ``[clients, clients]``, whose transitions are used in both directions.
     """
 
     transitions: Tensor
 
-    def __init__(self, clients: int, steps: int, features: int, outputs: int, given: Tensor | None) -> None:
+    def __init__(self, clients: int, steps: int, features: int, outputs: int, given_graph: Tensor | None) -> None:
         super().__init__()
-        known = [] if given is None else [_walk(given), _walk(given.T)]
+        known = [] if given_graph is None else [_walk(given_graph), _walk(given_graph.T)]
         self.register_buffer("transitions", torch.stack(known) if known else torch.zeros(0, clients, clients))
         self.sources = nn.Parameter(torch.randn(clients, _NODE_EMBEDDING))
         self.targets = nn.Parameter(torch.randn(_NODE_EMBEDDING, clients))
@@ -122,7 +122,7 @@ def fit_joint(
     steps: int,
     training: OwnerWindows,
     validation: OwnerWindows,
-    given: Tensor | None,
+    given_graph: Tensor | None,
     seed: int,
     on_look: Look = lambda step, training, validation: None,
 ) -> ForecastFit[nn.Module]:
@@ -135,8 +135,8 @@ def fit_joint(
     steps : int
         Steps of a window.
     training, validation : OwnerWindows
-        The windows themselves in place of embeddings, ``[clients, windows, steps * features]``, with targets.
-    given : Tensor or None
+        The windows themselves instead of embeddings, ``[clients, windows, steps * features]``, with targets.
+    given_graph : Tensor or None
         Weights of the client graph, ``[clients, clients]``.
     seed : int
         Seed of the experiment.
@@ -154,6 +154,6 @@ def fit_joint(
     def build() -> nn.Module:
         if settings.network == "perceptron":
             return JointPerceptron(clients, size, outputs)
-        return GraphWaveNet(clients, steps, size // steps, outputs, given)
+        return GraphWaveNet(clients, steps, size // steps, outputs, given_graph)
 
     return fit_network(build, settings, training, validation, seed, on_look)

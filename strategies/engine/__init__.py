@@ -1,4 +1,5 @@
-"""What runs algorithms in experiments: nodes, absent clients, defence, checkpoints, measurements, the run folder.
+"""The engine that runs algorithms in experiments: nodes, absent clients, defence, checkpoints, measurements, the run
+folder.
 
 :mod:`fedgraph.strategies.engine.algorithm_run` and :mod:`fedgraph.strategies.engine.loop` run those of rounds,
 :mod:`fedgraph.strategies.engine.phases` those of phases. The method that an experiment names is found by

@@ -67,7 +67,7 @@ class AbsencePolicy:
         return Replies.of(self._federation, positions, tensors, metrics, replies.absent)
 
     def state(self) -> State:
-        """Return what a resumed run needs."""
+        """Return the state for a resumed run."""
         return {"last": self._last, "metrics": self._last_metrics, "has-replied": self._has_replied}
 
     def load_state(self, state: State) -> None:

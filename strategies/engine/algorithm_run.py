@@ -1,4 +1,4 @@
-"""An algorithm in a run: its exchanges with the nodes, and what the engine keeps beside its state.
+"""An algorithm in a run: its exchanges with the nodes, and the engine's own state.
 
 Around each exchange are absent clients, the table ``[defence]`` and measurements. The loop that runs one round after
 the other is :mod:`fedgraph.strategies.engine.loop`.
@@ -41,11 +41,11 @@ class Progress:
     measured : dict of str to Tensor
         Last metrics by name, float64 ``[clients]``, NaN for absent clients.
     after : int or None
-        Number of rounds after which ``measured`` was measured.
+        Number of rounds before ``measured`` was measured.
     kept : list of str
         Clients whose nodes keep the models that were measured, because the server has others.
     broken : dict of str to int
-        Clients whose models have put out values that are not finite, and after which round first.
+        Clients whose models had outputs that are not finite, with the first such round.
     """
 
     rounds: int = 0
@@ -91,14 +91,14 @@ class AlgorithmRun:
     absence : AbsencePolicy
         Handles clients without a usable reply.
     defence : Defence
-        Looks at what clients send before the algorithm does.
+        Checks the answers of clients before the algorithm gets them.
     progress : Progress
         Rounds so far, and the last metrics.
 
     Raises
     ------
     ExperimentError
-        When the algorithm needs a client graph and there is none, and for whatever else it refuses.
+        When the algorithm needs a client graph and there is none, and for anything else that it refuses.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class AlgorithmRun:
     def round(self, number: int, nodes: Nodes) -> Iterator[Replies]:
         """Run a round; it changes ``state`` at its end.
 
-        Yields what clients report in each exchange in which they train, before the algorithm gets their answers: the
+        Yields the reports of clients in each exchange with training, before the algorithm gets their answers: the
         models that they were sent are measured in the first, or, where they take turns, those they have trained in
         each.
         """
@@ -165,7 +165,7 @@ class AlgorithmRun:
             if ask.trains:
                 reports.append(replace(replies, tensors={}, means={}))
                 yield reports[-1]
-            # In turns, who is absent keeps its model, and nothing stands in for it.
+            # In turns, an absent client keeps its model, and nothing stands in for it.
             answers = replies.answers() if in_turns else self._answers(number, ask, replies)
             try:
                 ask = algorithm.proceed(begun, answers)
@@ -218,7 +218,7 @@ class AlgorithmRun:
         )
 
     def _answers(self, number: int, ask: Ask, replies: Replies) -> Answers:
-        """Return what the algorithm sees: usable replies, or earlier ones, of which the defence has seen the models."""
+        """Return the replies for the algorithm: usable ones, or earlier ones, whose models the defence has seen."""
         if not ask.trains:
             self.absence.enforce(number, replies)
             return replies.answers()
@@ -249,7 +249,7 @@ class AlgorithmRun:
     # ---- results -----------------------------------------------------------------------------------------------------
 
     def readout(self) -> Tensor | None:
-        """Return the global model ``[parameters]``; None where there is none."""
+        """Return the global model ``[parameters]``; None if there is none."""
         return self.algorithm.readout(self.clients, self.state)
 
     def learned_graph(self) -> ClientGraph | None:
@@ -257,7 +257,7 @@ class AlgorithmRun:
         return self.algorithm.learned_graph(self.clients, self.state)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the algorithm has to say in ``summary.json``."""
+        """Return the algorithm's part of ``summary.json``."""
         return self.algorithm.facts(self.clients, self.state)
 
     def with_frozen(self, models: Tensor) -> Tensor:
@@ -279,7 +279,7 @@ class AlgorithmRun:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def saved(self) -> State:
-        """Return what a resumed run needs: the state of the algorithm, and what the engine keeps beside it."""
+        """Return the state for a resumed run: the state of the algorithm, and that of the engine."""
         return {
             **self.algorithm.saved(self.state),
             "absence": self.absence.state(),

@@ -77,10 +77,10 @@ class AppClients:
                 )
             found[name] = node
         if not found and asked and self.needs_names:
-            self._nobody(asked)
+            self._raise_without_clients(asked)
         return dict(sorted(found.items()))
 
-    def heard(self, node: int, name: str | None) -> str:
+    def name_from(self, node: int, name: str | None) -> str:
         """Return the client of a node that has answered, which may say its name for the first time.
 
         Raises ReplyError for another name than before.
@@ -123,7 +123,7 @@ class AppClients:
             log.warning("client '%s' is not in the client graph, and is left out", in_short(name, 50))
         return False
 
-    def _nobody(self, nodes: Sequence[int]) -> None:
+    def _raise_without_clients(self, nodes: Sequence[int]) -> None:
         named = sorted(self.name_of[node] for node in nodes if node in self.name_of)
         if not named:
             raise IdentityError(f"no node says which client it is, which this strategy has to know: {ADVICE}")

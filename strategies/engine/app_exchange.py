@@ -1,4 +1,4 @@
-"""From what an algorithm asks to the messages of a Flower app, and from replies to what an algorithm is answered."""
+"""From requests of an algorithm to messages of a Flower app, and from replies to answers for the algorithm."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AppReply:
     metrics : dict of str to float
         What else it says.
     tensors : dict of str to Tensor
-        What it answers beside models, see :meth:`with_tensors`.
+        What it answers in addition to models, see :meth:`with_tensors`.
     """
 
     name: str
@@ -76,7 +76,8 @@ class AppReply:
         return cls(name, content, model, number_of_examples(content, keys.weight), numbers_of(content, keys.weight))
 
     def with_tensors(self, ask: Ask) -> AppReply:
-        """Return the reply with what an exchange asks for beside models, each the only array of a record.
+        """Return the reply with the tensors that an exchange asks for in addition to models, each the only array of a
+        record.
 
         Raises ReplyError where one is missing, or is another one than was asked for.
         """
@@ -122,7 +123,7 @@ def named(models: ModelRows, place: int, row: Tensor) -> dict[str, Tensor]:
 def request(
     ask: Ask, place: int, models: ModelRows, config: ConfigRecord, keys: Keys, terms: Mapping[str, Any]
 ) -> RecordDict:
-    """Return what the client at ``place`` is sent: its model, the config, further models and tensors, and ``terms``."""
+    """Return the message to the client at ``place``: model, config, further models and tensors, and ``terms``."""
     rows = ask.stacked.get("parameters", models)
     own = models.models[place] if isinstance(rows, ModelRows) else named(models, place, rows[place])
     content = RecordDict({keys.arrays: to_record(own), keys.config: config})
@@ -139,7 +140,7 @@ def request(
 
 
 def answers(clients: Clients, models: ModelRows, ask: Ask, replies: Sequence[AppReply]) -> Answers:
-    """Return what an algorithm is answered; what is in no computation is taken over to ``models``."""
+    """Return the answers for an algorithm; tensors outside any computation are taken over to ``models``."""
     places = torch.tensor([clients.names.index(reply.name) for reply in replies], dtype=torch.int64)
     rows = ModelRows([reply.model for reply in replies if reply.model is not None], models.own)
     graph, names = clients.graph, tuple(reply.name for reply in replies)
@@ -152,7 +153,7 @@ def answers(clients: Clients, models: ModelRows, ask: Ask, replies: Sequence[App
 
 
 def _further(models: ModelRows, ask: Ask, name: str, replies: Sequence[AppReply]) -> Tensor:
-    """Return what clients answered beside their models, ``[present, ...]``.
+    """Return what clients answered in addition to their models, ``[present, ...]``.
 
     Further models ``[models, parameters]`` are as they were sent, for those who have not sent them back.
     """

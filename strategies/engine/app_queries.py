@@ -1,4 +1,4 @@
-"""How strategies ask people's own ClientApps, where a node is one client: by query, and whoever fails is left out."""
+"""How strategies ask people's own ClientApps, where a node is one client: by query; clients that fail are left out."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ask_clients(
     """Ask nodes, and return what ``read`` makes of their answers by the name of the client, sorted.
 
     Nodes without a usable answer are left out, with an error in the log that names client and reason; so are all that
-    answer under the same name, because it cannot be told whose it is.
+    answer under the same name, because it is unknown which of them it belongs to.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def ask_clients(
 
     messages = [Message(mark_empty(content), node, message_type) for node in nodes]
     found, problems = split_replies(grid.send_and_receive(messages, timeout=timeout), nodes, named)
-    told = [names[node] for node in found]
-    for node in [node for node in found if told.count(names[node]) > 1]:
+    answered = [names[node] for node in found]
+    for node in [node for node in found if answered.count(names[node]) > 1]:
         problems[node] = (
             f"another node answers as '{names[node]}' too: give each a name of its own (node config client)"
         )

@@ -18,7 +18,7 @@ from fedgraph.support.errors import quoted
 
 
 class AppState:
-    """The clients, and what an algorithm remembers of them.
+    """The clients, and the algorithm's state of them.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class AppState:
     graph : ClientGraph or None
         The client graph, whose clients are all there from the start, whether they have answered or not.
     seed : int
-        Of what the algorithm draws.
+        Seed of the algorithm's draws.
     initial_of : callable
         Returns an initial model ``[parameters]`` of a client's own, by name; None where all begin with the same.
 
@@ -52,7 +52,7 @@ class AppState:
         self._private: dict[str, Tensor] = {}
 
     @property
-    def everybody(self) -> Clients:
+    def all_clients(self) -> Clients:
         """The clients, once there are some."""
         assert self.clients is not None
         return self.clients
@@ -100,7 +100,7 @@ class AppState:
     def count(self, numbers: Mapping[str, int]) -> None:
         """Note numbers of training examples."""
         for name, number in numbers.items():
-            self.everybody.num_examples[self.everybody.names.index(name)] = number
+            self.all_clients.num_examples[self.all_clients.names.index(name)] = number
 
     def saved(self) -> State | None:
         """Return everything as plain state, in which arrays keep their types; None before the first round."""
@@ -134,7 +134,7 @@ class AppState:
         fresh = self._begun(self.clients, rows)
         for place, model in zip(places.tolist(), self.models.models, strict=True):
             rows.models[place] = model
-        self.state = {**{name: grown(self.state[name], fresh[name], places) for name in fresh}, "models": rows}
+        self.state = {**{name: extended(self.state[name], fresh[name], places) for name in fresh}, "models": rows}
 
     def _begun(self, clients: Clients, rows: ModelRows) -> State:
         """Return the state before the first round, given a model of each client."""
@@ -156,7 +156,7 @@ class AppState:
 
 
 def _with_rows(where: str, state: State, rows: ModelRows) -> State:
-    """Return a state with its models written to ``rows``. Raises RunError for what is no state with such models."""
+    """Return a state with its models written to ``rows``. Raises RunError for anything but a state with such models."""
     check_state(where, {name: value for name, value in state.items() if name != "models"})
     models = state["models"]
     if models is not rows:
@@ -200,20 +200,20 @@ def graph_of(state: State | None) -> ClientGraph | None:
     return ClientGraph(tuple(state["names"]), state["edge-index"], state["weights"], *kind)
 
 
-def grown(before: Any, fresh: Any, places: Tensor) -> Any:
-    """Return what a state has by client with more clients.
+def extended(before: Any, fresh: Any, places: Tensor) -> Any:
+    """Return the entries of a state by client, extended by more clients.
 
     Parameters
     ----------
     before : Any
         A tensor whose axes of the length of ``places`` are of clients, a dict of such, or anything else.
     fresh : Any
-        The same of a run that begins with all clients, from which the new ones are taken.
+        The same of a run that begins with all clients; the new ones are taken from it.
     places : Tensor
         Places of the clients of ``before`` among all.
     """
     if isinstance(before, dict) and isinstance(fresh, dict):
-        return {name: grown(value, fresh.get(name), places) for name, value in before.items()}
+        return {name: extended(value, fresh.get(name), places) for name, value in before.items()}
     if not isinstance(before, Tensor) or not isinstance(fresh, Tensor) or before.shape == fresh.shape:
         return before
     whole = fresh.clone()

@@ -112,7 +112,7 @@ class ChosenMethod:
         return StockAlgorithm(stock, federation, plan, nodes)
 
     def phases(self, plan: PhasesPlan) -> PhasesRun:
-        """Build what runs the algorithm of a method that goes through phases."""
+        """Build the strategy that runs the algorithm of a method of phases."""
         assert self.algorithm_class is not None
         assert issubclass(self.algorithm_class, PhasedAlgorithm)
         return PhasesRun(self.algorithm_class(self.settings), plan)

@@ -1,4 +1,4 @@
-"""What a stock Flower strategy has around it: a grid on which every client is a node, a seed, ears for its warnings."""
+"""The surroundings of a stock Flower strategy: a grid where every client is a node, a seed, a log of its warnings."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ClientGrid(Grid):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's global generator, from which stock strategies draw clients, and restore it afterwards."""
+    """Seed Python's global generator, which stock strategies draw clients with, and restore it afterwards."""
     before = random.getstate()
     random.seed(seed)
     try:
@@ -134,7 +134,7 @@ def noting_warnings(notes: list[str]) -> Iterator[None]:
 
 @contextmanager
 def quick_collections() -> Iterator[None]:
-    """Leave all objects that there are out of garbage collections, of which Flower runs one for each reply it reads."""
+    """Leave all existing objects out of garbage collections: Flower runs one for each reply that it reads."""
     gc.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What stands between the replies of a round and their aggregation: the table ``[defence]``."""
+"""Checks between the replies of a round and their aggregation: the table ``[defence]``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Defence:
         replies : Replies
             Replies of the clients that take part.
         starts : Tensor
-            Models from which they trained, ``[present, parameters]``.
+            Models that they started training from, ``[present, parameters]``.
         """
         sent = replies.tensors.get("parameters")
         if self.watches and replies.means:
@@ -131,7 +131,7 @@ class Defence:
         return {"defence": found} if found else {}
 
     def state(self) -> State:
-        """Return what a resumed run needs."""
+        """Return the state for a resumed run."""
         return {"medians": self._medians, "counts": {what: dict(counts) for what, counts in self._counts.items()}}
 
     def load_state(self, state: State) -> None:
@@ -142,12 +142,12 @@ class Defence:
     def _watch_means(self, server_round: int, replies: Replies, starts: Tensor) -> None:
         """Warn of the means of nodes, as of models elsewhere; all of their clients began with the same model."""
         names = self._federation.names
-        told = [
+        titles = [
             f"{names[first]} and {len(others)} others of its node" if others else names[first]
             for first, *others in replies.means
         ]
         means = torch.stack(list(replies.means.values()))
-        self.judged(server_round, told, {"parameters": means}, starts[:1].expand_as(means))
+        self.judged(server_round, titles, {"parameters": means}, starts[:1].expand_as(means))
 
     def _halves(self, models: Tensor, starts: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield trained parameters and running statistics of models, with those that they began with."""
@@ -155,7 +155,7 @@ class Defence:
         yield "statistics", models[:, self._trainable :], starts[:, self._trainable :]
 
     def _judged_part(self, server_round: int, part: str, names: Sequence[str], rows: Tensor) -> Tensor:
-        """Compare the lengths of rows with what is usual; warn, and bound them where the experiment says so."""
+        """Compare the lengths of rows with the usual ones; warn, and bound them if the experiment says so."""
         length = lengths(rows)
         usual = self._warned(server_round, part, names, length)
         if usual is None or not self.table.clip:
@@ -185,7 +185,7 @@ class Defence:
         """Return the running median of lengths; clients whose update is zero, which have no examples, do not count."""
         past = self._medians.setdefault(part, [])
         moved = length[length > 0]
-        # Of one client, or of two, nobody can tell which one is unusual.
+        # With one or two clients, it is undefined which one is unusual.
         if len(moved) > 2:
             past.append(float(moved.median()))
             del past[:-_MEMORY]

@@ -41,24 +41,25 @@ AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 _FILE = "strategy.safetensors"
 _KINDS = {"train": "training", "evaluate": "evaluation"}
 _LARGE = 1 << 26
-"""Numbers of all models from which on memory is released at once, which takes a tenth of a second."""
+"""Total number of parameters at and above which memory is released at once, which takes a tenth of a second."""
 
 
 class FlowerStrategy(FedAvg):
     """Base class of Flower strategies that run an algorithm, with a model for every client.
 
-    Clients are told apart by name: ``ClientApp(mods=[client_name])`` says it. A client that does not answer keeps its
-    model; one that answers something unusable is left out of the round, with a warning that says what was wrong.
+    Clients are identified by name, which ``ClientApp(mods=[client_name])`` adds to replies. A client that does not
+    answer keeps its model; one that answers something unusable is left out of the round, with a warning that names the
+    error.
 
     Parameters
     ----------
     graph : ClientGraph, optional
         The client graph, over the names of clients; ``min_available_nodes`` is then its number of clients unless given.
     seed : int, default 0
-        Of what the algorithm draws. Which clients take part where ``fraction_train`` is below 1 Flower draws, from
+        Seed of the algorithm's draws. Which clients take part where ``fraction_train`` is below 1 Flower draws, from
         Python's own generator (``random.seed``).
     save_to : path, optional
-        Folder to which the strategy is saved after every round; see :meth:`load`.
+        Folder where the strategy is saved after every round; see :meth:`load`.
     **keywords
         Settings of the method, as in its table of an experiment with underscores for dashes, and keywords of Flower's
         ``FedAvg``: ``fraction_train``, ``fraction_evaluate``, ``min_train_nodes``, ``min_evaluate_nodes``,
@@ -127,7 +128,7 @@ class FlowerStrategy(FedAvg):
         self._selected: dict[str, int] = {}
         self._drawn = False
 
-    # ---- what a user looks at ---------------------------------------------------------------------------------------
+    # ---- results ----------------------------------------------------------------------------------------------------
 
     @property
     def client_arrays(self) -> Mapping[str, ArrayRecord]:
@@ -141,7 +142,7 @@ class FlowerStrategy(FedAvg):
 
     @property
     def history(self) -> pd.DataFrame:
-        """What clients have reported, as a data frame with the columns round, client, metric and value.
+        """The metrics that clients have reported, as a data frame with the columns round, client, metric and value.
 
         Metrics are ``train/<name>`` and ``evaluate/<name>``.
         """
@@ -157,12 +158,12 @@ class FlowerStrategy(FedAvg):
 
     def summary(self) -> None:
         """Log the settings of the method, and those of Flower."""
-        told = logging.getLogger("flwr")
-        told.info("\t├──> %s:", self.algorithm_class.title)
+        logger = logging.getLogger("flwr")
+        logger.info("\t├──> %s:", self.algorithm_class.title)
         for key, value in self.algorithm.settings.as_table().items():
-            told.info("\t│\t├── %s: %s", key, value)
+            logger.info("\t│\t├── %s: %s", key, value)
         if self.graph is not None:
-            told.info("\t├──> Client graph: %s", self.graph.describe())
+            logger.info("\t├──> Client graph: %s", self.graph.describe())
         super().summary()
 
     # ---- saved and loaded -------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ class FlowerStrategy(FedAvg):
 
     @classmethod
     def load(cls, folder: str | Path, **keywords: Any) -> Self:
-        """Load a strategy that was saved; ``start`` goes on after its last round, up to ``num_rounds`` in all.
+        """Load a strategy that was saved; ``start`` continues after its last round, up to ``num_rounds`` in all.
 
         Parameters
         ----------
@@ -198,7 +199,7 @@ class FlowerStrategy(FedAvg):
         Raises
         ------
         RunError
-            When there is none, or one of another class, or clients that are known by their node ids alone.
+            When there is no state, or one of another class, or clients that are known by their node ids alone.
         """
         saved = load_state(Path(folder) / _FILE)
         if saved["class"] != cls.__name__:
@@ -229,7 +230,7 @@ class FlowerStrategy(FedAvg):
     ) -> Result:
         """Run Flower's loop; parameters and result are those of its ``Strategy.start``.
 
-        Every start is a run of its own, but for the first after :meth:`load`: that goes on after the last round, up to
+        Every start is a new run, except for the first after :meth:`load`: that continues after the last round, up to
         ``num_rounds`` in all, and needs no ``initial_arrays``.
         """
         if not self._goes_on:
@@ -312,7 +313,7 @@ class FlowerStrategy(FedAvg):
             assert self._progress is not None
             try:
                 self._ask = self.algorithm.proceed(
-                    self._progress, answers(self._app.everybody, self._app.models, self._ask, usable)
+                    self._progress, answers(self._app.all_clients, self._app.models, self._ask, usable)
                 )
             except StopIteration as end:
                 self._progress = None
@@ -357,13 +358,13 @@ class FlowerStrategy(FedAvg):
             self.save(self._save_to)
         return self._mean(usable, self.evaluate_metrics_aggr_fn)
 
-    # ---- what a method adds -----------------------------------------------------------------------------------------
+    # ---- overridden by methods --------------------------------------------------------------------------------------
 
     term_to_add: ClassVar[str] = ""
-    """What clients have to add to their loss, where the method has a term of it."""
+    """The function that clients have to add to their loss, if the method has such a term."""
 
     def terms(self, number: int) -> dict[str, Any]:
-        """Return what the terms of a client's loss need to know in a round; empty where there are none."""
+        """Return the settings of the terms of a client's loss in a round; empty if there are none."""
         return {}
 
     def initial_of(self, name: str) -> Tensor | None:
@@ -373,11 +374,11 @@ class FlowerStrategy(FedAvg):
     # ---- a round ----------------------------------------------------------------------------------------------------
 
     def _begin(self, number: int) -> None:
-        self._progress, self._ask = self.algorithm.begin(self._app.everybody, self._app.state, number)
+        self._progress, self._ask = self.algorithm.begin(self._app.all_clients, self._app.state, number)
 
     def _is_asked(self, name: str) -> bool:
         """Return whether the exchange is with a client; before the first round is begun all are sent something."""
-        return self._ask.to is None or self._app.everybody.names.index(name) in self._ask.to.tolist()
+        return self._ask.to is None or self._app.all_clients.names.index(name) in self._ask.to.tolist()
 
     def _messages(self, ask: Ask, number: int, config: ConfigRecord, grid: Grid, kind: str) -> Iterable[Message]:
         """Return the messages of an exchange, one by one where a grid can take them so: models may be large."""
@@ -388,16 +389,16 @@ class FlowerStrategy(FedAvg):
     def _each_message(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
         terms = self.terms(number) if kind == MessageType.TRAIN else {}
         if self.term_to_add and not terms:
-            # What goes beside the models is for the term alone.
+            # What is sent in addition to the models is for the term alone.
             ask = replace(ask, shared={}, models=())
-        names = self._app.everybody.names
+        names = self._app.all_clients.names
         for place in range(len(names)) if ask.to is None else ask.to.tolist():
             if names[place] in self._selected:
                 content = request(ask, place, self._app.models, config, self._keys, terms)
                 yield Message(content, self._selected[names[place]], kind, group_id=str(number))
 
     def _usable(self, number: int, replies: Iterable[Message], kind: str) -> list[AppReply]:
-        """Return the usable replies in the order of names, note their metrics, and say what is wrong with others."""
+        """Return the usable replies in the order of names, note their metrics, and log the problems of others."""
         found: dict[str, AppReply] = {}
         nodes: dict[str, int] = {}
         for message in list(replies):
@@ -406,7 +407,7 @@ class FlowerStrategy(FedAvg):
             try:
                 if message.has_error():
                     raise ReplyError(last_words(message))
-                whose = self._members.heard(node, client_of(message.content))
+                whose = self._members.name_from(node, client_of(message.content))
                 template = self._template(whose)
                 if whose in found:
                     raise ReplyError("two nodes say that they are this client")
@@ -430,7 +431,7 @@ class FlowerStrategy(FedAvg):
         return usable
 
     def _with_tensors(self, number: int, replies: Sequence[AppReply]) -> list[AppReply]:
-        """Return the replies that have what the algorithm asks for beside models, and say what is wrong with others."""
+        """Return the replies with everything that the algorithm asks for, and log the problems of others."""
         found = []
         for reply in replies:
             try:
@@ -444,7 +445,7 @@ class FlowerStrategy(FedAvg):
         if self._app.clients is None:
             return from_record(self._initial)
         self._admit([name])
-        return self._app.models.models[self._app.everybody.names.index(name)]
+        return self._app.models.models[self._app.all_clients.names.index(name)]
 
     def _admit(self, names: Iterable[str]) -> None:
         new = self._app.admit(names, self._initial)
@@ -453,9 +454,9 @@ class FlowerStrategy(FedAvg):
 
     def _count(self, found: Mapping[str, AppReply]) -> None:
         """Note how many examples clients have trained on."""
-        told = {name: reply.num_examples for name, reply in found.items()}
-        self._app.count({name: 1 if count is None else count for name, count in told.items()})
-        if None in told.values():
+        counts = {name: reply.num_examples for name, reply in found.items()}
+        self._app.count({name: 1 if count is None else count for name, count in counts.items()})
+        if None in counts.values():
             self._say_once("count", "answers without '%s' count as one example", self.weighted_by_key)
 
     def _mean(self, replies: Sequence[AppReply], aggregate: AggregateFn) -> MetricRecord | None:

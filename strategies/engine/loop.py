@@ -38,7 +38,7 @@ class RoundLoop:
         self._stop = any(callback.stopped for callback in self._plan.callbacks)
         self._restored = False
         self._measured_now: set[int] = set()
-        self._beside: dict[str, Tensor] = {}
+        self._last_metrics: dict[str, Tensor] = {}
 
     def run(self, num_rounds: int) -> None:
         """Run the rounds up to ``num_rounds``."""
@@ -75,7 +75,7 @@ class RoundLoop:
     def _measure_final_models(self) -> None:
         run, progress = self._run, self._progress
         if run.algorithm.moves_after_measuring and progress.rounds and progress.after == progress.rounds:
-            self._restored, self._beside = True, self._noted(AFTER_TURN)
+            self._restored, self._last_metrics = True, self._suffixed(AFTER_TURN)
             self._measure(progress.rounds)
         elif progress.rounds not in self._measured_now:
             self._measure(progress.rounds)
@@ -84,14 +84,16 @@ class RoundLoop:
             if models is not None and not torch.equal(models, run.models):
                 run.replace_models(models)
                 self._restored = True
-                self._beside = {**self._beside, **self._noted(callback.beside)} if callback.beside else {}
+                self._last_metrics = (
+                    {**self._last_metrics, **self._suffixed(callback.last_suffix)} if callback.last_suffix else {}
+                )
                 self._measure(callback.final_round)
 
     def _measure(self, number: int) -> None:
         """Evaluate the models after ``number`` rounds, in exchanges of their own."""
         if self._plan.splits:
             replies = self._run.measure(number, self._nodes)
-            # Under the other policies what is missing is recorded as such, even where nobody answers.
+            # Under the other policies missing values are recorded as such, even if no client answers.
             if self._plan.on_missing == "fail":
                 self._run.absence.enforce(number, replies)
             self._record_measured(self._progress.rounds if self._restored else number, replies)
@@ -111,7 +113,7 @@ class RoundLoop:
         self._progress.measured, self._progress.after, self._progress.kept = whole, number, list(replies.kept)
         note_broken(self._run.federation, replies.positions, measured, number, self._progress.broken)
         evaluation = Evaluation(
-            number, self._run.federation.names, {**whole, **self._beside}, self._run.models,
+            number, self._run.federation.names, {**whole, **self._last_metrics}, self._run.models,
             {**replies.not_asked, **replies.absent}, self._restored,
         )  # fmt: skip
         stops = [callback.on_evaluation(evaluation) for callback in self._plan.callbacks]
@@ -125,6 +127,6 @@ class RoundLoop:
             whole[replies.positions] = values
         return whole
 
-    def _noted(self, suffix: str) -> dict[str, Tensor]:
+    def _suffixed(self, suffix: str) -> dict[str, Tensor]:
         """Return the last metrics, with a suffix that distinguishes their models."""
         return {f"{name}{suffix}": values for name, values in self._progress.measured.items()}

@@ -62,18 +62,18 @@ class Nodes:
         server_round : int
             Number of the round.
         stacked : mapping of str to Tensor
-            Tensors ``[clients, ...]``, of which every client gets its row.
+            Tensors ``[clients, ...]``, where every client gets its row.
         shared : mapping of str to Tensor
             Tensors that all clients get.
         splits : sequence of str
-            Splits on which the models sent are evaluated, before they are trained.
+            Splits for evaluating the models sent, before they are trained.
         shapes : mapping of str to tuple of int, optional
             Tensors that each client returns after training, without the client axis. By default clients do not train.
         further : callable, optional
             Given the positions of a node's clients, and whether the models sent are evaluated or predict, returns
             further shared tensors for this node.
         predictions : Reader, optional
-            Reads what the models sent predict for the test examples. By default predictions are not asked for.
+            Reads the predictions of the models sent for the test examples. By default predictions are not asked for.
         types : mapping of str to str, optional
             NumPy types of returned tensors that are not float32, by name.
         only : Tensor, optional
@@ -124,7 +124,7 @@ class Nodes:
         return collect(self._federation, asked, self.send(messages), read)
 
     def send(self, messages: Iterable[Message]) -> list[Message]:
-        """Send messages, and return whatever comes back in time.
+        """Send messages, and return the replies that come in time.
 
         Nodes that lack the frozen layers of the model, at first all of them, are sent their request again with these.
         """

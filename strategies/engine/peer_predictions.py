@@ -34,7 +34,7 @@ def check_comparable(experiment: Experiment, run: AlgorithmRun) -> None:
     Raises
     ------
     ExperimentError
-        With what is missing.
+        Naming the missing predictions.
     """
     federation, method = run.federation, experiment.method.name
     if federation.task.kind != "classification":

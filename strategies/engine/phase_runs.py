@@ -44,7 +44,7 @@ def execute_phases(
 ) -> None:
     """Run a method that goes through phases, and write its results to the run folder.
 
-    A run that was stopped continues with what clients had sent.
+    A run that was stopped continues with the answers that clients had sent.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def execute_phases(
     Raises
     ------
     FedgraphError
-        With what was wrong, where, and what to do.
+        For any error, with its place and advice.
     """
     head = experiment.experiment
 

@@ -31,7 +31,7 @@ from fedgraph.federation import (
     Present,
     RollCall,
     Traffic,
-    ask_everybody,
+    ask_all_nodes,
     by_reason,
     data_of,
     identify,
@@ -126,7 +126,7 @@ class PhasesRun:
         Raises
         ------
         FedgraphError
-            When clients are missing or too few, and whatever the algorithm raises.
+            When clients are missing or too few, and for errors of the algorithm.
         """
         self.algorithm.check(self.plan.run)
         log.info("%s", self.class_name)
@@ -138,20 +138,20 @@ class PhasesRun:
         return outcome
 
     def _ended(self, grid: Grid) -> Outcome:
-        phases, told, where = self.algorithm.phases(self.plan.run), None, f"{self.class_name}.phases"
+        phases, result, where = self.algorithm.phases(self.plan.run), None, f"{self.class_name}.phases"
         if not isinstance(phases, Generator):
             raise RunError(f"{where} is no generator: have it yield what is asked, `answers = yield Opening(...)`")
         while True:
             try:
-                step = phases.send(told)
+                step = phases.send(result)
             except StopIteration as end:
                 if not isinstance(end.value, Outcome):
                     raise RunError(f"{where} returned {type(end.value).__name__} in place of an Outcome") from None
                 return end.value
-            told = self._done(grid, step)
+            result = self._done(grid, step)
 
     def _done(self, grid: Grid, step: Step) -> Any:
-        """Do what the algorithm yields, and return what it gets."""
+        """Carry out a step that the algorithm yields, and return its result."""
         match step:
             case Opening():
                 return self._opened(grid, step)
@@ -183,8 +183,8 @@ class PhasesRun:
         self.nodes = sum(bool(answer.clients) for answer in answers.values())
         log.info("%d %ss on %d nodes; data: %s", len(self.present.names), word, self.nodes, self.data)
         self._check_present({})
-        here = len(self.present.names)
-        report_status(f"exchange {self.traffic.exchanges}: answers for {here} clients from {self.nodes} nodes")
+        count = len(self.present.names)
+        report_status(f"exchange {self.traffic.exchanges}: answers for {count} clients from {self.nodes} nodes")
         return answers
 
     def _identified(self, grid: Grid, step: Identify) -> Federation:
@@ -208,7 +208,7 @@ class PhasesRun:
             # Of these exchanges only the last one counts, as for any opening query.
             before, asked = replace(self.traffic), set(grid.get_node_ids())
             content = self._addressed(opening.request).pack()
-            answers = ask_everybody(
+            answers = ask_all_nodes(
                 grid,
                 content,
                 opening.message_type,
@@ -231,7 +231,7 @@ class PhasesRun:
             self.traffic = before
 
     def _answers(self, grid: Grid, query: Query) -> dict[str, Any]:
-        """Run one exchange with all who take part, and return what is read of their answers."""
+        """Run one exchange with all participants, and return their answers as read."""
         hosted = {node: self.present.clients_of(node) for node in self.present.hosts}
         group, where = ("", "") if query.step is None else (str(query.step), f"step {query.step}: ")
 
@@ -252,7 +252,7 @@ class PhasesRun:
         return {name: answers[name] for name in self._without(lost, where=where)}
 
     def _consulted(self, grid: Grid, consult: Consult) -> tuple[dict[str, Any], dict[str, str]]:
-        """Run one exchange with nodes for what they are beside their clients; return answers and problems by name."""
+        """Run one exchange with nodes in another role than hosts of clients; return answers and problems by name."""
         names = {node: name for name, node in consult.nodes.items()}
         requests = {node: self._addressed(consult.request(name)) for node, name in names.items()}
         messages = [Message(request.pack(), node, "query") for node, request in requests.items()]
@@ -276,7 +276,7 @@ class PhasesRun:
             )
         return replace(request, client=plan.client, experiment=plan.experiment, run=request.run or plan.folder.name)
 
-    # ---- who is there ----------------------------------------------------------------------------------------------
+    # ---- participants ----------------------------------------------------------------------------------------------
 
     def _without(self, lost: Mapping[str, str], error: Exception | None = None, where: str = "") -> tuple[str, ...]:
         """Go on without some clients, where that is tolerated; return the names of the others."""
@@ -310,7 +310,7 @@ class PhasesRun:
             log.warning("%snothing usable from %s %s", where, word, reason)
         self.algorithm.check_enough(present, least)
 
-    # ---- what is kept, and what comes out --------------------------------------------------------------------------
+    # ---- state and results -----------------------------------------------------------------------------------------
 
     def _keep(self, state: Mapping[str, Any]) -> None:
         there = {"names": list(self.present.names), "absent": self.absent, "data": self.data}
@@ -318,7 +318,7 @@ class PhasesRun:
         save_state(self.plan.folder.checkpoint, {**state, "asked": self._asked, "there": there, **counters})
 
     def _recalled(self, recall: Recall) -> dict[str, Any]:
-        """Return what a run that was stopped has kept; nothing when clients or the experiment have changed."""
+        """Return the state that a stopped run has kept; nothing when clients or the experiment have changed."""
         path, tables = self.plan.folder.checkpoint, json.loads(self.plan.experiment)
         own = {key: value for key, value in tables["method"].items() if key not in self.algorithm.may_change}
         self._asked = json_digest([self.plan.client, {**tables, "method": own}, *recall.of])
@@ -337,7 +337,7 @@ class PhasesRun:
         return saved
 
     def _count_on(self, traffic: Mapping[str, int], seconds: float) -> None:
-        """Count what a stopped run has counted beside what was counted since it went on."""
+        """Add the counts of the run before it was stopped to those since it was resumed."""
         counted = vars(self.traffic)
         self.traffic = Traffic(**{name: number + counted[name] for name, number in traffic.items()})
         self._began -= seconds

@@ -69,7 +69,7 @@ class Replies:
         return torch.tensor([name not in self.absent for name in self.names], dtype=torch.bool)
 
     def answers(self, robust: Callable[[Tensor, Tensor], Tensor] | None = None) -> Answers:
-        """Return what an algorithm sees of the replies; ``robust`` as there."""
+        """Return the replies as the algorithm sees them; ``robust`` as there."""
         whose = self.positions, self.names, self.tensors, self.num_examples, self.graph, self.fresh
         return Answers(*whose, robust, self.metrics, self.means)
 
@@ -133,7 +133,7 @@ def collect(
 
 
 def joined(federation: Federation, reports: Sequence[Replies]) -> Replies:
-    """Join what clients have reported in several exchanges of a round; of a client that trained twice, the last."""
+    """Join the reports of clients in several exchanges of a round; of a client that trained twice, the last."""
     if len(reports) == 1:
         return reports[0]
     whole: dict[str, Tensor] = {}

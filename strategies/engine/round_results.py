@@ -1,4 +1,4 @@
-"""What a run of rounds leaves in its folder at the end: learned graph, models, the comparison of peers, the summary."""
+"""The final files of a run of rounds: learned graph, models, the comparison of peers, the summary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_results(
     peers: PeerComparison | None,
     facts: dict[str, Any],
 ) -> None:
-    """Write graph, models and summary of a run of rounds; ``facts`` are what its algorithm has to say."""
+    """Write graph, models and summary of a run of rounds; ``facts`` are its algorithm's part."""
     federation, learned = run.federation, run.learned_graph()
     if learned is not None:
         write_graph(learned, folder.path / "learned-graph.npz")

@@ -80,7 +80,7 @@ def execute_rounds(
     Raises
     ------
     FedgraphError
-        With what was wrong, where, and what to do.
+        For any error, with its place and advice.
     """
     began = time.monotonic()
     head = experiment.experiment
@@ -124,7 +124,7 @@ def execute_rounds(
     if evaluation.compare_peers:
         check_comparable(experiment, run)
     if experiment.output.resume:
-        earlier.update(_go_on(recorder, run, federation, head.rounds))
+        earlier.update(_resume(recorder, run, federation, head.rounds))
     run.algorithm.summary()
     RoundLoop(run, nodes).run(head.rounds)
     # A strategy of Flower may have aggregated nothing, which ends the run.
@@ -149,7 +149,7 @@ def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> Froz
 
 
 def _have_forecasts_written(run: AlgorithmRun, grid: OrderedGrid, experiment: Experiment, folder: RunFolder) -> None:
-    """Measure the final models once more, by an experiment that has nodes write what they forecast."""
+    """Measure the final models once more, by an experiment that has nodes write their forecasts."""
     part = {**json.loads(run.plan.experiment), "forecasts": experiment.evaluation.forecasts}
     run.plan = replace(run.plan, experiment=json.dumps(part, sort_keys=True), splits=("test",))
     nodes = Nodes(grid, run.federation, run.plan, experiment.experiment.timeout)
@@ -238,7 +238,7 @@ def _check_restorable(experiment: Experiment) -> None:
     )
 
 
-def _go_on(recorder: Recorder, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
+def _resume(recorder: Recorder, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
     """Restore the run to the last checkpoint; return the counters at that time, empty without a checkpoint.
 
     Raises

@@ -45,13 +45,13 @@ def with_shared_scales(experiment: Experiment, federation: Federation, folder: P
     """
     if not shares_scales(experiment.data):
         return experiment
-    told = _inferred(experiment, federation) if asked_scale(experiment.data) != "own" else _pooled(federation)
+    found = _inferred(experiment, federation) if asked_scale(experiment.data) != "own" else _pooled(federation)
     given: Scales = getattr(experiment.data, "scales", None) or {}
-    told = {name: scale for name, scale in told.items() if name not in given}
-    if not told:
+    found = {name: scale for name, scale in found.items() if name not in given}
+    if not found:
         return experiment
-    write_atomically(folder / "scales.json", (json.dumps(told, indent=2) + "\n").encode())
-    return replace(experiment, data=experiment.data.model_copy(update={"scales": {**told, **given}}))
+    write_atomically(folder / "scales.json", (json.dumps(found, indent=2) + "\n").encode())
+    return replace(experiment, data=experiment.data.model_copy(update={"scales": {**found, **given}}))
 
 
 def _pooled(federation: Federation) -> Scales:

@@ -42,14 +42,14 @@ STOCK_CLIENT = "fedgraph.clients.engine.stock:StockClient"
 
 _SERVER_OPTIMISERS = (FedAdagrad, FedAdam, FedAvgM, FedYogi)
 _OF_MEANS = {strategy.aggregate_train for strategy in (FedAvg, *_SERVER_OPTIMISERS)}
-"""What computes with the clients' weighted mean alone, so that a node may send the mean of its clients' models."""
+"""Strategies that need only the clients' weighted mean, so that a node may send the mean of its clients' models."""
 
 _SENDING_WHAT_THEY_GET = {
     configure
     for strategy in (FedAvg, FedProx, *_SERVER_OPTIMISERS)
     for configure in (strategy.configure_train, strategy.configure_evaluate)
 }
-"""What sends the global model to everybody, as it is given."""
+"""Strategies that send the global model unchanged to all clients."""
 
 _UNDERSTOOD = frozenset({*STOCK_TERMS.values(), "server-round"})
 
@@ -90,7 +90,7 @@ class StockAlgorithm(GlobalModel):
         return {"models": models, "global": clients.layout.row_state(matrix(models)[0]), "aggregated": None}
 
     def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
-        """Return a state that goes on with another model; all rows are the same."""
+        """Return a state that continues with another model; all rows are the same."""
         return {**super().replaced(clients, state, models), "global": clients.layout.row_state(models[0])}
 
     def saved(self, state: State) -> State:
@@ -110,7 +110,7 @@ class StockAlgorithm(GlobalModel):
 
     @property
     def averages(self) -> bool:
-        """Whether nodes send the mean of their clients' models, in place of all of them."""
+        """Whether nodes send the mean of their clients' models instead of all of them."""
         stock: Any = self.stock
         if type(stock).aggregate_train not in _OF_MEANS or stock.weighted_by_key != "num-examples":
             return False
@@ -121,7 +121,7 @@ class StockAlgorithm(GlobalModel):
     def round(self, clients: Clients, state: State, number: int) -> Round:
         """Train the clients that the strategy draws, and hand it a reply of each, or of each node that sent a mean.
 
-        What it draws depends on the seed and the round alone.
+        Its draws depend on the seed and the round alone.
         """
         contents, asked = self._configured(state, number, self.stock.configure_train, "train")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_train)
@@ -146,7 +146,7 @@ class StockAlgorithm(GlobalModel):
         return {**state, "aggregated": bool(state["aggregated"])}
 
     def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
-        """Have the clients measured that the strategy draws, and hand it what they measured."""
+        """Have the clients that the strategy draws evaluate models, and hand it their metrics."""
         contents, asked = self._configured(state, number, self.stock.configure_evaluate, "evaluate")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_evaluate)
         answers = yield Ask(stacked, shared, to=asked, measures=splits)
@@ -159,7 +159,7 @@ class StockAlgorithm(GlobalModel):
         self.stock.aggregate_evaluate(number, replies)
 
     def facts(self, clients: Clients, state: State) -> dict[str, Any]:
-        """Return a remark where the method is equal to another one with these settings, and what Flower warned of.
+        """Return a remark if these settings make the method equal to another one, and Flower's warnings.
 
         Raises RunError where the strategy has aggregated in no round.
         """
@@ -172,14 +172,14 @@ class StockAlgorithm(GlobalModel):
         remark = {"remark": "mu 0: the same as fedavg"} if without_term else {}
         return {**remark, **({"notes": self._notes} if self._notes else {})}
 
-    # ---- what the strategy sends -----------------------------------------------------------------------------------
+    # ---- messages of the strategy ----------------------------------------------------------------------------------
 
     def _configured(
         self, state: State, number: int, configure: Configure, purpose: str
     ) -> tuple[dict[int, RecordDict], Tensor]:
-        """Return what the strategy sends, by the position of the client, and the positions of all that are asked.
+        """Return the strategy's messages by the position of the client, and the positions of all that are asked.
 
-        These are the clients that it has drawn, and those whose node is gone, who are absent. Raises RunError, before
+        These are the clients that it has drawn, and the absent ones, whose node is gone. Raises RunError, before
         the strategy waits for clients, where more of them are gone than the run allows.
         """
         federation, nodes = self._federation, self._nodes
@@ -198,7 +198,7 @@ class StockAlgorithm(GlobalModel):
         """Return the models that are sent: one for all, or ``[clients, parameters]`` where the strategy has several."""
         if configure in _SENDING_WHAT_THEY_GET:
             return {}, {"parameters": state["models"][0]}
-        # Most strategies send everybody one and the same content, which is then read once.
+        # Most strategies send all clients the same content, which is then read once.
         records = {key: self._model_of(content) for key, content in _different(contents.values()).items()}
         rows = {key: self._row(clients.layout, record, "sends") for key, record in _different(records.values()).items()}
         if len(rows) <= 1:
@@ -209,7 +209,7 @@ class StockAlgorithm(GlobalModel):
         return {"parameters": whole}, {}
 
     def _model_of(self, content: RecordDict) -> ArrayRecord:
-        """Return the one array record of what the strategy sends. Raises RunError where it has another number."""
+        """Return the only array record that the strategy sends. Raises RunError where it has another number."""
         records = content.array_records
         if len(records) != 1:
             raise RunError(
@@ -220,7 +220,7 @@ class StockAlgorithm(GlobalModel):
         return next(iter(records.values()))
 
     def _terms(self, contents: Mapping[int, RecordDict]) -> dict[str, Tensor]:
-        """Return numbers that change how clients train, ``[clients]`` by name; others are said to have no effect."""
+        """Return numbers that change how clients train, ``[clients]`` by name; warns that others have no effect."""
         configs: dict[int, dict[str, Any]] = {
             key: {name: value for record in content.config_records.values() for name, value in record.items()}
             for key, content in _different(contents.values()).items()
@@ -235,13 +235,13 @@ class StockAlgorithm(GlobalModel):
             )
         found: dict[str, Tensor] = {}
         for term, name in STOCK_TERMS.items():
-            told = {key: float(config.get(name, 0.0)) for key, config in configs.items()}
-            if any(told.values()):
+            weights = {key: float(config.get(name, 0.0)) for key, config in configs.items()}
+            if any(weights.values()):
                 found[term] = torch.zeros(len(self._federation.names))
-                found[term][list(contents)] = torch.tensor([told[id(content)] for content in contents.values()])
+                found[term][list(contents)] = torch.tensor([weights[id(content)] for content in contents.values()])
         return found
 
-    # ---- what it gets ----------------------------------------------------------------------------------------------
+    # ---- replies to the strategy -----------------------------------------------------------------------------------
 
     def _as_messages(self, clients: Clients, answers: Answers) -> list[Message]:
         """Return a reply of each client with training examples, in the order of names, or of each node."""
@@ -249,8 +249,8 @@ class StockAlgorithm(GlobalModel):
         if "loss" in metrics:
             metrics["train_loss"] = metrics["loss"]
 
-        def reply(position: int, row: Tensor, told: MetricRecord) -> Message:
-            return _reply(position, MessageType.TRAIN, told, to_record(clients.layout.row_state(row)))
+        def reply(position: int, row: Tensor, metrics: MetricRecord) -> Message:
+            return _reply(position, MessageType.TRAIN, metrics, to_record(clients.layout.row_state(row)))
 
         if not self.averages:
             return [
@@ -277,9 +277,9 @@ class StockAlgorithm(GlobalModel):
             return row
         if isinstance(self.stock, _SERVER_OPTIMISERS):
             sent = torch.stack([layout.row(from_record(_arrays_of(message))) for message in messages])
-            told: list[Any] = [message.content.metric_records["metrics"]["num-examples"] for message in messages]
+            counts: list[Any] = [message.content.metric_records["metrics"]["num-examples"] for message in messages]
             return torch.cat(
-                [row[: layout.num_trainable], weighted_mean(sent[:, layout.num_trainable :], torch.tensor(told))]
+                [row[: layout.num_trainable], weighted_mean(sent[:, layout.num_trainable :], torch.tensor(counts))]
             )
         state = layout.row_state(row)
         variances = [name for name in layout.buffers if name.endswith("running_var") and bool((state[name] < 0).any())]
@@ -298,7 +298,7 @@ class StockAlgorithm(GlobalModel):
 
 
 def _mean_of_means(answers: Answers) -> Tensor | None:
-    """Return what Flower's FedAvg makes of the means of nodes ``[parameters]``, bit for bit; None where nobody trained.
+    """Return what Flower's FedAvg makes of the means of nodes ``[parameters]``, bit for bit; None if no client trained.
 
     It rounds each of them times its weight, and then their sum.
     """

@@ -1,4 +1,4 @@
-"""The table of a stock Flower strategy, and what a resumed run needs of it."""
+"""The table of a stock Flower strategy, and its state for a resumed run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import with_nulls
 
 _TOLD = ("num-examples", "loss", "train_loss")
-"""Numbers that clients send beside a trained model."""
+"""Numbers that clients send with a trained model."""
 
 
 def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, clients: int) -> Strategy:
     """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
 
     Clients are its nodes. Its minimum numbers of nodes default to Flower's values, but never to more clients than there
-    are, for which it would wait. The strategy around which another one is wrapped is a dotted path, or a table with
-    that path as ``name`` beside the keys of its own.
+    are, for which it would wait. A strategy that another one wraps is a dotted path, or a table with that path as
+    ``name`` and its own keys.
 
     Raises
     ------

@@ -56,14 +56,14 @@ class PhasedStrategy(Strategy):
         Returns
         -------
         Result
-            With what was learned as arrays, and metrics.
+            With the learned arrays, and metrics.
 
         Raises
         ------
         RunError
             When too few nodes are there, or none of them sends anything usable.
         IdentityError, DataError, ExperimentError, ValueError
-            When clients, or what they send, do not fit each other or the settings.
+            When clients, or their messages, do not fit each other or the settings.
         """
         return self.run(grid, timeout, train_config)
 

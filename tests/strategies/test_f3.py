@@ -290,16 +290,22 @@ def test_there_is_nothing_to_fuse_where_no_clients_share_samples(keep_labels):
         F3(**FAST).start(renamed("mercy", "county", keep_labels=keep_labels))
 
 
+@pytest.mark.parametrize(
+    ("keywords", "error", "message"),
+    [
+        ({"alignmnet": "soft"}, TypeError, "'alignmnet'.*did you mean 'alignment'"),
+        ({"epoch": 3}, TypeError, "'epoch'.*did you mean 'epochs'"),
+        ({"owners": 2}, TypeError, "'owners'.*: absent, .*seed"),
+        ({"alignment": "sof"}, ValueError, "alignment: .*'sof'"),
+    ],
+)
+def test_keywords_that_are_refused(keywords, error, message):
+    with pytest.raises(error, match=message):
+        F3(**keywords)
+
+
 def test_what_cannot_be_is_said_before_anybody_is_asked():
-    with pytest.raises(TypeError, match="F3 has no keyword 'alignmnet'; did you mean 'alignment' for 'alignmnet'?"):
-        F3(alignmnet="soft")
-    with pytest.raises(TypeError, match="F3 has no keyword 'epoch'; did you mean 'epochs'"):
-        F3(epoch=3)
-    with pytest.raises(TypeError, match="F3 has no keyword 'owners'; its keywords: absent, .*seed"):
-        F3(owners=2)
-    with pytest.raises(ValueError, match="alignment: Input should be"):
-        F3(alignment="sof")
-    with pytest.raises(RunError, match="1 nodes are connected, fewer than min_available_nodes = 2"):
+    with pytest.raises(RunError, match="^1 nodes .*min_available_nodes = 2"):
         F3().start(grid(names=("ucla",)))
     with pytest.raises(RunError, match="call start first"):
         F3().predict(grid())

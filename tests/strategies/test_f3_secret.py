@@ -427,9 +427,7 @@ def test_an_owner_that_pins_other_aggregators_refuses(trained, tmp_path):
     fewer = ",".join(f"{name}={known[name]}" for name in ("east", "north"))
     with pytest.raises(RunError, match="aggregator 'west'.* has none for it; nothing is shared with it"):
         trained(configs=[pinned[0], {**HOSTS[1], "aggregator-fingerprints": fewer}, *AGGREGATORS])
-    with pytest.raises(
-        RunError, match="'aggregator-fingerprints' has the entry 'east'; entries are 'name=fingerprint'"
-    ):
+    with pytest.raises(RunError, match="'aggregator-fingerprints' .*'east'"):
         trained(configs=[pinned[0], {**HOSTS[1], "aggregator-fingerprints": "east"}, *AGGREGATORS])
 
 

@@ -3,8 +3,8 @@
 from fedgraph.data.columns.cells import MISSING
 from fedgraph.data.columns.columns import Floats, as_category, in_order, read_categories, read_column
 from fedgraph.data.columns.embeddings import with_embeddings
-from fedgraph.data.columns.files import Table, read_table, table_of
 from fedgraph.data.columns.options import FileSettings
+from fedgraph.data.columns.table_files import Table, read_table, table_of
 
 __all__ = [
     "MISSING",

@@ -1,7 +1,8 @@
-"""What the cells of a column mean: which are missing, and which number a text is, in whatever country it was written.
+"""The meaning of the cells of a column: which are missing, and which number a text is, whatever the country's way of
+writing numbers.
 
 A text such as ``1.234`` is a number of one unit or of a thousand. Where a column, or the file around it, shows that it
-may be the second, the column is in doubt, and whoever wants its numbers is told so.
+may be the second, the column is in doubt, and reading its numbers raises an error that says so.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def floats_of(column: pa.Array) -> NDArray[np.float64] | None:
         return None
     try:
         if is_text(column.type):
-            # Casting a million words in vain takes long; the first hundred nearly always tell.
+            # An unsuccessful cast of a million words takes long; the first hundred nearly always tell.
             pc.cast(column[:_FEW], pa.float64())
         values: NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -118,7 +119,7 @@ class Written:
     Attributes
     ----------
     points, commas : str
-        A cell with a decimal point, and one with a decimal comma; empty where there is none.
+        A cell with a decimal point, and one with a decimal comma; empty if there is none.
     either : dict of str to str
         A cell with one point, or one comma, that may separate thousands; by that mark.
     groups : str
@@ -147,7 +148,7 @@ class Written:
         return "" if place < 0 else self._texts[place].as_py()
 
     def thousands(self) -> tuple[str, str] | None:
-        """Return a cell with a mark that may separate thousands, and one that suggests it; None where there is none."""
+        """Return a cell with a mark that may separate thousands, and one that suggests it; None if there is none."""
         if self.groups:
             return self.groups, self.whole or self.points or self.commas
         if "." in self.either and not self.points and (self.commas or self.whole):
@@ -175,14 +176,14 @@ def read_numbers_as_written(
     separator : str
         Of the file's cells. Beside other separators than a comma, numbers may have decimal commas.
     thousands : str, optional
-        What separates thousands; None where nobody said so.
+        What separates thousands; None if the settings do not say.
 
     Returns
     -------
     dict of str to pyarrow.Array
         The columns.
     dict of str to DataError
-        By column, what to tell whoever wants its numbers.
+        By column, the error that reading its numbers raises.
     """
     found = {name: _written(column, separator == ",", thousands) for name, column in columns.items()}
     styles = {name: how for name, how in found.items() if how is not None}
@@ -257,8 +258,8 @@ def _with_points(column: pa.Array) -> pa.Array:
 def _doubt(what: str, column: pa.Array, cell: str, other: str) -> DataError:
     mark = next(mark for mark, form in _GROUPS.items() if re.fullmatch(form, cell))
     row = _row(column, other)
-    beside = f" and '{other}' {f'in row {row}' if row else 'in another column'}" if other else ""
-    held = f"'{cell}' in row {_row(column, cell)}{beside}"
+    second = f" and '{other}' {f'in row {row}' if row else 'in another column'}" if other else ""
+    held = f"'{cell}' in row {_row(column, cell)}{second}"
     return DataError(
         f"{what} holds {held}: write numbers without thousands separators, or say what separates thousands, [data] "
         f'thousands = "{mark}", or "" if nothing does',
@@ -275,6 +276,6 @@ def _two_ways(what: str, column: pa.Array, how: Written) -> DataError:
 
 
 def _row(column: pa.Array, cell: str) -> int:
-    """Return the first row with a cell, counted from 1; 0 where there is none."""
+    """Return the first row with a cell, counted from 1; 0 if there is none."""
     place: int = pc.index(column, cell).as_py()
     return place + 1

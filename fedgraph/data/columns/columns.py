@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number
-from fedgraph.data.columns.files import Table, infinite_message
+from fedgraph.data.columns.table_files import Table, infinite_message
 from fedgraph.support.errors import DataError, similar
 
 Floats = NDArray[np.float64]
@@ -86,8 +86,7 @@ class Column:
         """Raise DataError, with advice, for a few words in a column of numbers.
 
         A column is of numbers if at most five of its values, and no more than half of them, are words, and the others
-        are more than ten or have decimals. With few whole numbers words may be categories beside them, as in 0, 1, 2,
-        3+.
+        are more than ten or have decimals. Words among few whole numbers may be categories, as in 0, 1, 2, 3+.
         """
         texts = self.texts.to_pylist()
         words = [text for text in texts if not is_number(text)]
@@ -189,7 +188,7 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
 def read_categories(
     table: Table, name: str, known: Sequence[str] | None = None
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Read a column as codes and the list of categories to which they refer; numbers match however they are written.
+    """Read a column as codes and the list of their categories; numbers match however they are written.
 
     Parameters
     ----------

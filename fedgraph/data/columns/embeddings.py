@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedgraph.data.columns.columns import Floats, read_column, read_numbers
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.support.errors import DataError
 
 
@@ -19,7 +19,7 @@ def part_names(name: str, size: int) -> list[str]:
 
 
 def feature_of(column: str, embeddings: Collection[str]) -> str:
-    """Return the feature to which a column belongs: itself, or the embedding of which it is one number."""
+    """Return the feature to which a column belongs: itself, or the embedding that it is a number of."""
     owner = _owner(column)
     return owner if owner is not None and owner in embeddings else column
 
@@ -91,7 +91,7 @@ def _of_lists(column: pa.Array, what: str) -> Floats:
     rows = column.to_pylist()
     sizes = sorted({len(row) for row in rows if row is not None})
     if len(sizes) != 1 or not sizes[0]:
-        told = ", ".join(map(str, sizes)) or "no list"
-        raise DataError(f"{what} is to be an embedding, with equally many numbers in all rows; there are {told}")
+        listed = ", ".join(map(str, sizes)) or "no list"
+        raise DataError(f"{what} is to be an embedding, with equally many numbers in all rows; there are {listed}")
     lacking = [None] * sizes[0]
     return np.array([lacking if row is None else row for row in rows], dtype=np.float64)

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fedgraph.data.columns.cells import MISSING, Mark, Thousands
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.own import Name
 from fedgraph.support.settings import Settings
 
@@ -37,7 +37,7 @@ class FileSettings(Settings):
     thousands: Thousands | None = None
 
     def read(self, path: Path) -> Table:
-        """Read a file as :func:`fedgraph.data.columns.files.read_table` does, without the unnamed index of pandas."""
+        """Read a file (:func:`fedgraph.data.columns.table_files.read_table`) without the unnamed index of pandas."""
         table = read_table(path, self.columns, self.missing, self.delimiter, self.thousands)
         kept = {name: column for name, column in table.columns.items() if not re.fullmatch(_INDEX, name)}
         return table if len(kept) == len(table.columns) else table.with_columns(kept)

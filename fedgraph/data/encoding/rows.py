@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fedgraph.data.columns.columns import Floats, as_category
 from fedgraph.data.columns.embeddings import feature_of, with_embeddings
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.encoding.values import check_shape, read_values
 from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema
@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 class Frame(Protocol):
-    """A data frame of pandas, polars or whatever else hands its columns to Arrow, or a table of pyarrow."""
+    """A data frame of pandas, polars or another library that exports its columns to Arrow, or a table of pyarrow."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the columns, as Arrow's PyCapsule interface has it."""

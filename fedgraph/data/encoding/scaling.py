@@ -117,11 +117,13 @@ class Scaling:
         )
 
     @classmethod
-    def merged(cls, told: Sequence[Mapping[str, Range]], how: Literal["widest", "median"] = "widest") -> Scaling:
+    def merged(
+        cls, client_ranges: Sequence[Mapping[str, Range]], how: Literal["widest", "median"] = "widest"
+    ) -> Scaling:
         """Merge the ranges that clients sent, each of any features; see :class:`ScalingSettings`."""
         ranges: dict[str, Range] = {}
-        for name in sorted({name for one in told for name in one}):
-            of_clients = [one[name] for one in told if name in one]
+        for name in sorted({name for one in client_ranges for name in one}):
+            of_clients = [one[name] for one in client_ranges if name in one]
             lows, highs = np.array([(limits[0], limits[-1]) for limits in of_clients]).T
             ends = (lows.min(), highs.max()) if how == "widest" else (np.median(lows), np.median(highs))
             low, high = float(ends[0]), float(ends[1])
@@ -175,7 +177,9 @@ class Scaling:
             raise ReplyError(f"{what} is malformed: {error.errors(include_input=False)[0]['msg']}") from None
 
 
-def agreed_scaling(schema: Schema, settings: ScalingSettings, told: Sequence[Mapping[str, Range]] = ()) -> Scaling:
+def agreed_scaling(
+    schema: Schema, settings: ScalingSettings, client_ranges: Sequence[Mapping[str, Range]] = ()
+) -> Scaling:
     """Return the scaling that the server sends to all clients.
 
     Each client completes it with :meth:`Scaling.measured` of its own values.
@@ -186,7 +190,7 @@ def agreed_scaling(schema: Schema, settings: ScalingSettings, told: Sequence[Map
         The common features.
     settings : ScalingSettings
         Given ranges, and how those of clients are merged.
-    told : sequence of mapping
+    client_ranges : sequence of mapping
         Ranges of the clients that sent any.
 
     Returns
@@ -201,7 +205,7 @@ def agreed_scaling(schema: Schema, settings: ScalingSettings, told: Sequence[Map
     """
     scaling = Scaling({name: limits for name, limits in settings.ranges.items() if name in schema.names})
     if settings.source == "shared-ranges":
-        scaling = scaling.completed(Scaling.merged(told, settings.merge))
+        scaling = scaling.completed(Scaling.merged(client_ranges, settings.merge))
     if settings.source != "own":
         scaling.scales(schema)
     return scaling

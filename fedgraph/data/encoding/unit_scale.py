@@ -1,4 +1,4 @@
-"""The scale on which a number becomes a unit: straight, or logarithmic for a skewed number.
+"""The scale that turns a number into a unit: straight, or logarithmic for a skewed number.
 
 Models predict units and draw them with noise of one size, whatever the prediction. For concentrations, incomes and
 other skewed numbers that is right only on a logarithmic scale: on a straight one nearly all units are close to 0, and
@@ -15,7 +15,7 @@ import numpy as np
 from fedgraph.data.columns.columns import Floats
 
 FARTHEST = 1000.0
-"""Distance from its range, in ranges, from which a value is taken for a mistake: squared, it would drown all others."""
+"""Distance from its range, in ranges, beyond which a value counts as a mistake: squared, it would drown all others."""
 
 _NEAREST = 0.01
 """Least distance of a median from an end, as a fraction of the range.

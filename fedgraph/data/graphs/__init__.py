@@ -1,4 +1,4 @@
-"""Graphs at clients: classes of nodes, or of whole graphs (``[data] set = "graphs"``, and classes of one's own).
+"""Graphs at clients: classes of nodes, or of whole graphs (``[data] set = "graphs"``, and custom classes).
 
 >>> import torch
 >>> from pathlib import Path
@@ -15,6 +15,6 @@
 """
 
 from fedgraph.data.graphs.data_set import GraphDataSet, GraphOptions
-from fedgraph.data.graphs.files import are_graphs, save_graphs
+from fedgraph.data.graphs.graph_files import are_graphs, save_graphs
 
 __all__ = ["GraphDataSet", "GraphOptions", "are_graphs", "save_graphs"]

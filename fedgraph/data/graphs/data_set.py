@@ -1,4 +1,4 @@
-"""Data sets whose clients have graphs, of which nodes or whole graphs are classified."""
+"""Data sets whose clients have graphs; their nodes, or whole graphs, are classified."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ OptionsT = TypeVar("OptionsT", bound=GraphOptions)
 class GraphDataSet(Configured[OptionsT]):
     """Base class of data sets of graphs, subscripted by the settings that are the other keys of ``[data]``.
 
-    A class says who the clients are, and what graphs a client has::
+    A class defines the clients, and the graphs of each client::
 
         class Wards(GraphDataSet[GraphOptions]):
             def client_names(self): return ["mercy", "county"]
@@ -78,7 +78,7 @@ class GraphDataSet(Configured[OptionsT]):
     Parameters
     ----------
     settings : GraphOptions
-        The table ``[data]``, validated: of the class in brackets, with ``set`` beside.
+        The table ``[data]``, validated: of the class in brackets, with the key ``set`` added.
     data_dir : Path
         Folder in which the node's data lie.
     own : OwnData, optional
@@ -122,7 +122,7 @@ class GraphDataSet(Configured[OptionsT]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What people should know of the data."""
+        """Notes on the data."""
         return ()
 
     def load(self, names: Sequence[str]) -> CohortData:
@@ -182,17 +182,17 @@ class GraphDataSet(Configured[OptionsT]):
     def labelled(self, client: str) -> LabelledGraphs:
         """Return the graphs of a client, checked. Raises DataError as :meth:`load` does."""
         if client not in self._known:
-            given = self.graphs(client)
-            raw = [_as_mapping(each) for each in (given if isinstance(given, list | tuple) else [given])]
+            graphs = self.graphs(client)
+            raw = [_as_mapping(each) for each in (graphs if isinstance(graphs, list | tuple) else [graphs])]
             self._known[client] = LabelledGraphs.of(raw, self.settings.level, self.where(client))
         return self._known[client]
 
     @cached_property
     def _classes(self) -> tuple[int, tuple[str, ...]]:
         """How many classes there are, and their names, if they have any."""
-        given = self.settings.classes
-        if given is not None:
-            return (given, ()) if isinstance(given, int) else (len(given), given)
+        classes = self.settings.classes
+        if classes is not None:
+            return (classes, ()) if isinstance(classes, int) else (len(classes), classes)
         if self.own is not None:
             raise DataError(
                 "[data] classes is needed where each node has a file of its own, which need not have all of them: "

@@ -1,4 +1,4 @@
-"""What the graphs of all clients have in common, and new ones that are to be predicted."""
+"""What the graphs of all clients have in common, and new graphs to predict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.base import CohortData
-from fedgraph.data.graphs.files import GraphFiles
+from fedgraph.data.graphs.graph_files import GraphFiles
 from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs
 from fedgraph.data.graphs.stacked import cohort_of
 from fedgraph.data.own import UNNAMED
@@ -36,7 +36,7 @@ class GraphForm(Form):
         )
 
     def read(self, place: Path, client: str | None) -> NewData:
-        """See :class:`Form`: a file or folder as of training; classes are not needed."""
+        """See :class:`Form`: a file or folder as in training; classes are not needed."""
         files = GraphFiles(place, None if client is None else (client,), unnamed=UNNAMED)
         names = tuple(files.names) if client is None else (client,)
         clients = []

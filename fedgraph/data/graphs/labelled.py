@@ -1,4 +1,4 @@
-"""Graphs with classes of nodes, or of whole graphs: what is read of a client, held to what a model can take."""
+"""Graphs with classes of nodes, or of whole graphs: a client's graphs as read, checked against the needs of models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LabelledGraphs:
     masks : mapping of SplitName to Tensor
         Examples of each split, bool ``[examples]``; empty where the data do not say.
     left_out : tuple of str
-        What the data have beside, and models are not given.
+        Further entries of the data, which models do not get.
     """
 
     graphs: tuple[Graph, ...]
@@ -75,14 +75,14 @@ class LabelledGraphs:
         for graph, place in zip(graphs, places, strict=True):
             widths.setdefault(graph.x.shape[1], place)
         if len(widths) > 1:
-            told = " and ".join(f"{count} in {place}" for count, place in list(widths.items())[:2])
+            listed = " and ".join(f"{count} in {place}" for count, place in list(widths.items())[:2])
             raise DataError(
-                f"the graphs of a client have differing numbers of features, {told}: give all the same ones"
+                f"the graphs of a client have differing numbers of features, {listed}: give all the same ones"
             )
         counts = [len(graph.x) if level == "node" else 1 for graph in graphs]
         labels = [_labels(*each, level) for each in zip(raw, counts, places, strict=True)]
         masks = _masks(raw, counts, places, level)
-        return cls(graphs, torch.cat(labels), masks, tuple(sorted({key for each in raw for key in _beside(each)})))
+        return cls(graphs, torch.cat(labels), masks, tuple(sorted({key for each in raw for key in _unused(each)})))
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +92,7 @@ class LabelledGraphs:
 
     @property
     def one_way(self) -> bool:
-        """Whether all edges, of which there are some, lead one way only."""
+        """Whether there are edges and all lead one way only."""
         pairs = [graph.edge_index.unique(dim=1) for graph in self.graphs if graph.edge_index.shape[1]]
         return bool(pairs) and all(
             torch.cat([edges, edges.flip(0)], 1).unique(dim=1).shape[1] == 2 * edges.shape[1] for edges in pairs
@@ -205,7 +205,7 @@ def _tensor(raw: Raw, name: str, where: str) -> Tensor | None:
         raise DataError(f"{where}: {name} is no tensor of numbers ({error})") from None
 
 
-def _beside(raw: Raw) -> list[str]:
+def _unused(raw: Raw) -> list[str]:
     return [key for key, value in raw.items() if key not in _USED and isinstance(value, Tensor | np.ndarray)]
 
 

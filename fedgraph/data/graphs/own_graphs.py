@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from fedgraph.data.graphs.data_set import GraphDataSet, GraphOptions
-from fedgraph.data.graphs.files import GraphFiles
+from fedgraph.data.graphs.graph_files import GraphFiles
 from fedgraph.data.graphs.labelled import LabelledGraphs
 from fedgraph.data.own import place_of, title_of
 from fedgraph.support.errors import DataError
@@ -18,7 +18,7 @@ class OwnGraphSettings(GraphOptions):
     Attributes
     ----------
     path : a folder with a file, or a folder of files, for each client, which is called as the client is, or a .pt file
-           with a dict of all clients; looked for beside the experiment, in the current folder, and in the data folder.
+           with a dict of all clients; looked for next to the experiment, in the current folder, and in the data folder.
            Not needed where every node has graphs of its own (node config ``data``). Files are .pt (a Data object of
            PyTorch Geometric, or a list of them, by torch.save) or .npz (arrays ``x``, ``edge_index``, ``y``, and
            perhaps ``edge_weight``, ``train_mask``, ``val_mask``, ``test_mask``; ``batch`` of several graphs).

@@ -3,9 +3,9 @@
 A block is the nodes of one class at one client, as in Holland et al. (1983): how likely an edge is depends on the
 blocks of its ends. Within a client, ``degree`` edges lead to a node on average, ``homophily`` of them from its own
 class. Features of a node are ``signal m(region, class)`` with noise of deviation 1, where ``m = sqrt(1 - d)
-common(class) + sqrt(d) own(region, class)`` for ``d = difference``: what is learned in one region holds in another in
-part. Edges that join clients are lost, since neither has them; how many there were, more in a region than between two,
-is the client graph.
+common(class) + sqrt(d) own(region, class)`` for ``d = difference``: what is learned in one region holds in part in
+another. Edges that join clients are lost, since neither has them; how many there were, more in a region than between
+two, is the client graph.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PlantedSource(GraphDataSet[PlantedSettings]):
 
     @property
     def title(self) -> str:
-        """What was made up, and by which seed."""
+        """Describe what was generated, and with which seed."""
         return f"stochastic blocks (made up, seed {self.settings.seed})"
 
     def client_names(self) -> list[str]:
@@ -97,7 +97,7 @@ class PlantedSource(GraphDataSet[PlantedSettings]):
         return f"region-{self._region(client)}"
 
     def graphs(self, client: str) -> Any:
-        """See :class:`GraphDataSet`; the draws of a client are its own, whoever else is drawn."""
+        """See :class:`GraphDataSet`; the draws of a client do not depend on which others are drawn."""
         settings, draws = self.settings, self._draws(client)
         count = int(draws.integers(settings.nodes[0], settings.nodes[1] + 1))
         frequency = draws.dirichlet(np.full(settings.classes, settings.imbalance))

@@ -1,4 +1,4 @@
-"""The graphs of several clients as the data of a cohort: examples by number, graphs beside them."""
+"""The graphs of several clients as the data of a cohort: examples by number, with their graphs."""
 
 from __future__ import annotations
 

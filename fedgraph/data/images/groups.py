@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, model_validator
 
 from fedgraph.data.base import SPLITS, SplitName
-from fedgraph.data.images.files import Bytes, Images
+from fedgraph.data.images.image_files import Bytes, Images
 from fedgraph.data.partition import Indices, client_names
 from fedgraph.graph import ClientGraph
 from fedgraph.support.randomness import generator
@@ -40,14 +40,14 @@ class GroupSettings(Settings):
     groups_differ: Literal["labels", "turned"] = "labels"
 
     @model_validator(mode="after")
-    def _as_many_turns(self) -> GroupSettings:
+    def _check_turns(self) -> GroupSettings:
         if self.groups_differ == "turned" and self.groups > QUARTERS:
             raise ValueError(f'groups-differ = "turned" makes {QUARTERS} groups at most; got groups = {self.groups}')
         return self
 
 
 def planted_graph(clients: int, groups: int) -> ClientGraph:
-    """Return the client graph in which everybody of a group listens to all others of it."""
+    """Return the client graph in which every client of a group listens to all others of the group."""
     names = client_names(clients)
     pairs = [
         (names[first], names[second]) for first in range(clients) for second in range(first + groups, clients, groups)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.examples import ExampleSplit, row_table
-from fedgraph.data.images.files import Images
+from fedgraph.data.images.image_files import Images
 from fedgraph.data.images.labelled import Ground, read_new
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing, label_answers

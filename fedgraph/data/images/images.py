@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from fedgraph.data.base import CohortData, SplitName
-from fedgraph.data.images import files as image_files
+from fedgraph.data.images import image_files
 from fedgraph.data.images.digits import read_digits
-from fedgraph.data.images.files import FileKey, Images
 from fedgraph.data.images.groups import GroupSettings, Rows, planted, planted_graph
+from fedgraph.data.images.image_files import FileKey, Images
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import IDX_CONTENT, IMAGES, SETS, SetName, catalogue_entry
 from fedgraph.data.partition import Indices, balanced_subset, client_names, describe, match, partition, split
@@ -63,7 +63,7 @@ class ImageSettings(ImageOptions, GroupSettings):
         return self
 
     @model_validator(mode="after")
-    def _somebody_in_every_group(self) -> ImageSettings:
+    def _check_groups(self) -> ImageSettings:
         if self.groups > self.clients:
             raise ValueError(f"groups = {self.groups} needs as many clients, and clients = {self.clients}")
         return self

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fedgraph.data.images.files import Bytes, FileKey, Images, file_key
+from fedgraph.data.images.image_files import Bytes, FileKey, Images, file_key
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed
 
 _MODES = {1: "L", 3: "RGB"}
 _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
-"""What systems put beside files, in lower case; and everything whose name begins with a point."""
+"""Files that operating systems add to folders, in lower case; and everything whose name begins with a point."""
 
 _NO_READERS = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 """Kinds of files that Pillow knows, but needs other programs to read."""
@@ -38,7 +38,7 @@ Ground = Literal["white", "black"]
 
 @dataclass(frozen=True)
 class OwnImages(Images):
-    """Images of one's own.
+    """A user's own images.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ def read_new(
 
 @dataclass(frozen=True)
 class _Folder:
-    """The images of a folder: path, class and site of each; the sites, and what was left out."""
+    """The images of a folder: path, class and site of each; the sites, and notes on files that were left out."""
 
     files: list[tuple[Path, int, int]]
     sites: tuple[str, ...]

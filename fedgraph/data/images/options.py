@@ -13,7 +13,7 @@ from pydantic import PositiveInt, field_validator
 from fedgraph.data.base import SPLITS, CohortData, SplitName
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.images.augmentation import Change, ImageAugmentation
-from fedgraph.data.images.files import Images
+from fedgraph.data.images.image_files import Images
 from fedgraph.data.images.image_form import ImageForm
 from fedgraph.data.images.labelled import Ground
 from fedgraph.data.images.sets import ImageSet

@@ -35,7 +35,7 @@ class OwnImageSettings(ImageOptions, SplitSettings):
     path      : a folder with a sub-folder of image files for each class, or with a folder of these for each site, whose
                 names are the clients' (the partition keys then have no effect), or an .npz file with the arrays
                 ``images`` (bytes ``[images, height, width]`` or ``[images, height, width, channels]``) and ``labels``
-                (names of classes, or their numbers); looked for beside the experiment, in the current folder, and in
+                (names of classes, or their numbers); looked for next to the experiment, in the current folder, and in
                 the data folder. Not needed where every node has images of its own (node config ``data``), which all
                 belong to the one client that it names.
     test_path : with ``test = "shared"``, another folder or file of the same form, whose images all clients are tested

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedgraph.data.images.files import CIFAR10_NAMES, CIFAR100_NAMES, IDX_NAMES, MOSAIC_NAMES
+from fedgraph.data.images.image_files import CIFAR10_NAMES, CIFAR100_NAMES, IDX_NAMES, MOSAIC_NAMES
 from fedgraph.support.catalogue import CatalogueEntry, DataFile
 
 SetName = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]

@@ -80,7 +80,7 @@ class GridStabilitySettings(SharedSampleSettings):
     ----------
     samples  : how many grids.
     seed     : draws them.
-    together : one client, ``grid``, knows what all participants know, to see what that would be worth.
+    together : one client, ``grid``, knows all participants' features, for comparison.
     """
 
     set: Literal["grid-stability"] = "grid-stability"
@@ -129,9 +129,9 @@ class GridStabilitySource(SharedSampleSource):
 
 @lru_cache(maxsize=4)
 def _simulated(samples: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
-    """Return what participants know, ``[participants, samples, features]``, and which grids are unstable."""
+    """Return the participants' features ``[participants, samples, features]``, and which grids are unstable."""
     values = np.stack([_drawn(name, samples, seed) for name in PARTICIPANTS])
-    values[0, :, 1] = -values[1:, :, 1].sum(0)  # the producer makes what the consumers use
+    values[0, :, 1] = -values[1:, :, 1].sum(0)  # the producer generates the power that the consumers use
     delay, power, elasticity = values.transpose(2, 1, 0)
     return values, unstable_roots(delay, power, elasticity) > 0
 

@@ -11,9 +11,9 @@ import torch
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 
-from fedgraph.data.images import files as image_files
+from fedgraph.data.images import image_files
 from fedgraph.data.images.digits import read_digits
-from fedgraph.data.images.files import Images
+from fedgraph.data.images.image_files import Images
 from fedgraph.data.images.sets import IDX_CONTENT, SETS, catalogue_entry
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.graph import ClientGraph

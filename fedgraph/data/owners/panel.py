@@ -38,7 +38,7 @@ class PanelSettings(SharedSampleSettings):
 
     Attributes
     ----------
-    path  : the file, looked for beside the experiment, in the current folder, and in the data folder. Not needed where
+    path  : the file, looked for next to the experiment, in the current folder, and in the data folder. Not needed where
             every node has a file of its own (node config ``data``).
     graph : file of the given client graph, looked for as ``path`` is.
     """

@@ -1,4 +1,4 @@
-"""How what an owner has of the samples becomes the inputs of its model, when that is trained and ever after."""
+"""How an owner's part of the samples becomes the inputs of its model, in training and in prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class Preparation:
-    """How what an owner has of the samples becomes the inputs of its model; the same for ever once that is trained.
+    """How an owner's part of the samples becomes the inputs of its model; the same for ever once that is trained.
 
     Attributes
     ----------

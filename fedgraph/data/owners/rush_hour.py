@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource, block_splits
 from fedgraph.data.series.cohort import num_steps
-from fedgraph.data.series.files import regular_times
+from fedgraph.data.series.series_files import regular_times
 from fedgraph.data.series.traffic import TRAFFIC, MetrLaSettings, PemsBaySettings, TrafficSource
 from fedgraph.graph import ClientGraph
 from fedgraph.support.catalogue import CatalogueEntry

@@ -74,7 +74,7 @@ class Holdings:
     keys : tuple of str
         Of all samples of the data set, distinct.
     labels : Tensor
-        int64 ``[samples]``, ``NO_LABEL`` where there is none.
+        int64 ``[samples]``, ``NO_LABEL`` where one is missing.
     classes : tuple of str
         Names of the labels.
     inputs : tuple of Tensor
@@ -163,7 +163,7 @@ class SharedSampleSource(ABC):
             The clients.
         prepared : mapping of str to Preparation, optional
             How inputs of some of them were made when their models were trained, which is done again: in the same order,
-            by the same scale, and with the same classes, of which the data need not have any.
+            by the same scale, and with the same classes, which the data need not contain.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class SharedSampleSource(ABC):
         lacking = _draws(found.keys, names, "lacking", self.settings) < self.settings.lacking_share
         present = found.present & ~lacking
         if self.settings.overlap < 1:
-            # What not all clients hold goes to the one with the highest draw of its own.
+            # A sample that not all clients hold goes to the one with the highest draw for it.
             holder = _draws(found.keys, every, "holder", self.settings).argmax(0)
             present &= shared | (holder == torch.tensor([every.index(name) for name in names])[:, None])
         away = torch.tensor([name in self.settings.test_without for name in names], dtype=torch.bool)

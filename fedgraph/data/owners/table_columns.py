@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.files import Table
 from fedgraph.data.columns.options import FileSettings
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, OwnData, place_of, title_of
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
@@ -31,8 +31,8 @@ class TableColumnSettings(SharedSampleSettings, FileSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
-                     data folder. Not needed where every node has a file of its own (node config ``data``) with the
+    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
+                     the data folder. Not needed where every node has a file of its own (node config ``data``) with the
                      key, the label and the columns of its clients.
     bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
     label          : the column to predict.
@@ -133,8 +133,8 @@ class TableColumnSource(SharedSampleSource):
     def _owners(self) -> dict[str, tuple[str, ...]]:
         owners, own = self.settings.owners, self.own
         if owners is not None:
-            here = [] if own is None else [name for name in own.clients if name in owners]
-            return {name: owners[name] for name in here} or owners
+            hosted = [] if own is None else [name for name in own.clients if name in owners]
+            return {name: owners[name] for name in hosted} or owners
         reserved = (self.settings.label, self.settings.key_column)
         dealt = [name for name in self._table.names if name not in reserved]
         if own is not None:
@@ -172,7 +172,7 @@ class TableColumnSource(SharedSampleSource):
     ) -> TableSettings:
         """Return the settings with which the set ``table`` would read the columns of one client.
 
-        ``listed`` are values of categorical columns, beside those of the settings.
+        ``listed`` are values of categorical columns, in addition to those of the settings.
         """
         settings = self.settings
         return TableSettings(

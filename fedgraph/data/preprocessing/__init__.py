@@ -1,4 +1,4 @@
-"""How what people have becomes the inputs of a client's model, and how its outputs become answers.
+"""How raw data become the inputs of a client's model, and how its outputs become predictions.
 
 A data set says so with what it loads (:attr:`fedgraph.data.CohortData.preprocessing`). A node keeps it with the run,
 and predictions, modules and exported files use it: files and scales are read in one way.

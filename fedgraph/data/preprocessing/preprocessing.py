@@ -39,7 +39,7 @@ class NewData(ABC):
     names : tuple of str
         The clients whose data it is.
     notes : tuple of str
-        What whoever asks for predictions should know of it.
+        Notes for the user who asks for predictions.
     """
 
     names: tuple[str, ...]
@@ -54,7 +54,7 @@ class NewData(ABC):
         Raises
         ------
         DataError
-            When it is too little for that, or lacks what is to be predicted.
+            When it is too little for that, or lacks the target.
         """
 
     @abstractmethod

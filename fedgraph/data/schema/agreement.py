@@ -75,12 +75,12 @@ class Agreement:
         for feature in self.common.features:
             changed = {name: own for name, own in self.schemas.items() if own[feature.name].kind != feature.kind}
             if changed:
-                lines.append(f"  '{feature.name}' is {feature.kind}: {said(feature.name, changed)}")
+                lines.append(f"  '{feature.name}' is {feature.kind}: {kinds_of(feature.name, changed)}")
         for name, clients in self.unseen.items():
             parts = (f"{_first(lacking)} at '{client}'" for client, lacking in clients.items())
             lines.append(f"  '{name}' has values that not all have seen: no {'; no '.join(parts)}")
         lines += [f"  '{name}' is constant, and left out" for name in self.constant]
-        lines += [f"  '{name}' is disputed, and private: {said(name, self.schemas)}" for name in self.disputed]
+        lines += [f"  '{name}' is disputed, and private: {kinds_of(name, self.schemas)}" for name in self.disputed]
         for client, names in self.private.items():
             if names:
                 lines.append(f"  private to '{client}': {', '.join(names)}")
@@ -116,7 +116,7 @@ def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] =
     merged = {name: _merged([schema[name] for schema in ordered.values()]) for name in names}
     disputed = tuple(name for name, feature in merged.items() if feature is None)
     if disputed and disputes == "error":
-        lines = [f"  '{name}' is {said(name, ordered)}" for name in disputed]
+        lines = [f"  '{name}' is {kinds_of(name, ordered)}" for name in disputed]
         raise DataError(
             "\n".join(["clients do not agree on what features are:", *lines])
             + "\ntell what they are under kinds, or leave them out (drop)"
@@ -146,7 +146,7 @@ def with_own_features(common: Schema, own: Schema) -> Schema:
     return Schema(common.features + own_features(common, own).features)
 
 
-def said(name: str, schemas: Mapping[str, Schema]) -> str:
+def kinds_of(name: str, schemas: Mapping[str, Schema]) -> str:
     """List the kinds of a feature at the clients, e.g. ``binary (n, y) at 'north', real at 'south'``."""
     by_text: dict[str, list[str]] = {}
     for client, schema in schemas.items():
@@ -176,8 +176,8 @@ def _merged(features: Sequence[Feature]) -> Feature | None:
         whole = all(float(category).is_integer() for categories in listed for category in categories)
         return Feature(name, "integer" if whole and "real" not in kinds else "real")
     union = order or in_order(sorted({category for categories in listed for category in categories}))
-    told_apart = any(feature.kind == "categorical" and len(feature.categories) == 2 for feature in features)
-    return Feature(name, "binary" if len(union) == 2 and not told_apart else "categorical", union)
+    unordered = any(feature.kind == "categorical" and len(feature.categories) == 2 for feature in features)
+    return Feature(name, "binary" if len(union) == 2 and not unordered else "categorical", union)
 
 
 def _longest(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:

@@ -29,7 +29,7 @@ from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from fedgraph.data.columns.columns import Column, Floats, as_category, read_column, read_numbers
 from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.schema.schema import Feature, Kind, Schema
 from fedgraph.support.errors import DataError, ExperimentError, similar
 from fedgraph.support.settings import Settings
@@ -105,7 +105,7 @@ class SchemaSettings(Settings):
     @property
     def embeddings(self) -> set[str]:
         """Features that ``kinds`` makes embeddings."""
-        return {name for name, told in self.kinds.items() if told.kind == "embedding"}
+        return {name for name, chosen in self.kinds.items() if chosen.kind == "embedding"}
 
     def lists_categories(self, name: str) -> bool:
         """Return whether the settings list all categories of a column."""
@@ -171,8 +171,8 @@ def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> di
     Returns
     -------
     dict of str to {"empty", "rare"}
-        ``empty`` is a column without any value, ``rare`` one of words none of which is in ``least-rows`` rows, such as
-        names of persons, and dates. Columns that the settings leave out are none of them.
+        ``empty`` is a column without any value, ``rare`` one of words that are each in fewer than ``least-rows`` rows,
+        such as names of persons, and dates. Columns that the settings leave out are not among them.
     """
     none = [name for name in _chosen(table, settings) if name not in schema.names]
     codes = settings.missing_codes
@@ -230,32 +230,32 @@ def _chosen(table: Table, settings: SchemaSettings) -> list[str]:
 
 
 def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | None:
-    told = settings.kinds.get(name)
-    if told is not None and told.kind == "embedding":
+    chosen = settings.kinds.get(name)
+    if chosen is not None and chosen.kind == "embedding":
         size = read_embedding(table, name, settings.missing_codes.get(name, ())).shape[1]
         return Feature(name, "embedding", size=size)
-    if told is not None and told.categories:
-        return Feature(name, told.kind, told.categories)
+    if chosen is not None and chosen.categories:
+        return Feature(name, chosen.kind, chosen.categories)
     codes = settings.missing_codes.get(name, ())
     numbers = read_numbers(table, name, codes)
-    if told is not None and told.kind in ("real", "integer", "ordinal"):
+    if chosen is not None and chosen.kind in ("real", "integer", "ordinal"):
         if numbers is None:
-            _check_numbers(read_column(table, name, codes), told.kind)
-        return Feature(name, told.kind)
-    if told is None and numbers is not None and not _are_whole(numbers):
+            _check_numbers(read_column(table, name, codes), chosen.kind)
+        return Feature(name, chosen.kind)
+    if chosen is None and numbers is not None and not _are_whole(numbers):
         return Feature(name, "real")
     column = read_column(table, name, codes)
-    if told is None:
+    if chosen is None:
         column.check_words('name what means missing under missing-codes, or make it "categorical" under kinds')
-    if told is None and numbers is not None and len(column.texts) > 2:
+    if chosen is None and numbers is not None and len(column.texts) > 2:
         return Feature(name, "integer" if len(column.texts) <= _MAX_INTEGER_VALUES else "real")
-    most = 2 if told is not None and told.kind == "binary" else settings.max_categories
+    most = 2 if chosen is not None and chosen.kind == "binary" else settings.max_categories
     if int((column.counts >= settings.least_rows).sum()) > most:
         raise DataError(_too_many(column, most))
     categories = column.categories(settings.least_rows)
     if not categories:
         return None
-    is_binary = len(categories) == 2 and (told is None or told.kind == "binary")
+    is_binary = len(categories) == 2 and (chosen is None or chosen.kind == "binary")
     return Feature(name, "binary" if is_binary else "categorical", categories)
 
 

@@ -84,8 +84,8 @@ class Feature:
 
     def as_json(self) -> dict[str, Any]:
         """Return the feature as plain data for a message."""
-        told = {"name": self.name, "kind": self.kind, "categories": list(self.categories)}
-        return {**told, "size": self.size} if self.kind == "embedding" else told
+        plain = {"name": self.name, "kind": self.kind, "categories": list(self.categories)}
+        return {**plain, "size": self.size} if self.kind == "embedding" else plain
 
 
 @dataclass(frozen=True)

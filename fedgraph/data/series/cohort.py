@@ -14,9 +14,9 @@ from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.preprocessing import Preprocessing
 from fedgraph.data.series.cold_start import check_cold_steps, cold_clients
 from fedgraph.data.series.covariates import WeeklyProfile, seconds_of
-from fedgraph.data.series.files import SeriesTable
 from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.scaling import measured, pooled, replace_known, reported, usable
+from fedgraph.data.series.series_files import SeriesTable
 from fedgraph.data.series.window_form import (
     WindowForm,
     resolve_step_minutes,
@@ -205,7 +205,7 @@ def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
     Raises
     ------
     DataError
-        When a client to leave out is unknown, or nobody is left.
+        When a client to leave out is unknown, or no client is left.
     """
     every = table.names if settings.clients is None else settings.clients
     out = settings.without or ()
@@ -240,7 +240,7 @@ def features_of(table: SeriesTable, settings: WindowSettings) -> tuple[tuple[int
     known = len(table.features)
     every = tuple(range(known)) if settings.features is None else settings.features
     target: int | str = every[0] if len(every) == 1 else 0
-    target = next((told for told in (settings.target, settings.target_feature) if told is not None), target)
+    target = next((name for name in (settings.target, settings.target_feature) if name is not None), target)
 
     def place(feature: int | str) -> int:
         found = table.features.index(feature) if feature in table.features else feature

@@ -22,9 +22,9 @@ class ColdStartSettings(Settings):
 
     A cold client has no reading before the last ``cold_steps`` steps of the training part: neither its examples nor
     its scaling see any. Its validation and test examples are those of everybody. Results are given for the groups
-    ``cold`` and ``warm``, in place of any groups that the data has.
+    ``cold`` and ``warm``, instead of any groups that the data has.
 
-    cold_share   : share of the clients that are cold, drawn from their names; 0 = nobody.
+    cold_share   : share of the clients that are cold, drawn from their names; 0 = none.
     cold_clients : the cold clients by name, instead of a share.
     cold_seed    : draws the clients of the share.
     cold_steps   : how many of the last steps of the training part a cold client has.
@@ -34,7 +34,7 @@ class ColdStartSettings(Settings):
                    which may be an unusual day. ``graph``: those of a whole training part, inferred from its neighbours
                    on the client graph; ``everybody``: the same, inferred from all other clients alike. For these two
                    every client tells the server its mean and deviation over the last steps and over all, and the nodes
-                   are told the inferred ones.
+                   receive the inferred ones.
     """
 
     cold_share: float = Field(0.0, ge=0.0, lt=1.0)
@@ -57,14 +57,14 @@ def asked_scale(data: Settings) -> ColdScale:
 
 
 def cold_clients(settings: ColdStartSettings, names: Sequence[str]) -> frozenset[str]:
-    """The cold ones among ``names``, which are all clients of the data set, whoever hosts them, in any order.
+    """The cold ones among ``names``, which are all clients of the data set, on this node or not, in any order.
 
     The clients of a larger share include those of a smaller one.
 
     Raises
     ------
     DataError
-        For unknown names, and for a share so small that it is nobody.
+        For unknown names, and for a share that is less than one client.
     """
     if settings.cold_clients is not None:
         unknown = [name for name in settings.cold_clients if name not in set(names)]
@@ -96,7 +96,7 @@ def check_cold_steps(settings: ColdStartSettings, train_steps: int, window: int)
 
 
 def describe_cold(settings: ColdStartSettings, names: Sequence[str]) -> str:
-    """How many of all clients ``names`` are cold and what they have, for reports; empty when nobody is."""
+    """How many of all clients ``names`` are cold and what they have, for reports; empty if none is."""
     count = len(cold_clients(settings, names))
     if not count:
         return ""

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import MISSING, Thousands, floats_of, is_number
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.series.layout import Choice, Layout, layout_of
 from fedgraph.data.series.stamps import Times
 from fedgraph.data.series.times import joined_steps
@@ -19,7 +19,7 @@ from fedgraph.support.errors import DataError
 
 
 class Readings(NamedTuple):
-    """What a file holds.
+    """The contents of a file.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Readings(NamedTuple):
         int64 ``[time, 2]``: the first row of the file of each time, counted from 1, and the position of its client;
         None where there is a column for each client.
     notes : tuple of str
-        What people should know of the file.
+        Notes on the file.
     """
 
     values: NDArray[np.float32]
@@ -50,14 +50,14 @@ class Readings(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a file is read: what its columns are, what is missing, and whose readings are wanted.
+    """How a file is read: the meaning of its columns, what marks missing cells, and the clients to read.
 
     Attributes
     ----------
     choice : Choice
-        What the settings say of its columns.
+        The settings on its columns.
     missing : tuple of str
-        What means missing, beside the usual texts.
+        Texts that mean missing, in addition to the usual ones.
     thousands : str or None
         What separates thousands.
     only, without : tuple of str
@@ -81,13 +81,13 @@ AS_IT_IS = Reading()
 def read_column_file(path: Path, how: Reading = AS_IT_IS) -> Readings:
     """Read a .csv, .csv.gz or .parquet file.
 
-    Cells, times, names of clients and readings are told apart as :mod:`fedgraph.data.columns.files`,
+    Cells, times, names of clients and readings are recognised as :mod:`fedgraph.data.columns.table_files`,
     :mod:`fedgraph.data.series.stamps` and :mod:`fedgraph.data.series.layout` say.
 
     Raises
     ------
     DataError
-        For cells that are no readings, and for columns that cannot be told apart.
+        For cells that are not readings, and for columns whose meaning is ambiguous.
     """
     table = read_table(path, missing=(*MISSING, *how.missing), thousands=how.thousands)
     layout, table = layout_of(table, how.choice)

@@ -1,4 +1,4 @@
-"""Inputs beside the readings that are known for every step: the time, and what a client usually reads at that time."""
+"""Inputs known for every step besides the readings: the time, and a client's usual readings at that time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.data.series.files import SeriesTable, regular_times
+from fedgraph.data.series.series_files import SeriesTable, regular_times
 
 Covariate = Literal["time-of-day", "day-of-week", "weekly-profile"]
 NAMES = (*get_args(Covariate), "weekly-profile-ahead")
@@ -80,7 +80,7 @@ class Fitted:
     Attributes
     ----------
     counted, valid : ndarray
-        Readings, 0 where there is none, and where they were read, ``[clients, steps]``.
+        Readings, 0 where one is missing, and where they were read, ``[clients, steps]``.
     seconds : ndarray
         From a Monday's midnight to each step, ``[steps]``.
     """
@@ -92,12 +92,12 @@ class Fitted:
 
 @dataclass(frozen=True)
 class WeeklyProfile:
-    """What each client usually reads at a time of the week.
+    """Each client's usual reading at a time of the week.
 
     The mean reading at that time of the week is drawn towards the mean at that time of working days, or of weekends;
     that towards the mean at that time of all days; and that towards the client's mean. So a client of few days has a
-    profile too. A reading takes no part in the profile of its own time, but for the client's mean, so that in training,
-    too, the profile of a time to come is one that does not know its reading.
+    profile too. A reading is left out of the profile at its own time, except for the client's mean, so that in
+    training, as later, the profile does not know the reading that is forecast.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class WeeklyProfile:
     ) -> WeeklyProfile:
         """Fit profiles to readings, and where they were read, ``[clients, steps]``.
 
-        Of readings that know no other day, a profile would be constant in training and vary afterwards: it is the mean
+        From the readings of a single day, a profile would be constant in training and vary afterwards: it is the mean
         of a client whose readings span fewer days than ``least_days``.
         """
         slots, place = np.unique(seconds % _WEEK, return_inverse=True)
@@ -172,12 +172,12 @@ class WeeklyProfile:
 def weekly_profile(
     readings: NDArray[np.float32], valid: NDArray[np.bool_], seconds: NDArray[np.int64], times: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """What each client usually reads at a time of the week, however few days it was read: see :class:`WeeklyProfile`.
+    """Each client's usual reading at a time of the week, from however few days: see :class:`WeeklyProfile`.
 
     Parameters
     ----------
     readings, valid : ndarray
-        From which the profile is fitted, and where they were read, ``[clients, steps]``.
+        Readings to fit the profile to, and where they were read, ``[clients, steps]``.
     seconds : ndarray
         From a Monday's midnight to each of these steps, ``[steps]``.
     times : ndarray

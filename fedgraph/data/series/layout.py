@@ -1,4 +1,4 @@
-"""What the columns of a file of series are: times, names of clients, readings, or none of these.
+"""The meaning of the columns of a file of series: times, names of clients, readings, or none of these.
 
 Nothing is guessed where several columns could serve: then the error names them, and the key that says which.
 """
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import floats_of, is_number
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.series.stamps import (
     PARTS_OF_TIMES,
     TIME_WORDS,
@@ -53,7 +53,7 @@ _BETWEEN = "/"
 
 @dataclass(frozen=True)
 class Choice:
-    """What the settings say of the columns of a file.
+    """The settings on the columns of a file.
 
     Attributes
     ----------
@@ -74,13 +74,13 @@ class Choice:
 
     @property
     def client_column(self) -> str | None:
-        """The column that names clients, of several the one that is made of them; None where nobody says so."""
+        """The column that names clients, of several the one that is made of them; None if the settings do not say."""
         return _BETWEEN.join(self.client_columns) or None
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the columns of a file are.
+    """The meaning of the columns of a file.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Layout:
 
 
 def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
-    """Decide what the columns of a table are.
+    """Decide what the columns of a table mean.
 
     Returns
     -------
@@ -116,8 +116,8 @@ def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
     Raises
     ------
     DataError
-        For columns that the settings name and the table lacks, for cells that are no times, and where it cannot be
-        told which column names clients.
+        For columns that the settings name and the table lacks, for cells that are not times, and where it is ambiguous
+        which column names clients.
     """
     if len(choice.client_columns) > 1:
         table = _joined(table, choice.client_columns)
@@ -127,7 +127,7 @@ def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
     found = find_times(table, choice.time_columns)
     first = table.names[0]
     if found is None and choice.client_column is None and _is_words(table, first):
-        found = (first,), times_of(f"column '{first}'", table.columns[first])  # says which cell is none
+        found = (first,), times_of(f"column '{first}'", table.columns[first])  # says which cell is not a time
     used, times = found if found is not None else ((), None)
     numbering, notes = _row_numbers(table, [name for name in table.names if name not in used])
     left = [name for name in table.names if name not in used and name not in numbering]
@@ -151,7 +151,7 @@ def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
 
 
 def _joined(table: Table, names: Sequence[str]) -> Table:
-    """Return the table with one column in place of several that name clients together."""
+    """Return the table with one column instead of several that name clients together."""
     texts = [table.texts(name) for name in names]
     joined = pc.binary_join_element_wise(*texts, _BETWEEN)
     left = {name: column for name, column in table.columns.items() if name not in names}
@@ -159,7 +159,7 @@ def _joined(table: Table, names: Sequence[str]) -> Table:
 
 
 def _is_words(table: Table, name: str) -> bool:
-    """Return whether a column is not of numbers: more than half of its cells are none."""
+    """Return whether a column is not of numbers: more than half of its cells are not."""
     if name in table.doubts:
         return False
     column = table.columns[name]
@@ -173,7 +173,7 @@ def _is_words(table: Table, name: str) -> bool:
 
 
 def _row_numbers(table: Table, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the columns that number the rows, and what to say of them."""
+    """Return the columns that number the rows, and a note on them."""
     found, notes = [], []
     for name in names:
         words = set(words_of(name)) - {"0"}

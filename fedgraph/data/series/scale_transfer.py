@@ -14,7 +14,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import FedgraphError
 
 EVERYBODY = 0.3
-"""Weight of all references together, beside 1 for the client and its neighbours."""
+"""Weight of all references together, relative to 1 for the client and its neighbours."""
 
 _SMALLEST_DEVIATION = 0.01
 """Share of the references' median deviation below which a deviation counts as that much, so that logarithms exist."""
@@ -67,7 +67,7 @@ def inferred_scales(moments: Tensor, weights: Tensor | None = None) -> Tensor:
     Raises
     ------
     FedgraphError
-        When nobody is a reference.
+        When there is no reference.
     """
     cold, references = cold_rows(moments), reference_rows(moments)
     if not bool(references.any()):
@@ -87,7 +87,7 @@ def _on_the_line(weights: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
     x_mean, y_mean = weights @ x, weights @ y
     x_off, y_off = x - x_mean[:, None], y - y_mean[:, None]
     spread = (weights * x_off.square()).sum(dim=1)
-    # What rounding leaves of equal numbers is no spread.
+    # The spread that rounding gives to equal numbers counts as none.
     alike = spread <= 1e-12 * x.abs().max().square()
     slope = torch.where(alike, 0.0, (weights * x_off * y_off).sum(dim=1) / torch.where(alike, 1.0, spread))
     own = torch.where(own.isnan(), x_mean, own)

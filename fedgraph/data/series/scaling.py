@@ -52,7 +52,7 @@ def pooled(mean: Doubles, std: Doubles, count: NDArray[np.int64] | Doubles) -> t
     """Mean and standard deviation of all readings together, from those of each client and how many they are.
 
     With counts n, means m and deviations s: ``m = sum_i n_i m_i / n``, ``s^2 = sum_i n_i (s_i^2 + (m_i - m)^2) / n``,
-    which is what the readings themselves would give.
+    which equals that of the readings themselves.
 
     mean, std, count : ``[clients]``; clients with a count of 0 do not matter. Raises DataError when all are 0.
     """
@@ -65,7 +65,7 @@ def pooled(mean: Doubles, std: Doubles, count: NDArray[np.int64] | Doubles) -> t
 
 
 def reported(values: Singles, valid: Mask, is_cold: Mask, last: int) -> Doubles:
-    """What clients tell of their training readings so that others' scales can be told from it, ``[clients, 5]``.
+    """Statistics of clients' training readings from which others' scales are inferred, ``[clients, 5]``.
 
     Mean and standard deviation of the ``last`` steps, then of all steps, and the number of readings of all steps. The
     first two are NaN for a client of whose last steps hardly any was read, the second two for a cold client, who has no
@@ -95,7 +95,7 @@ def replace_known(
     Raises
     ------
     DataError
-        Where nobody of ``known`` is one of ``all_names``, the clients of the data set, whoever hosts them. A few that
+        When none of ``known`` is among ``all_names``, the clients of the data set, on this node or not. A few that
         are not are only logged: they may be names that another node made up.
     """
     unknown = sorted(set(known) - set(all_names))

@@ -26,8 +26,8 @@ from fedgraph.data.series.cohort import (
 )
 from fedgraph.data.series.cold_start import describe_cold
 from fedgraph.data.series.column_files import Reading
-from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.layout import Choice
+from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.window_form import resolve_step_minutes
 from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
@@ -47,10 +47,10 @@ class SeriesSettings(WindowSettings):
     """The table ``[data]`` with ``set = "series"``: a file of series of your own.
 
     path   : the file: a column for each client, or a row for each time and client, or, with ``target`` and no column of
-             clients, columns of one client; looked for beside the experiment, in
-             the current folder, and in the data folder. Not needed where every node has a file of its own (node config
-             ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``, ``scales`` and
-             ``cold_clients`` may name those of other nodes too.
+             clients, columns of one client; looked for next to the experiment, in the current folder, and in the data
+             folder. Not needed where every node has a file of its own (node config ``data``): then the columns of a
+             node's file are its clients, and ``clients``, ``groups``, ``scales`` and ``cold_clients`` may name those of
+             other nodes too.
     client_column : the column that names the client of each row, or several that do so together, in a file with a row
              for each time and client; by default one that repeats its values, once for each time, and says so in its
              name.
@@ -77,7 +77,7 @@ class SeriesSettings(WindowSettings):
 
     @property
     def choice(self) -> Choice:
-        """What is said of the columns of a file."""
+        """The settings on the columns of a file."""
         features = tuple(name for name in self.features or () if isinstance(name, str))
         clients, times = (
             () if named is None else named if isinstance(named, tuple) else (named,)
@@ -115,8 +115,7 @@ class WindowedSource(ABC):
             raise DataError(f"{self.title}, {error}") from None
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """Windows of the clients ``names``; raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`
-        does."""
+        """Windows of the clients ``names``. Raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`."""
         table = self.table()
         try:
             return build_cohort(table, self.settings, names)
@@ -155,7 +154,7 @@ class WindowedSource(ABC):
         return replace(data, splits={**data.splits, "test": later.latest(windows)})
 
     def describe(self) -> str:
-        """What data this is and which part of it."""
+        """Describe the data, and the part of it."""
         table = self.table()
         names, steps = self.client_names(), num_steps(table, self.settings)
         minutes = resolve_step_minutes(table, self.settings)
@@ -195,22 +194,22 @@ class SeriesSource(WindowedSource):
         self.title = title_of(settings.path, own)
         self.tells_times = own is None
         self.settings: SeriesSettings = settings
-        self.given = settings
+        self._whole_settings = settings
         self.others_cold = False
         if own is not None:
             self.settings = _of_these(settings, self._file().names)
             self.others_cold = bool(settings.cold_clients) and not self.settings.cold_clients
 
     def describe(self) -> str:
-        """What data this is, what is forecast and for whom, and what people should know of it."""
-        table, told = self.table(), super().describe()
+        """The data, what is forecast and for whom, and notes."""
+        table, description = self.table(), super().describe()
         if len(table.features) > 1 or table.by:
-            told += f", forecast: {table.features[features_of(table, self.settings)[1]]}"
-        told += f"; by client: {table.by}" if table.by else ""
-        return with_notes(told, (*table.notes, *self._about(table)))
+            description += f", forecast: {table.features[features_of(table, self.settings)[1]]}"
+        description += f"; by client: {table.by}" if table.by else ""
+        return with_notes(description, (*table.notes, *self._about(table)))
 
     def _about(self, table: SeriesTable) -> Iterator[str]:
-        """Yield whose target never changes, and who has none in the test part."""
+        """Yield notes on clients whose target never changes, or is missing in the test part."""
         names, target = self.client_names(), features_of(table, self.settings)[1]
         if table.by and (pair := alike_words(names)):
             yield f"'{pair[0]}' and '{pair[1]}' are two clients"
@@ -251,7 +250,7 @@ class SeriesSource(WindowedSource):
     def given_graph(self) -> ClientGraph | None:
         """The graph of the settings, cut to the clients; GraphError when a client is not in it.
 
-        Where nodes have files of their own, nobody knows all clients: then that of the whole file.
+        Where nodes have files of their own, no node knows all clients: then that of the whole file.
         """
         if self.graph_path is None:
             return None
@@ -261,7 +260,7 @@ class SeriesSource(WindowedSource):
         return graph.reindex(self.client_names(), missing="error", extra="drop")
 
     def _file(self) -> SeriesTable:
-        settings = self.given
+        settings = self._whole_settings
         only = settings.clients if settings.names is None else None
         how = Reading(settings.choice, settings.missing_marks, settings.thousands, only, settings.without or ())
         place = place_of(settings.path, self.data_dir, self.own)
@@ -281,7 +280,7 @@ class SeriesSource(WindowedSource):
 
 
 def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
-    """What the settings say of those clients whom a node's own file has.
+    """The settings for the clients that a node's own file has.
 
     Raises
     ------
@@ -291,10 +290,10 @@ def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
     if settings.names is not None or settings.cold_share:
         key, instead = ("names", "name them in the files") if settings.names else ("cold-share", "give cold-clients")
         raise DataError(f"`{key}` is about all clients, and this node knows its own data alone: {instead}")
-    here = set(names)
+    hosted = set(names)
 
     def kept(named: Sequence[str] | None) -> tuple[str, ...] | None:
-        return None if named is None else tuple(name for name in named if name in here)
+        return None if named is None else tuple(name for name in named if name in hosted)
 
     groups, scales = settings.groups, settings.scales
     return settings.model_copy(
@@ -303,7 +302,7 @@ def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
             "without": kept(settings.without),
             "cold_clients": kept(settings.cold_clients),
             "groups": None if groups is None else {group: kept(members) for group, members in groups.items()},
-            "scales": None if scales is None else {name: scale for name, scale in scales.items() if name in here},
+            "scales": None if scales is None else {name: scale for name, scale in scales.items() if name in hosted},
         }
     )
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import floats_of, is_numeric
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.support.errors import DataError
 
 Times = NDArray[np.datetime64]
@@ -50,7 +50,7 @@ _PARTS = (
 """Names of columns with parts of a time, from the largest on."""
 
 PARTS_OF_TIMES = {"year", "month", "day", "hour", "minute", "second", "week", "weekday", "quarter", "dayofweek"}
-"""Names of columns that tell a part of the time, and are no clients beside other times."""
+"""Names of columns that hold a part of the time; they are not clients when there is another column of times."""
 
 _TELL = "write times as 2012-03-01 00:05, or as seconds from 1970"
 
@@ -103,7 +103,7 @@ def _of_numbers(what: str, texts: pa.Array, numbers: NDArray[np.float64], coded:
 
 
 def _of_digits(what: str, texts: pa.Array, coded: pa.DictionaryArray) -> Times | None:
-    """Return what whole numbers are if their digits are those of dates; None if they are not.
+    """Return the meaning of whole numbers if their digits are those of dates; None if they are not.
 
     Raises DataError where most of them are, but not all: read as seconds they would be nonsense.
     """
@@ -127,7 +127,7 @@ def _of_digits(what: str, texts: pa.Array, coded: pa.DictionaryArray) -> Times |
 
 
 def _parsed(cell: str, form: str) -> np.datetime64:
-    """Return digits as a time; NaT where they are none. Hour 24 is that of the next day's midnight."""
+    """Return digits as a time; NaT where they are not times. Hour 24 is that of the next day's midnight."""
     fields = re.fullmatch(r"(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?", cell)
     assert fields is not None, form
     year, month, day, hour, minute, second = (
@@ -188,7 +188,7 @@ def find_times(table: Table, named: Sequence[str] = ()) -> tuple[tuple[str, ...]
     Returns
     -------
     tuple or None
-        Their names, and the times, ``[rows]``; None where there are none.
+        Their names, and the times, ``[rows]``; None if there are none.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def find_times(table: Table, named: Sequence[str] = ()) -> tuple[tuple[str, ...]
     }
     if not found:
         return None
-    # A date beside a time that has it too is no other time.
+    # A date column next to times that include the date is not another time.
     found = {name: times for name, times in found.items() if not _are_days(times)} or found
     chosen = min(found, key=lambda name: (not pa.types.is_temporal(table.columns[name].type), len(words_of(name)) > 1))
     clock = _clock_beside(table, chosen) if _are_days(found[chosen]) else None
@@ -223,7 +223,7 @@ def _are_days(times: Times) -> bool:
 
 
 def _check_alike(name: str, times: Times, other: str, others: Times) -> None:
-    """Raise DataError unless two columns of times tell the same, as the ends of intervals tell what beginnings do."""
+    """Raise DataError unless two columns of times tell the same, as ends of intervals do after their beginnings."""
     apart = others - times
     apart = apart[~np.isnat(apart)]
     if len(apart) and (apart != apart[0]).any():
@@ -234,7 +234,7 @@ def _check_alike(name: str, times: Times, other: str, others: Times) -> None:
 
 
 def is_time_column(name: str, column: pa.Array) -> bool:
-    """Return whether a column holds times, whatever it is called."""
+    """Return whether a column holds times, whatever its name."""
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return True
     return _is_words(column) and _parses(name, column)
@@ -270,7 +270,7 @@ def _parses(name: str, column: pa.Array) -> bool:
 
 
 def _parts(table: Table) -> tuple[str, ...]:
-    """Return the columns with year, month, and further parts of the time; nothing where there are none."""
+    """Return the columns with year, month, and further parts of the time; empty if there are none."""
     found: list[str] = []
     for names in _PARTS:
         alike = [name for name in table.names if name.strip().lower() in names]
@@ -285,7 +285,7 @@ def _parts(table: Table) -> tuple[str, ...]:
 
 
 def _clock_beside(table: Table, chosen: str) -> str | None:
-    """Return the column with times of day beside one of days; None where there is none."""
+    """Return the column with the times of day that belong to a column of days; None if there is none."""
     for name, column in table.columns.items():
         if name == chosen or not set(words_of(name)) & _CLOCK_WORDS:
             continue

@@ -19,8 +19,8 @@ from pydantic import Field
 from scipy.sparse.csgraph import dijkstra, minimum_spanning_tree
 from scipy.spatial import Delaunay, distance_matrix
 
-from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.series import WindowedSource
+from fedgraph.data.series.series_files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.graph import ClientGraph
 from fedgraph.support.catalogue import CatalogueEntry
@@ -100,7 +100,7 @@ class SyntheticTrafficSource(WindowedSource):
         return graph.reindex(self.client_names(), extra="drop")
 
     def describe(self) -> str:
-        """What was made up, and by which seed."""
+        """Describe what was generated, and with which seed."""
         return f"{super().describe()} (simulated, seed {self.settings.seed})"
 
 

@@ -1,4 +1,4 @@
-"""Time stamps of a file of one's own: one row for each step, in order; steps without a row are missing readings."""
+"""Time stamps of a user's own file: one row for each step, in order; steps without a row are missing readings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from fedgraph.support.errors import DataError
 
 _TOLERANCE = 0.25
-"""Share of a step by which a time may be early or late: months differ, and clocks are not exact."""
+"""Largest deviation of a time, as a share of a step: months differ, and clocks are not exact."""
 
 _MOST_STEPS = 10
 """Most steps between the first time and the last one, as a multiple of the rows."""
 
 
 _INEXACT = 0.05
-"""Share of a step by which the usual time between readings may be off where clocks are not exact."""
+"""Largest deviation of the usual time between readings, as a share of a step, if clocks are not exact."""
 
 _ROUND_STEPS = [*(1.0, 5.0, 10.0, 15.0, 20.0, 30.0), *(60.0 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30)),
                 *(3600.0 * hours for hours in (1, 2, 3, 4, 6, 8, 12)), 86_400.0, 604_800.0]  # fmt: skip

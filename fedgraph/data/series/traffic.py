@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.series import WindowedSource
+from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.catalogue import CatalogueEntry, DataFile, missing_message

@@ -18,10 +18,10 @@ from fedgraph.data.preprocessing import Form, NewData, Preprocessing
 from fedgraph.data.preprocessing.preprocessing import Scales
 from fedgraph.data.series.column_files import Reading
 from fedgraph.data.series.covariates import WeeklyProfile, covariates, seconds_of
-from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.naive import readings_in_windows, times_ahead
 from fedgraph.data.series.scaling import Mask, Singles, measured, usable
+from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.windows import WindowSettings, WindowSplit, step_seconds
 from fedgraph.support.errors import DataError
 
@@ -47,7 +47,7 @@ class WindowForm(Form):
     timed : bool
         Whether the time of steps was known.
     choice : Choice
-        What the settings say of the columns of a file.
+        The settings on the columns of a file.
     thousands : str or None
         What separates thousands in numbers of a file of columns.
     """
@@ -152,7 +152,7 @@ class NewWindows(NewData):
         return self.table.names
 
     def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
-        """Measure the scale of a client, and its profile, on what it has read, as in training on the training part."""
+        """Measure the scale of a client, and its profile, on all its readings; training uses the training part."""
         row, settings, target = self.table.names.index(name), self.form.settings, self.form.target
         values, valid = self.table.values[row : row + 1], self.valid[row : row + 1]
         count, least = int(valid[..., target].sum()), settings.input_steps + settings.output_steps
@@ -207,7 +207,7 @@ class NewWindows(NewData):
         """Return a row for each client, window and step to come.
 
         Columns are ``client``, ``window``, ``time``, ``forecast``, ``reading`` where there is one yet, and
-        ``readings_in_window``: what is forecast from none looks like any other forecast.
+        ``readings_in_window``: a forecast from no readings looks like any other forecast.
         """
         import pandas as pd
 
@@ -242,7 +242,7 @@ def scales_of(mean: Singles, std: Singles, fill: Singles, target: int) -> dict[s
 
 
 def scaled_series(values: Singles, valid: Mask, scales: Scales) -> Singles:
-    """Return readings ``[clients, steps, features]`` on the scales of the clients, what was not read filled."""
+    """Return readings ``[clients, steps, features]`` on the scales of the clients, with missing ones filled."""
     features = values.shape[2]
     of_readings = {name: scales[name][:, None, :features] for name in ("centre", "spread", "fill")}
     raw = torch.from_numpy(np.where(valid, values, np.float32(np.nan)))

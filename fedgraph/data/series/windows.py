@@ -34,17 +34,17 @@ class WindowSettings(ColdStartSettings):
     scaling        : ``client`` = z-scores from each client's own valid training readings, which is personalisation by
                      itself; ``pooled`` = z-scores of the target from the training readings of all clients together, as
                      the literature of traffic scales: every client tells the server its mean, deviation and number of
-                     readings, and the nodes are told those of all (other features keep their own); ``none``.
+                     readings, and the nodes receive those of all (other features keep their own); ``none``.
     scales         : mean and standard deviation by client, e.g. ``{ "400001" = [62.5, 9.1] }``, known from elsewhere:
-                     its target readings are scaled by these in place of its own. Other features keep their own.
+                     its target readings are scaled by these instead of its own. Other features keep their own.
     shares         : train, validation and test parts of the time axis, in this order.
     covariates     : further input features, behind the others, in this order: ``time-of-day`` and ``day-of-week``, both
-                     in [0, 1); ``weekly-profile``, what the client usually reads at this time of the week, and so many
+                     in [0, 1); ``weekly-profile``, the client's usual reading at this time of the week, and as many
                      steps ahead as are forecast. Each client's profile is fitted to its own training readings, and
                      never sent. With less than two days of them it is their mean.
     start          : time of the first step, where the file does not say.
     features       : features to use, by name or counted from 0 in the file; all when not given.
-    target         : name of the feature to forecast. A file of columns with several features must say it; elsewhere it
+    target         : name of the feature to forecast. Required for a file of columns with several features; elsewhere it
                      is the first one.
     target_feature : instead, its number, counted from 0 in the file.
     clients        : the clients to use; all when not given.
@@ -215,5 +215,5 @@ def step_seconds(step_minutes: float) -> int:
 
 
 def shares_scales(data: Settings) -> bool:
-    """Return whether the scale of some clients of this ``[data]`` table depends on what others send the server."""
+    """Return whether some clients' scale in this ``[data]`` table depends on numbers that others send the server."""
     return isinstance(data, WindowSettings) and (data.scaling == "pooled" or data.cold_scale != "own")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
 from fedgraph.data.tables.asia import asia_network
@@ -65,7 +65,7 @@ class BayesianNetworkSource(TablesOfClients):
 
     @cached_property
     def network(self) -> BayesianNetwork:
-        """The network from which rows are drawn."""
+        """The network that rows are sampled from."""
         if self.settings.path == "asia":
             return asia_network()
         return read_bif(self.data_dir / Path(self.settings.path).expanduser())

@@ -1,4 +1,4 @@
-"""Bayesian networks of categories from BIF files: a known truth from which to draw samples, for graph recovery.
+"""Bayesian networks of categories from BIF files: a known ground truth to draw samples from, for graph recovery.
 
 Variables with categories, and one table of probabilities per variable, as the bnlearn repository, pgmpy and JavaBayes
 write them (:mod:`fedgraph.data.tables.bif_text`). https://www.bnlearn.com/bnrepository
@@ -38,7 +38,7 @@ class Variable:
     categories : tuple of str
         Values of the variable.
     parents : tuple of str
-        Names of the variables on which it depends directly.
+        Names of the variables that it depends on directly.
     probabilities : Tensor
         float64 ``[categories of the first parent, ..., own categories]``, with sums of 1 over the last axis.
     """
@@ -136,7 +136,7 @@ def read_bif(path: str | os.PathLike[str]) -> BayesianNetwork:
 
 
 def _decoded(content: bytes) -> str:
-    """Return a text in UTF-8, or else in Latin-1, in which older programs write."""
+    """Decode a text as UTF-8, or else as Latin-1, which older programs write."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -173,12 +173,12 @@ class _Parser:
     def _variable(self, block: Block) -> None:
         name = unquoted(block.head)
         found = [statement for statement in block.statements if re.match(r"type\b", statement.text)]
-        told = re.fullmatch(r"type\s+(\w+)\s*\[\s*(\d+)\s*\]\s*\{(.*)\}", found[0].text, re.DOTALL) if found else None
-        if told is None or told[1] != "discrete" or len(block.statements) > 1:
+        match = re.fullmatch(r"type\s+(\w+)\s*\[\s*(\d+)\s*\]\s*\{(.*)\}", found[0].text, re.DOTALL) if found else None
+        if match is None or match[1] != "discrete" or len(block.statements) > 1:
             raise self._source.error(
                 block.at, f"'{name}' is to have categories: type discrete [2] {{ no, yes }}; nothing else is read"
             )
-        count, ways = int(told[2]), readings(told[3])
+        count, ways = int(match[2]), readings(match[3])
         fitting = [way for way in ways if len(way) == count and len(set(way)) == count]
         if not fitting:
             raise self._source.error(block.at, f"'{name}' has {count} categories, listed are {', '.join(ways[0])}")

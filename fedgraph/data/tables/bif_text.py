@@ -1,8 +1,8 @@
 """The text of a BIF file in its parts: blocks, statements, and lists of names or categories.
 
 https://sites.poli.usp.br/p/fabio.cozman/Research/InterchangeFormat/index.html; comments and properties say nothing of
-the distribution, and are skipped. What programs write beyond the format is read where it is clear: names and categories
-in quotes or with blanks, intervals such as ``(0,18]`` as categories.
+the distribution, and are skipped. Extensions of the format that programs write are read if they are unambiguous: names
+and categories in quotes or with blanks, intervals such as ``(0,18]`` as categories.
 """
 
 from __future__ import annotations

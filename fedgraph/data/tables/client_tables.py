@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, DataSource, SplitName
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.support.errors import DataError
 

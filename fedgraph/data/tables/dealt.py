@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.columns import alike_words, as_category, read_column
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, title_of, with_notes
 from fedgraph.data.partition import client_names
 from fedgraph.data.schema.inference import check_dropped
@@ -31,7 +31,7 @@ from fedgraph.support.files import composed
 from fedgraph.support.randomness import generator
 
 _EMPHASIS = 4.0
-"""How much more often a row of a client's segment goes to it than another row."""
+"""How much more often a row of a client's segment is dealt to it than another row."""
 
 Value = Annotated[str, BeforeValidator(lambda value: as_category(composed(str(value))))]
 
@@ -48,10 +48,10 @@ class DealtTableSettings(ClientTableSettings):
                      them all are the client's segment, and are assigned to it four times as often.
     public_share   : fraction of the rows that everybody may see, including the server; no client has any of them.
     stratify       : columns whose values occur as often in the public part as in the others, in every combination.
-    label          : the feature that methods predict which train a model of one label, such as fedavg, from all other
-                     features that no client has to itself; rows without it are left out. A number is a regression, on
-                     the scale of the public rows; of two categories the second is looked for. Needs public rows, whose
-                     categories and scales all clients share. fedngm, which predicts any feature, takes none.
+    label          : the feature that methods with a model of one label, such as fedavg, predict from all other features
+                     that no client has to itself; rows without it are left out. A number is a regression, on the scale
+                     of the public rows; of two categories the second is looked for. Needs public rows, whose categories
+                     and scales all clients share. fedngm, which predicts any feature, takes none.
     test           : such methods test every client on its ``own`` test rows, or all of them on the same, the public
                      rows (``shared``).
     """
@@ -159,7 +159,7 @@ class DealtTableSource(TablesOfClients):
 
     @cached_property
     def _notes(self) -> tuple[str, ...]:
-        """What people should know of the columns: categories that may be meant as one."""
+        """Notes on the columns: categories that may be meant as one."""
         found = []
         for name in self._table.names:
             if self._table.numbers(name) is None and (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number
 from fedgraph.data.columns.columns import alike_words, has_fraction, read_categories, read_column, some
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
 from fedgraph.data.shared_tests import set_aside
@@ -28,8 +28,8 @@ _FEW_NUMBERS = 10
 class Encoded(NamedTuple):
     """Rows to divide: inputs ``[rows, features]`` with NaN for missing numbers, ``numeric`` ``[features]``.
 
-    ``shared`` are the rows that all clients are tested on, which belong to none of them. ``alike`` are the settings
-    with which another table is encoded in the same way. ``notes`` say what people should know of the columns.
+    ``shared`` are the rows that all clients are tested on, which belong to none of them. ``alike`` are settings that
+    encode another table in the same way. ``notes`` are on the columns.
     """
 
     inputs: Floats
@@ -222,7 +222,7 @@ def encoded_inputs(
 
 
 def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Iterator[str]:
-    """Yield what people should know of columns that were read as something that they may not be meant for."""
+    """Yield notes on columns that may have been read as something else than was meant."""
     if settings.client_column is not None and (pair := alike_words(list(clients))):
         yield f"'{pair[0]}' and '{pair[1]}' are two clients"
     columns = [*_features(table, settings), *([settings.label] if settings.task == "classification" else [])]

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedgraph.data.columns.files import Table, table_of
+from fedgraph.data.columns.table_files import Table, table_of
 from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
@@ -21,7 +21,7 @@ class FrameTables(TablesOfClients):
     settings : ClientTableSettings
         Shares of training, validation and test rows, and what the columns are.
     client : str, optional
-        Name of the client; None where there is none, as at the server.
+        Name of the client; None if there is none, as at the server.
     load : callable, optional
         Returns the client's data frame; called once, when its rows are needed.
     public : data frame, optional

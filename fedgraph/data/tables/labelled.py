@@ -11,7 +11,7 @@ import torch
 
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.columns.columns import Floats
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.encoding import read_values
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.preprocessing import Preprocessing
@@ -163,7 +163,7 @@ def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], share
     tables : mapping of str to ClientTable
         By client.
     shared : bool
-        Whether every client is tested on the public rows, in place of its own test rows.
+        Whether every client is tested on the public rows instead of its own test rows.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What the rows of all clients have in common that predict one label of a table of many kinds of columns."""
+"""What all clients' rows have in common, where one label is predicted from a table of many kinds of columns."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedgraph.data.columns.columns import Floats
 from fedgraph.data.columns.embeddings import feature_of
-from fedgraph.data.columns.files import Table
 from fedgraph.data.columns.options import FileSettings
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.encoding import read_values
 from fedgraph.data.own import UNNAMED, Name
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing
 from fedgraph.data.schema import Feature, Schema, SchemaSettings
 from fedgraph.data.schema.json import schema_as_json, schema_from_json
-from fedgraph.data.tables.new_rows import NewRows, lacking, notes_of, rows_by_client
+from fedgraph.data.tables.new_rows import NewRows, check_columns, notes_of, rows_by_client
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import Settings
@@ -40,7 +40,7 @@ class TableFile(FileSettings):
 
     @classmethod
     def of(cls, settings: Settings) -> TableFile:
-        """Return what the settings of a data set say of its files."""
+        """Return the settings of a data set on its files."""
         return cls(**{key: getattr(settings, key) for key in cls.model_fields if hasattr(settings, key)})
 
 
@@ -116,7 +116,7 @@ class LabelledForm(Form):
         table = file.read(place)
         schema, (label,) = self._schema, schema_from_json(self.label).features
         there = {feature_of(name, self.kinds.embeddings) for name in table.names}
-        lacking(table, [name for name in schema.names if name not in there])
+        check_columns(table, [name for name in schema.names if name not in there])
         values, notes = self._values(table, schema)
         targets = read_values(table, Schema((label,)), self.kinds)[:, 0] if label.name in table.names else None
         rows = rows_by_client(table, file.client_column, client, UNNAMED)
@@ -127,7 +127,7 @@ class LabelledForm(Form):
         return NewRows(self.task, numbers, targets, rows, table.where, lambda *_: self.scales, notes)
 
     def _values(self, table: Table, schema: Schema) -> tuple[Floats, tuple[str, ...]]:
-        """Read features; where a rare value that is no category counts as missing, as in training, say so."""
+        """Read features; note rare values that are not a category and count as missing, as in training."""
         try:
             strict = self.kinds.model_copy(update={"least_rows": 1, "unknown": "error"})
             return read_values(table, schema, strict), ()

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
 from fedgraph.support.catalogue import CatalogueEntry, DataFile
 from fedgraph.support.errors import DataError
@@ -81,7 +81,7 @@ class _Item:
     """A column of the file.
 
     codes   : the text for each valid code; the lowest and the highest if it is a number.
-    revised : only on the certificate as revised in 2003: a row of the old one has a 0 there, whatever that would mean.
+    revised : only on the certificate as revised in 2003: a row of the old one has a 0 there, which means nothing.
     column  : its name in the file, if not as in our table.
     """
 
@@ -218,7 +218,7 @@ def _texts(path: Path) -> dict[str, pa.Array]:
 
 
 def _whole(text: pa.Array, low: int, high: int) -> pa.Array:
-    """Convert to whole numbers; null where there is none from ``low`` to ``high``."""
+    """Convert to whole numbers; null where it is outside ``low`` to ``high``."""
     digits = pc.if_else(pc.match_substring_regex(text, "^[0-9]{1,9}$"), text, pa.scalar(None, pa.string()))
     number = pc.cast(digits, pa.int64())
     valid = pc.and_(pc.greater_equal(number, low), pc.less_equal(number, high))

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.files import Table
 from fedgraph.data.columns.options import FileSettings
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of, with_notes
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
@@ -27,8 +27,8 @@ class MixedTableSettings(DealtTableSettings, FileSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
-                     data folder. Not needed where every node has a file of its own (node config ``data``): all its
+    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
+                     the data folder. Not needed where every node has a file of its own (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; with
                      ``{client}`` in it, there is one for each of the clients that the node names.
     public         : a file of the same columns for everybody to see, instead of a part of the rows.
@@ -68,8 +68,8 @@ class MixedTableSource(DealtTableSource):
         Raises
         ------
         DataError
-            For own data of which a part is to be public, as no other party has it, and for own data whose clients are
-            not named, or are named in two ways.
+            For own data with a public part, which no other party would have, and for own data whose clients are not
+            named, or are named in two ways.
         """
         super().__init__(settings, data_dir, own)
         self.owner = None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.columns import Floats
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.partition import Indices
 from fedgraph.data.preprocessing import NewData, Preprocessing, label_answers
@@ -105,7 +105,7 @@ class NewRows(NewData):
 
 
 def rows_by_client(table: Table, column: str | None, client: str | None, unnamed: str) -> dict[str, Indices]:
-    """Return the rows of each client: by a column where there is one, else all of them are of one client.
+    """Return the rows of each client: by a column if there is one; else all rows are of one client.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def rows_by_client(table: Table, column: str | None, client: str | None, unnamed
     return {client: found[client]}
 
 
-def lacking(table: Table, wanted: Sequence[str]) -> None:
+def check_columns(table: Table, wanted: Sequence[str]) -> None:
     """Raise DataError for columns that a table lacks."""
     absent = [name for name in wanted if name not in table.names]
     if absent:
@@ -134,7 +134,7 @@ def lacking(table: Table, wanted: Sequence[str]) -> None:
 
 
 def notes_of(table: Table, used: Sequence[str], rows: Mapping[str, Indices], values: Floats) -> tuple[str, ...]:
-    """Say which columns of a table are not used, how many rows belong to nobody, and where values are missing."""
+    """Say which columns of a table are not used, how many rows belong to no client, and where values are missing."""
     notes = []
     unused = [name for name in table.names if name not in used]
     if unused:

@@ -38,8 +38,8 @@ class TableSettings(TableOptions, FileSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
-                     data folder. Not needed where every node has a file of its own (node config ``data``): all its
+    path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
+                     the data folder. Not needed where every node has a file of its own (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; and
                      ``categories`` must list all values.
     test_path      : with ``test = "shared"``, a file with the same columns whose rows all clients are tested on; looked
@@ -69,7 +69,7 @@ class TableSettings(TableOptions, FileSettings):
     max_categories: PositiveInt = 200
 
     @model_validator(mode="after")
-    def _drops_what_is_no_feature(self) -> TableSettings:
+    def _check_drop(self) -> TableSettings:
         kept = [name for name in self.drop if name in (self.features or ()) or name in (self.label, self.client_column)]
         if kept:
             raise ValueError(f"drop leaves out '{kept[0]}', which label, client-column or features name")

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.columns.columns import Floats, read_categories
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData
 from fedgraph.data.tables.encoded import encoded_targets, inputs_alike
-from fedgraph.data.tables.new_rows import NewRows, lacking, notes_of, rows_by_client
+from fedgraph.data.tables.new_rows import NewRows, check_columns, notes_of, rows_by_client
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.support.errors import DataError
 
 _LEAST_ROWS = 20
-"""Fewest rows on which the scale of a client is measured that the run does not know."""
+"""Fewest rows for measuring the scale of a client that the run does not know."""
 
 
 class TableForm(Form):
@@ -38,7 +38,7 @@ class TableForm(Form):
         settings = self.settings
         table = settings.read(place)
         columns = settings.features or ()
-        lacking(table, columns)
+        check_columns(table, columns)
         labelled = settings.label in table.names
         for name in (*columns, *([settings.label] if labelled else [])):
             self._check_known(table, name)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.own import OwnData, place_of, title_of, with_notes
 from fedgraph.data.partition import Indices, describe, split
@@ -110,8 +110,8 @@ class TableSource:
         by_column = f"{len(data.clients)} clients by column '{settings.client_column}'"
         dealt = describe(settings) if self.own is None else "1 client"
         tested = [f"tested on the same {len(data.shared):,} rows"] if settings.test == "shared" else []
-        told = ", ".join([*facts, by_column if settings.client_column else dealt, *tested])
-        return with_notes(told, (*self._table.notes, *data.notes))
+        description = ", ".join([*facts, by_column if settings.client_column else dealt, *tested])
+        return with_notes(description, (*self._table.notes, *data.notes))
 
     def _rows(self, name: str) -> Indices:
         clients = self._encoded.clients
@@ -141,7 +141,7 @@ class TableSource:
 
 
 def _bundled_settings(settings: BundledTableSettings) -> TableSettings:
-    """Return the settings with which the table would be read from a file with a column ``label``."""
+    """Return settings that read the table from a file with a column ``label``."""
     task = "regression" if settings.set == "diabetes" else "classification"
     given = {name: getattr(settings, name) for name in TableOptions.model_fields}
     return TableSettings.model_validate({**given, "path": settings.set, "label": "label", "task": task})

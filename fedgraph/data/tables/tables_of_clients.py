@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, Shares
 from fedgraph.data.columns.embeddings import feature_of, read_embedding
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.schema.inference import SchemaSettings, check_dropped
 from fedgraph.data.tables.client_tables import ClientTable
@@ -116,7 +116,7 @@ class TablesOfClients:
         return split
 
     def _fold(self, order: Tensor, train: float) -> Tensor:
-        """Return the split of rows, given in random order, of which one fold is for the test."""
+        """Return the split of rows, given in random order, with one fold for the test."""
         settings, rows = self.settings, len(order)
         first, end = (round(place * rows / settings.folds) for place in (settings.fold, settings.fold + 1))
         split = torch.full((rows,), SPLITS.index("validation"), dtype=torch.int8)

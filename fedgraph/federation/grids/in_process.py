@@ -160,8 +160,8 @@ def error_reply(message: Message, reason: str) -> Message:
 def _identify_process() -> None:
     """Give this process the run and node that Flower asks for when a message is built, as its own processes have them.
 
-    Flower has no public way to say who a process is. It is told to the class that its messages ask, wherever the
-    installed version keeps that; a version whose messages ask nobody is told nothing.
+    Flower has no public way to say who a process is. It is set on the class that its messages ask, if the installed
+    version has it.
     """
     asked = vars(sys.modules[Message.__module__]).get("TaskIdentity")
     if asked is not None:

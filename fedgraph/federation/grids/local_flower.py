@@ -79,8 +79,8 @@ def program(name: str) -> str:
     RunError
         When it is not installed.
     """
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
+    sibling = Path(sys.executable).with_name(name)
+    found = str(sibling) if sibling.exists() else shutil.which(name)
     if found is None:
         raise RunError(f"cannot find '{name}' beside {sys.executable}: install flwr[simulation] in this environment")
     return found
@@ -91,10 +91,10 @@ def offered(name: str, *options: str) -> list[str]:
 
     Flower takes options away from one minor version to the next, and a program ends at one that it does not know.
     """
-    told = subprocess.run(
+    help_text = subprocess.run(
         [program(name), "--help"], env=flower_environment(), capture_output=True, text=True, check=False
     ).stdout
-    known = set(re.findall(r"--[a-z][a-z-]*", told))
+    known = set(re.findall(r"--[a-z][a-z-]*", help_text))
     return [option for option in options if option in known]
 
 
@@ -239,7 +239,7 @@ def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path, e
     started : subprocess.Popen
         Its process.
     log : Path
-        Its log, of which an error contains the last 2,000 characters.
+        Its log; an error contains the last 2,000 characters of it.
     encrypted : bool, default False
         Whether it uses TLS.
 
@@ -288,7 +288,7 @@ def write_app(folder: Path) -> None:
 
 
 def connection_file(home: Path, address: str, authority: Path | None = None) -> None:
-    """Write the ``config.toml`` from which ``flwr`` reads where the SuperLink is.
+    """Write the ``config.toml`` where ``flwr`` looks up the address of the SuperLink.
 
     Parameters
     ----------

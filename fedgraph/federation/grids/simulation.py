@@ -1,7 +1,7 @@
 """The grid of ``fedgraph simulate``: any ServerApp and ClientApp in one process, in an order that repeats.
 
-What Flower's own grid does to a message holds here too: a node works on copies, and keeps what a handler has written to
-``context.state`` only if the handler returns.
+Messages are treated as by Flower's own grid: a node works on copies, and keeps a handler's changes to ``context.state``
+only if the handler returns.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fedgraph.support.errors import RunError
 _log = logging.getLogger("fedgraph")
 
 _WAITS, _WAITED_SECONDS = 4, 3.0
-"""A program that has slept this often and this long between questions with the same answer waits in vain."""
+"""A program that has slept this often and this long between queries with the same answer would wait for ever."""
 _IDLE = 0.2
 """Of the time between two questions, the part that the processor is busy at most while a program sleeps."""
 _QUESTIONS = 50_000
-"""Questions in a row after which a program that does not sleep waits in vain too."""
+"""Number of queries in a row after which a program that does not sleep would wait for ever, too."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Failure:
 class SimulationGrid(LocalGrid):
     """Grid for the ServerApp and ClientApp of any Flower app, in this thread.
 
-    Nodes get messages, and replies are returned, in the order of nodes, whatever the order of messages: Flower's
+    Messages are delivered and replies returned in the order of nodes, not of messages: Flower's
     strategies shuffle the nodes that they sample. Messages of a generator are delivered as they come. A program that
     waits for more nodes or replies than there are is ended by an error.
 
@@ -108,7 +108,7 @@ class SimulationGrid(LocalGrid):
                 f"the ServerApp waits for {wanted} nodes, but {there}: simulate {wanted} nodes, or lower "
                 "min_available_nodes, min_train_nodes or min_evaluate_nodes of its strategy"
             )
-        if self._questions.in_vain:
+        if self._questions.is_stuck:
             raise RunError(
                 f"the ServerApp asks for the nodes again and again, but {there}: simulate more nodes, or let it "
                 "wait for fewer"
@@ -130,7 +130,7 @@ class SimulationGrid(LocalGrid):
         pulled = [self._replies.pop(message_id) for message_id in list(self._replies) if message_id in asked]
         if not pulled:
             self._questions.asked()
-            if self._questions.in_vain:
+            if self._questions.is_stuck:
                 raise RunError(
                     "the ServerApp waits for replies that will not come: every message that it pushed was answered at "
                     "once, and each reply is handed out once"
@@ -178,14 +178,14 @@ class SimulationGrid(LocalGrid):
             raise error
         # A mistake in the app is the same at every node.
         within = _within_app(error)
-        trace, told = "".join(traceback.format_tb(within)), f"{type(error).__name__}: {error}"
+        trace, reason = "".join(traceback.format_tb(within)), f"{type(error).__name__}: {error}"
         if trace in self._shown:
-            _log.warning("%s: %s (traceback as above)", where, told)
+            _log.warning("%s: %s (traceback as above)", where, reason)
             error.__traceback__ = None  # its frames hold a client's model and data
         else:
             _log.warning("%s:\n%s", where, "".join(traceback.format_exception(type(error), error, within)).rstrip())
         self._shown.add(trace)
-        return error_reply(message, told)
+        return error_reply(message, reason)
 
 
 class _Questions:
@@ -207,7 +207,7 @@ class _Questions:
         self._count, self._last = self._count + 1, now
 
     @property
-    def in_vain(self) -> bool:
+    def is_stuck(self) -> bool:
         """Whether the program waits for an answer that it will not get."""
         return (self._waits >= _WAITS and self._waited >= _WAITED_SECONDS) or self._count > _QUESTIONS
 
@@ -236,7 +236,7 @@ def _copied(content: RecordDict) -> RecordDict:
 
 
 def _check_reply(reply: object, message: Message) -> None:
-    """Raise for what Flower would lose, so that its ServerApp would wait for ever."""
+    """Raise for messages that Flower would lose while its ServerApp waits for ever."""
     if not isinstance(reply, Message):
         raise TypeError(f"the ClientApp returned {type(reply).__name__} instead of a Message")
     if reply.metadata.reply_to_message_id != message.metadata.message_id:

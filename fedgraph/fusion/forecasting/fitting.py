@@ -89,7 +89,7 @@ def fit_network(
     on_look : callable
         Follows the training.
     not_decayed : collection of str
-        Parameters without weight decay, beside biases.
+        Parameters without weight decay, in addition to biases.
 
     Raises
     ------

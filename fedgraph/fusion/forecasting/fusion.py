@@ -19,16 +19,17 @@ from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
 OwnerGraph = Literal["learned", "given", "permuted", "complete", "none"]
-"""Over which graph embeddings are mixed."""
+"""The graph that embeddings are mixed over."""
 
 
 class ForecastFusionSettings(FitSettings):
-    """What the server learns from embeddings.
+    """The network that the server fits to embeddings.
 
     Attributes
     ----------
     graph         : ``learned``: matrices of mixing weights, whose rows sum to one; ``given``: the client graph of
-                    [graph], its rows divided by their sums; ``complete``: everybody alike; ``none``; ``permuted``: the
+                    [graph], its rows divided by their sums; ``complete``: all clients alike; ``none``; ``permuted``:
+                    the
                     given graph with the clients in other places, drawn by the seed.
     controls      : other graphs of which a network is fitted to the same embeddings, for comparison. Its errors have
                     names that end in -no-graph, -given-graph and so on.
@@ -64,7 +65,7 @@ class ForecastFusion(nn.Module):
     owners, size, outputs : int
         How many owners there are, the length of their embeddings, and the steps of a forecast.
     settings : ForecastFusionSettings
-        What the network is made of.
+        The settings of the network.
     weights : Tensor or None
         Of the graph, ``[owners, owners]``, as :func:`graph_weights` makes them.
     random : torch.Generator
@@ -108,7 +109,7 @@ class ForecastFusion(nn.Module):
         Returns
         -------
         Tensor
-            ``[owners, batch, outputs]``; of an owner that lacks a window, what the others' say.
+            ``[owners, batch, outputs]``; those of the others for an owner that lacks a window.
         """
         there = present[..., None].to(embeddings.dtype)
         aligned = torch.baddbmm(self.alignment_bias, embeddings * there, self.alignment).relu() * there
@@ -132,17 +133,17 @@ def _layers(owners: int, inputs: int, outputs: int, random: torch.Generator) -> 
     return nn.Parameter(weights), nn.Parameter(torch.zeros(owners, 1, outputs))
 
 
-def graph_weights(graph: OwnerGraph, given: Tensor | None, owners: int, seed: int) -> Tensor | None:
+def graph_weights(graph: OwnerGraph, given_graph: Tensor | None, owners: int, seed: int) -> Tensor | None:
     """Return the weights over which embeddings are mixed.
 
     Parameters
     ----------
     graph : str
         Which graph.
-    given : Tensor or None
+    given_graph : Tensor or None
         Weights of the client graph, ``[owners, owners]``.
     owners, seed : int
-        How many owners there are, and the seed by which ``permuted`` deals them out.
+        The number of owners, and the seed of the permutation of ``permuted``.
 
     Returns
     -------
@@ -158,12 +159,12 @@ def graph_weights(graph: OwnerGraph, given: Tensor | None, owners: int, seed: in
         return None
     if graph == "complete":
         return torch.ones(owners, owners)
-    if given is None:
+    if given_graph is None:
         raise DataError(f'graph = "{graph}" needs a client graph: set source of [graph]')
     if graph == "given":
-        return given
+        return given_graph
     places = torch.randperm(owners, generator=generator(seed, "permuted graph"))
-    return given[places][:, places]
+    return given_graph[places][:, places]
 
 
 def _hops(weights: Tensor, number: int) -> Tensor:
@@ -180,7 +181,7 @@ def fit_forecasts(
     settings: ForecastFusionSettings,
     training: OwnerWindows,
     validation: OwnerWindows,
-    given: Tensor | None,
+    given_graph: Tensor | None,
     seed: int,
     on_look: Look = lambda step, training, validation: None,
 ) -> ForecastFit[ForecastFusion]:
@@ -192,7 +193,7 @@ def fit_forecasts(
         What is trained, and how.
     training, validation : OwnerWindows
         With targets.
-    given : Tensor or None
+    given_graph : Tensor or None
         Weights of the client graph, ``[owners, owners]``.
     seed : int
         Seed of the experiment.
@@ -205,7 +206,7 @@ def fit_forecasts(
         As :func:`fit_network`, and without a graph where one must be given.
     """
     owners, _, size = training.embeddings.shape
-    weights = graph_weights(settings.graph, given, owners, seed)
+    weights = graph_weights(settings.graph, given_graph, owners, seed)
 
     def build() -> ForecastFusion:
         random = generator(seed, "forecast fusion")

@@ -1,4 +1,4 @@
-"""``fusion.safetensors`` of forecasts: the server's network after a run, with what is needed to use it."""
+"""``fusion.safetensors`` of forecasts: the server's network after a run, with everything needed to use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FittedForecasts:
     network : ForecastFusion
         The network.
     settings : ForecastFusionSettings
-        What it is made of.
+        Its settings.
     owners : tuple of str
         In the order of its inputs.
     """

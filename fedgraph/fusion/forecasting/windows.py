@@ -1,4 +1,4 @@
-"""What owners of time series send of their windows, and all owners' windows side by side."""
+"""The windows that owners of time series send, and all owners' windows side by side."""
 
 from __future__ import annotations
 

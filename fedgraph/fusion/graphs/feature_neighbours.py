@@ -3,7 +3,7 @@
 Ma, Hoang, Chen (UAI 2023), section 7, after Fatemi, El Asri, Kazemi: SLAPS (NeurIPS 2021). The released program keeps
 only the upper triangle, so that edges found only below the diagonal are lost, counts an owner as its own neighbour,
 and makes one graph of all samples that are evaluated, so that a prediction depends on the other samples evaluated with
-it. Here edges count from whichever side they are found, and evaluation uses the graph of the training samples.
+it. Here an edge counts if it is found from either side, and evaluation uses the graph of the training samples.
 """
 
 from __future__ import annotations

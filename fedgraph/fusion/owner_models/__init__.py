@@ -3,7 +3,7 @@
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """
 
-from fedgraph.fusion.owner_models.base import ModelStore, check_not_raw
+from fedgraph.fusion.owner_models.local_model import ModelStore, check_not_raw
 from fedgraph.fusion.owner_models.single import SingleOwner
 from fedgraph.fusion.owner_models.stage import Embedded, LocalModelSettings, LocalStage, StackedOwners
 

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedgraph.fusion.owner_models.base import BatchedModel
 from fedgraph.fusion.owner_models.exported import load_exported
+from fedgraph.fusion.owner_models.local_model import BatchedModel
 from fedgraph.fusion.owner_models.onnx_file import load_onnx
 from fedgraph.fusion.owner_models.scikit import ScikitModel
 from fedgraph.fusion.owner_models.skops_file import load_skops

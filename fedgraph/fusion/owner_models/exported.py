@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fedgraph.fusion.owner_models.base import BATCH, BatchedModel, fingerprint_of_file
+from fedgraph.fusion.owner_models.local_model import BATCH, BatchedModel, fingerprint_of_file
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
@@ -69,7 +69,7 @@ class _Reader(fx.Interpreter):
 
 
 def _check_no_pickles(path: Path, where: str) -> None:
-    """Refuse archives with pickles: ``torch.export.load`` would unpickle them, and so run whatever they contain."""
+    """Refuse archives with pickles: ``torch.export.load`` would unpickle them, and so run any code in them."""
     reader = torch._C.PyTorchFileReader(str(path))
     names = reader.get_all_records()
     if "archive_format" not in names:
@@ -111,8 +111,8 @@ def _check_inference_only(module: fx.GraphModule, where: str) -> None:
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
         names = [argument.name for argument in node.target._schema.arguments]
-        given = dict(zip(names, node.args, strict=False)) | node.kwargs
-        if given.get("train") is True or given.get("training") is True:
+        arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+        if arguments.get("train") is True or arguments.get("training") is True:
             raise ExperimentError(
                 f"{where} was exported in training mode: its {node.target} is switched on for good; call eval() of the "
                 "module before torch.export.export"
@@ -132,7 +132,7 @@ def _last_linear(module: fx.GraphModule, where: str) -> fx.Node:
 
 
 def _named(module: fx.GraphModule, layer: str, where: str) -> fx.Node:
-    """Return what the first operation of the layer ``layer`` reads beside its parameters."""
+    """Return the inputs of the first operation of the layer ``layer`` other than its parameters."""
     for node in module.graph.nodes:
         if node.op == "call_function" and layer in _stack(node):
             for read in node.all_input_nodes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedgraph.fusion.owner_models.base import BatchedModel, fingerprint_of_file
+from fedgraph.fusion.owner_models.local_model import BatchedModel, fingerprint_of_file
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
@@ -25,12 +25,12 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
     """Load the ONNX model in a file.
 
     It takes one float tensor ``[samples, ...]``. Its last output is ``[samples, classes]``: numbers before softmax, or
-    probabilities, which are told by their sum.
+    probabilities, which are recognised by their sum.
 
     Parameters
     ----------
     path : Path
-        Of the file. Weights in files beside it are not read.
+        Of the file. Weights in separate files are not read.
     task : TaskSpec
         Of the model.
     embedding_layer : str, optional
@@ -66,16 +66,16 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
         raise ExperimentError(f"{where} cannot be run: {_first_line(error)}") from error
-    given = session.get_inputs()
-    if len(given) != 1 or given[0].type != "tensor(float)":
-        told = ", ".join(f"{each.name}: {each.type}" for each in given)
-        raise ExperimentError(f"{where} has to take one tensor of floats [samples, ...], and takes {told}")
+    declared = session.get_inputs()
+    if len(declared) != 1 or declared[0].type != "tensor(float)":
+        listed = ", ".join(f"{each.name}: {each.type}" for each in declared)
+        raise ExperimentError(f"{where} has to take one tensor of floats [samples, ...], and takes {listed}")
 
     def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
-        found, predicted = session.run([embedding, outputs[-1]], {given[0].name: inputs.numpy()})
+        found, predicted = session.run([embedding, outputs[-1]], {declared[0].name: inputs.numpy()})
         return torch.as_tensor(found), _logits(torch.as_tensor(predicted), where)
 
-    size = given[0].shape[0] if given[0].shape else None
+    size = declared[0].shape[0] if declared[0].shape else None
     fixed = {"smallest": size, "largest": size} if isinstance(size, int) else {}
     return BatchedModel(run, task, where, digest, **fixed)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import CohortData
-from fedgraph.fusion.owner_models.base import BATCH, Represented
+from fedgraph.fusion.owner_models.local_model import BATCH, Represented
 from fedgraph.models import StackedModel, TaskSpec, finite_rows
 from fedgraph.support.errors import RunError
 from fedgraph.support.randomness import generator
@@ -30,9 +30,9 @@ def represent(
     """Compute embeddings and predictions of classifiers ``parameters`` ``[clients, parameters]`` for their ``inputs``.
 
     ``inputs`` is ``[clients, samples, *input_shape]``; the results have the same two leading axes and are on the CPU.
-    Computed on the device of ``parameters``, ``batch_size`` samples of as many clients at a time as fit, so that memory
-    beside the results stays small. ``workers`` blocks of clients are computed side by side; None uses all cores.
-    Results of a client do not depend on the others.
+    Computed on the device of ``parameters``, ``batch_size`` samples of as many clients at a time as fit, so that little
+    memory is needed in addition to the results. ``workers`` blocks of clients are computed side by side; None uses all
+    cores. Results of a client do not depend on the others.
     """
     device = parameters.device
     room = working_set(model, TaskSpec("classification", tuple(inputs.shape[2:]), ()))

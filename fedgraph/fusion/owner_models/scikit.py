@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.fusion.owner_models.base import Represented, represented_by
+from fedgraph.fusion.owner_models.local_model import Represented, represented_by
 from fedgraph.models import ScikitSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
@@ -45,7 +45,7 @@ class ScikitModel:
         self.where = where
 
     def represent(self, inputs: Tensor) -> Represented:
-        """Compute embeddings and predictions; see :class:`fedgraph.fusion.owner_models.base.LocalModel`.
+        """Compute embeddings and predictions; see :class:`fedgraph.fusion.owner_models.local_model.LocalModel`.
 
         A class that did not occur in training has the probability 0.
         """

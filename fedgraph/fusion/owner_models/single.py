@@ -6,14 +6,14 @@ import logging
 from dataclasses import dataclass
 
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
-from fedgraph.fusion.owner_models.base import (
+from fedgraph.fusion.owner_models.brought import load_local_model
+from fedgraph.fusion.owner_models.local_model import (
     LocalModel,
     Represented,
     check_not_raw,
     content,
     fingerprint_of,
 )
-from fedgraph.fusion.owner_models.brought import load_local_model
 from fedgraph.fusion.owner_models.scikit import fitted
 from fedgraph.models import ScikitSettings
 from fedgraph.support.errors import RunError
@@ -38,7 +38,7 @@ class SingleOwner:
         """Name of the owner."""
         return self.data.owners[self.row]
 
-    def brought(self, given: str) -> tuple[Represented, str]:
+    def brought(self, path: str) -> tuple[Represented, str]:
         """Use a model that the owner already has, loaded by ``load_local_model``.
 
         The fingerprint is of its files, and of how its inputs are made.
@@ -48,14 +48,14 @@ class SingleOwner:
         FedgraphError
             When it cannot be read, does not fit the data, is not the wanted one, or returns samples as embeddings.
         """
-        model = load_local_model(given, self.data.tasks[self.row])
+        model = load_local_model(path, self.data.tasks[self.row])
         fingerprint = fingerprint_of(model.fingerprint, self.data.preparations[self.row].table())
-        self._check_same_model(fingerprint, f"the model '{given}', with inputs scaled as here, is not")
+        self._check_same_model(fingerprint, f"the model '{path}', with inputs scaled as here, is not")
         found = self._represented(model)
         if self.name in self.data.unscaled:
             log.warning(
                 "owner '%s' has no training samples here to scale its features by: its model '%s' sees them as they "
-                "are", self.name, given,
+                "are", self.name, path,
             )  # fmt: skip
         self._check_not_raw(found, "bring a model with a hidden layer before its last linear one")
         return found, fingerprint

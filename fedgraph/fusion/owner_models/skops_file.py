@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedgraph.fusion.owner_models.base import fingerprint_of_file
+from fedgraph.fusion.owner_models.local_model import fingerprint_of_file
 from fedgraph.fusion.owner_models.scikit import ScikitModel
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, cohort_data, sample_folds
-from fedgraph.fusion.owner_models.base import ModelStore, Represented, check_not_raw, content, fingerprint_of
+from fedgraph.fusion.owner_models.local_model import ModelStore, Represented, check_not_raw, content, fingerprint_of
 from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, represent, some_clients
 from fedgraph.fusion.owner_models.single import SingleOwner
 from fedgraph.models import FrozenLayers, ModelChoice, ScikitSettings, StackedModel, build, parse_model
@@ -30,7 +30,7 @@ _WITHOUT_EFFECT = ("workers", "threads", "block-size", "device")
 """Keys of ``[train]`` that affect how fast a model is trained, not the result."""
 
 _TRIED = 16
-"""Number of samples on which a model is tried before training."""
+"""Number of samples for trying a model before training."""
 
 
 class LocalModelSettings(Settings):
@@ -41,7 +41,7 @@ class LocalModelSettings(Settings):
     local_patience : epochs without a better result on its own validation samples after which an owner stops training;
                      it keeps its best model.
     local_monitor  : what is better there: a higher ``accuracy``, as in the released program, or a lower ``loss``. Few
-                     columns often predict the largest class alone, whose accuracy does not show what was learned.
+                     columns often predict the largest class alone, whose accuracy does not show any learning.
     tied_output    : all owners train with the same output layer, drawn at random and frozen, which ties the meaning of
                      their embeddings together (row J of table 2).
     """
@@ -118,7 +118,7 @@ class LocalStage:
         Determines all random numbers, with the owner's name.
     store : ModelStore
         Store of frozen models.
-    given : mapping of str to str
+    brought : mapping of str to str
         Models that owners already have, by owner, as ``load_local_model`` reads them.
     wanted : mapping of str to str
         Fingerprints of the models that owners must use, by owner; other owners use any.
@@ -135,7 +135,7 @@ class LocalStage:
     settings: LocalModelSettings
     seed: int
     store: ModelStore
-    given: Mapping[str, str]
+    brought: Mapping[str, str]
     wanted: Mapping[str, str]
     pre_trained: bool = True
     folds: int = 1
@@ -152,10 +152,10 @@ class LocalStage:
         whole = self._embedded()
         if self.folds == 1 or self.wanted:
             return whole
-        if self.given:
+        if self.brought:
             raise ExperimentError(
-                f"folds = {self.folds}: the model that owner '{min(self.given)}' brings cannot be trained without some "
-                "of its samples; leave folds out"
+                f"folds = {self.folds}: the model that owner '{min(self.brought)}' brings cannot be trained without "
+                "some of its samples; leave folds out"
             )
         fold = sample_folds(self.data.keys, self.folds, self.seed)
         training, left_out = (SAMPLE_SPLITS.index(name) for name in ("train", "new"))
@@ -171,8 +171,8 @@ class LocalStage:
         """See :meth:`embed`; every sample by the model of all training samples."""
         parts: dict[int, tuple[Represented, str]] = {}
         for row, owner in enumerate(self.data.owners):
-            if owner in self.given:
-                parts[row] = self._single(row).brought(self.given[owner])
+            if owner in self.brought:
+                parts[row] = self._single(row).brought(self.brought[owner])
         for group in self.stacked():
             whole = represent(group.cohort.model, group.parameters, group.inputs)
             for place, row in enumerate(group.rows.tolist()):
@@ -180,7 +180,7 @@ class LocalStage:
                 parts[row] = own, group.fingerprints[place]
         for row, (owner, number, _) in enumerate(self._owners()):
             table = self._table(number)
-            if owner not in self.given and isinstance(table, ScikitSettings):
+            if owner not in self.brought and isinstance(table, ScikitSettings):
                 parts[row] = self._single(row).fitted(table, self.seed)
         for row, (_, fingerprint) in parts.items():
             # Of a model that was trained before, this may be another one.
@@ -198,7 +198,7 @@ class LocalStage:
         """
         groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for row, (owner, number, task) in enumerate(self._owners()):
-            if owner not in self.given and not isinstance(self._table(number), ScikitSettings):
+            if owner not in self.brought and not isinstance(self._table(number), ScikitSettings):
                 groups.setdefault((number, task.input_shape), []).append(row)
         if groups and self.train.local_epochs is None and self.train.local_steps is not None:
             raise ExperimentError("[train] local-steps: owners train their models in epochs; give local-epochs")

@@ -27,7 +27,7 @@ UNDECIDED = -1
 """The split of samples that the server divides."""
 
 Kind = Literal["text", "int", "bool"]
-"""What ids or labels were before they became text."""
+"""Types of ids or labels before they became text."""
 
 _RECORD = "embeddings"
 _LONGEST = 1_000
@@ -44,7 +44,7 @@ class WantedEmbeddings:
     splits : tuple of str
         Splits whose samples are asked for, of ``SAMPLE_SPLITS``.
     ids : tuple of str or None
-        Ids of the samples, of whatever split; None for all of ``splits``.
+        Ids of the samples, of any split; None for all of ``splits``.
     """
 
     splits: tuple[str, ...] = ("train", "validation", "test")
@@ -75,7 +75,7 @@ class WantedEmbeddings:
 
 @dataclass(frozen=True)
 class OwnEmbeddings:
-    """What one owner has of its samples.
+    """The samples of one owner.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class OwnEmbeddings:
 
     @classmethod
     def of(cls, ids: Any, values: Any, labels: Any = None, split: str | Sequence[str] | None = None) -> OwnEmbeddings:
-        """Put together what an owner has, in whatever order.
+        """Join the samples of an owner, in any order.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class OwnEmbeddings:
 
     @classmethod
     def unpack(cls, content: RecordDict) -> OwnEmbeddings:
-        """Check and unpack an owner's answer, but for the values of its embeddings.
+        """Check and unpack an owner's answer, except for the values of its embeddings.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class OwnEmbeddings:
 
 
 def common_classes(answers: Mapping[str, OwnEmbeddings]) -> tuple[Kind, tuple[str, ...]]:
-    """Return the classes of all owners in their order, and what they are: text where owners differ."""
+    """Return the classes of all owners in their order, and their type: text where owners differ."""
     labelled = [answer for answer in answers.values() if answer.classes]
     every = {name for answer in labelled for name in answer.classes}
     kinds = {answer.class_kind for answer in labelled}
@@ -269,7 +269,7 @@ def _plain(values: Any) -> list[Any]:
 
 
 def _texts(values: Sequence[Any], what: str) -> tuple[Kind, list[str]]:
-    """Return values as text, and what they were."""
+    """Return values as text, and their type."""
     kinds = {type(value) for value in values}
     if kinds <= {int} or kinds <= {bool}:
         return ("bool" if kinds == {bool} else "int"), [str(value) for value in values]

@@ -1,6 +1,6 @@
-"""Models of graphs: what is learned of their nodes, or of whole graphs.
+"""Models of graphs: predictions for their nodes, or for whole graphs.
 
-A minibatch refers to its examples by number, and the graphs that they lie in travel beside it, as the data of a cohort
+A minibatch refers to its examples by number, and their graphs travel alongside, as the data of a cohort
 (:class:`GraphTable`): a module is given whole graphs as PyTorch Geometric's models take them, ``x``, ``edge_index``
 and, where they ask for it, ``edge_weight`` and ``batch``.
 

@@ -18,7 +18,7 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
 _GIVEN = ("x", "edge_index", "edge_weight", "batch")
-"""What a module is given of its graph, by the names of PyTorch Geometric."""
+"""The parts of its graph that a module gets, by the names of PyTorch Geometric."""
 
 _TRIED = 4
 """Graphs, and nodes of each, that a module is tried with."""
@@ -45,7 +45,7 @@ class GraphNetworkSettings(Settings):
 class GraphModel(ModuleModel):
     """A module class that is given whole graphs: ``forward(x, edge_index)``.
 
-    Its forward names what it wants of ``x`` float32 ``[nodes, features]``, ``edge_index`` int64 ``[2, edges]``,
+    Its forward names those that it uses of ``x`` float32 ``[nodes, features]``, ``edge_index`` int64 ``[2, edges]``,
     ``edge_weight`` float32 ``[edges]`` or None, and ``batch``, the graph of each node, int64 ``[nodes]``; or takes all
     of it as one ``data``. It returns ``[nodes, classes]``, or ``[graphs, classes]`` where graphs are the examples. A
     minibatch is the graphs that its examples lie in, whole: nodes that are no example of it are seen, and not counted.
@@ -119,7 +119,7 @@ class GraphModel(ModuleModel):
 
 
 def arguments(wanted: tuple[str, ...], found: Surroundings) -> dict[str, Any]:
-    """Return what a forward wants of some graphs, by name."""
+    """Return the arguments that a forward uses of some graphs, by name."""
     given = {name: getattr(found, name) for name in _GIVEN}
     if wanted == ("data",):
         from torch_geometric.data import Data
@@ -141,7 +141,7 @@ def graph_network(settings: GraphNetworkSettings, task: TaskSpec) -> GraphModel:
 
 
 def _wanted(name: str, kind: type[nn.Module], task: TaskSpec) -> tuple[str, ...]:
-    """Return what the forward of a class is given. Raises ExperimentError for one that needs anything else."""
+    """Return the arguments of a class's forward. Raises ExperimentError for one that needs anything else."""
     named = list(inspect.signature(kind.forward).parameters.values())[1:]
     needed = [
         each.name

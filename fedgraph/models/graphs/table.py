@@ -12,7 +12,7 @@ from torch import Tensor
 from fedgraph.support.errors import DataError
 
 Level = Literal["", "node", "graph"]
-"""What an example is, where data are graphs; empty where they are none."""
+"""What an example is, where data are graphs; empty for other data."""
 
 _MOST = 1 << 24
 """Minibatches have numbers as float32, which are exact below this."""
@@ -52,7 +52,7 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphTable:
-    """Graphs, one after the other. The first is a single node with features of 0, to which padding refers.
+    """Graphs, one after the other. The first is a single node with features of 0, for padding.
 
     Attributes
     ----------

@@ -21,14 +21,14 @@ from fedgraph.support.settings import Settings
 class CountNoiseSettings(Settings):
     """Noise on counts before they leave their owner.
 
-    Neighbours are two tables of as many rows that differ in one row, whatever its values: a row counts in one cell of
+    Neighbours are two tables with equally many rows that differ in the values of one row: a row counts in one cell of
     each histogram, and so moves two of its cells by 1. All histograms of a release share epsilon.
 
     Attributes
     ----------
     mechanism : ``laplace``, or ``gaussian``, which is better for more than a dozen or so histograms.
     epsilon   : privacy loss of one release for a row. Each release with fresh noise adds as much again.
-    delta     : for ``gaussian``, the probability with which the loss may be larger; well below one over the number of
+    delta     : for ``gaussian``, the probability that the loss is larger; well below one over the number of
                 rows. With ``laplace`` it is 0.
     """
 
@@ -58,8 +58,8 @@ def noisy_counts(
 ) -> Tensor:
     """Add noise to counts, which may then leave their owner; they can be negative.
 
-    The guarantee is that of exact random numbers; drawn with 52 bits, noise beyond 36 scales never occurs, the
-    probability of which is 1e-16.
+    The guarantee is that of exact random numbers; drawn with 52 bits, noise beyond 36 scales, whose probability is
+    1e-16, never occurs.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ class NoiseSettings(Settings):
                        another moves the release by at most twice this: the sensitivity.
     noise_multiplier : standard deviation of the noise in sensitivities, i.e. in units of 2 clip_norm.
     epsilon          : privacy loss that all releases of one vector may add up to; it determines the noise.
-    delta            : probability with which the loss may be larger; well below one over the number of samples, or of
+    delta            : probability that the loss is larger; well below one over the number of samples, or of
                        clients where an update is protected.
     releases         : how often the same is released with fresh noise. A released embedding is kept on its
                        owner's node and sent again unchanged in any run; fresh noise is drawn for another
@@ -141,14 +141,14 @@ def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> floa
 
 
 def noise_multiplier_for(epsilon: float, delta: float, releases: int = 1) -> float:
-    """Return the least noise, in sensitivities, with which all releases together stay (epsilon, delta)-private.
+    """Return the least noise, in sensitivities, that keeps all releases together (epsilon, delta)-private.
 
     Parameters
     ----------
     epsilon : float
         Privacy loss. From about 1e-3 to 1e3 is sensible; smaller ones leave nothing of the vector.
     delta : float
-        Probability with which the loss may be larger.
+        Probability that the loss is larger.
     releases : int
         Number of releases of the same vector.
 

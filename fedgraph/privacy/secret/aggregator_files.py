@@ -1,6 +1,6 @@
 """Files of an aggregator on its own node: its keys, and a record of the maps applied to each sample.
 
-F3 (Ma, Hoang, Chen; UAI 2023), section 5. What the server learns of a sample adds up over requests, so that an
+F3 (Ma, Hoang, Chen; UAI 2023), section 5. The server's knowledge of a sample adds up over requests, so that an
 aggregator has to consider all of them.
 
 ``python -m fedgraph.privacy.secret.aggregator_files STATE_DIR NAME`` prints the fingerprint of an aggregator's public
@@ -107,13 +107,13 @@ class AppliedMaps:
             When the file is broken.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Of two requests at once, each must see what the other is about to reveal.
+        # Of two concurrent requests, each must take into account what the other is about to reveal.
         with locked(self.path.with_suffix(".lock")):
             kept = load_state(self.path)["maps"] if self.path.exists() else {}
             same = next((name for name, entry in kept.items() if torch.equal(entry["projection"], projection)), None)
             wanted = set(keys)
             before = {name: wanted & set(entry["keys"]) for name, entry in kept.items() if name != same}
-            # Samples to which the same maps were applied are checked together.
+            # Samples with the same applied maps are checked together.
             together = {frozenset(name for name, found in before.items() if key in found) for key in keys}
             for names in together:
                 projections = [projection[None], *(kept[name]["projection"][None] for name in sorted(names))]

@@ -63,7 +63,7 @@ def matmul(elements: Tensor, integers: Tensor) -> Tensor:
     """Compute the exact matrix product ``elements @ integers`` in the field, batched as ``torch.matmul`` is.
 
     Elements are cut into limbs so short that a float64 product of each with the integers is exact: every partial sum
-    stays below 2^53 whatever the order of summation. So fast floating-point products can be used.
+    stays below 2^53 for any order of summation. So fast floating-point products can be used.
 
     elements : ``[..., rows, inner]``.
     integers : signed int64 ``[..., inner, columns]``, public, of a modest size.

@@ -2,7 +2,7 @@
 
 Bonawitz et al.: Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017), section 4.1, without
 the recovery of clients that drop out: then the others begin again with new keys. Each two clients agree on a secret
-(X25519), from which both draw the same numbers (ChaCha20): one adds them, the other subtracts them.
+(X25519), and both derive the same numbers from it (ChaCha20): one adds them, the other subtracts them.
 """
 
 from __future__ import annotations

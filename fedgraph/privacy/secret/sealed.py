@@ -20,7 +20,7 @@ PUBLIC_BYTES = 32
 """Length of a public key."""
 
 OVERHEAD = PUBLIC_BYTES + 16
-"""Number of bytes by which sealing lengthens a message: the sender's ephemeral public key and a tag."""
+"""Number of bytes that sealing adds to a message: the sender's ephemeral public key and a tag."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class KeyPair:
             raise RunError(f"a private key has 32 bytes, not {len(data)}; delete the file and start again") from error
 
     def private_bytes(self) -> bytes:
-        """Return the private key, 32 bytes to be stored on its own node, readable by nobody else."""
+        """Return the private key, 32 bytes to be stored on its own node, readable only by its owner."""
         return self.private.private_bytes_raw()
 
     @property
@@ -96,7 +96,7 @@ def is_public_key(public: bytes) -> bool:
     Returns
     -------
     bool
-        False for other than 32 bytes, and for the few keys with which every secret would be the same.
+        False for other than 32 bytes, and for the few keys that would give the same secret with every other.
     """
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))

@@ -24,7 +24,7 @@ class ShareSettings(Settings):
     Attributes
     ----------
     aggregators     : number of nodes that hold shares, n. With k + 1 it is found out if one of them computes something
-                      else; with k + 2 the run goes on without it, if ``on-missing = "skip"``.
+                      else; with k + 2 the run continues without it, if ``on-missing = "skip"``.
     threshold       : number of them whose shares together reveal the embedding, and are needed for a result, k.
     fractional_bits : bits after the point that are kept of an embedding's numbers.
     random_bits     : random bits below those. They keep exact results from revealing more than rounded ones would.
@@ -117,7 +117,7 @@ def split(secret: Tensor, shares: int, threshold: int, generator: torch.Generato
     shares : int
         Number of aggregators, n.
     threshold : int
-        Number of shares from which the secret can be reconstructed, k.
+        Number of shares that suffice to reconstruct the secret, k.
     generator : torch.Generator, optional
         For tests only; by default the polynomials come from the operating system.
 
@@ -174,8 +174,8 @@ def reconstruct(shares: Tensor, points: Sequence[int], threshold: int) -> Tensor
 def odd_one_out(shares: Tensor, points: Sequence[int], threshold: int) -> int | None:
     """Return the place of the one share that all others contradict, while they agree with each other.
 
-    Shares are a Reed-Solomon code, of which one error can be found with two shares more than needed. None where nobody
-    contradicts, where shares are fewer, or where more than one of them is wrong.
+    Shares are a Reed-Solomon code: with two shares more than needed, one error can be located. None if no share
+    contradicts, if shares are fewer, or if more than one of them is wrong.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The first metric of every row: bars or dots, with published values beside them, or apart if of other data."""
+"""The first metric of every row: bars or dots, with published values next to them, or apart if of other data."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Axis:
         return json.dumps(value) if self.is_list else value
 
     def in_words(self, value: Any) -> str:
-        """Describe a chosen value, and from what it was chosen."""
+        """Describe a chosen value, and the values that were tried."""
         if self.is_list:
             return chosen_of(self.key, value, self.values)
         return f"{self.key} {value:.4g} from {self.low:g} to {self.high:g}"

@@ -1,4 +1,4 @@
-"""What ``fedgraph sweep`` does: run the trials that are missing, show all, and report the chosen one on test data."""
+"""The command ``fedgraph sweep``: run the trials that are missing, show all, and report the chosen one on test data."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def sweep(
 
 
 def quantity_of(metric: str | None, base: Experiment) -> Quantity:
-    """Return what trials are compared by: ``metric``, else what the experiment monitors, else the validation loss.
+    """Return what trials are compared by: ``metric``, else the experiment's monitored metric, else the validation loss.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def _write(search: Search, folder: Path) -> None:
 
 
 def _conclude(console: Console, search: Search, folder: Path) -> None:
-    """Show the trials, write the files, and tell what the chosen settings have on test data, which chose nothing."""
+    """Show the trials, write the files, and the score of the chosen settings on test data, which chose nothing."""
     from fedgraph.reproduce.sweeps.report import mean_in_words, picture, trials_table
 
     plan, tried = search.plan, search.tried()

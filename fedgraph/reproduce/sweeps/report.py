@@ -1,4 +1,4 @@
-"""What a sweep leaves: a table of its trials, the same as CSV, and a picture."""
+"""The files of a sweep: a table of its trials, the same as CSV, and a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trials of a sweep: which settings come next, their runs, and the validation values by which they are compared.
+"""The trials of a sweep: the next settings, their runs, and the validation values that compare them.
 
 Optuna (Akiba et al., KDD 2019) keeps the trials in a file of the sweep's folder, suggests settings from ranges (tree-
 structured Parzen estimators, Bergstra et al., NeurIPS 2011), and ends runs that lag behind.
@@ -38,7 +38,7 @@ _PROBLEM = "problem"
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep varies, and how its trials are compared.
+    """The settings that a sweep varies, and the criterion that compares its trials.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class Search:
         ExperimentError
             When the runs do not measure what trials are compared by.
         """
-        # This process holds the lock of the folder: whoever had begun them is gone.
+        # This process holds the lock of the folder: the process that had begun them is gone.
         for left in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self._study.tell(left.number, state=TrialState.FAIL)
         for settings in self._missing(trials):
@@ -193,7 +193,7 @@ class Search:
         return (first + [None] * wanted)[: max(wanted, 0)]
 
     def _over(self) -> list[tuple[Settings, FrozenTrial]]:
-        """Return the trials whose settings are known, but for those that wait, in the order in which they began."""
+        """Return the trials whose settings are known, except for waiting ones, in the order of their start."""
         found = self._study.get_trials(deepcopy=False)
         whole = [each for each in found if len(each.params) == len(self.plan.axes)]
         return [(self._settings(each.params), each) for each in whole]
@@ -266,7 +266,7 @@ class Pruning(Callback):
     quantity : Quantity
         The value reported after every evaluation.
     cell : Cell
-        The run; what a stopped one has measured is reported again.
+        The run; the values of a stopped one are reported again.
     """
 
     KEY = "pruned"
@@ -297,7 +297,7 @@ class Pruning(Callback):
         return self.stopped
 
     def summary(self) -> dict[str, Any]:
-        """Return the round after which the run was ended."""
+        """Return the last round of the run."""
         return {} if self._ended is None else {self.KEY: {"after": self._ended}}
 
     def _report(self, server_round: int, value: float | None) -> None:

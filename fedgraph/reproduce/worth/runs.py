@@ -30,7 +30,7 @@ from fedgraph.reproduce.cells import Cell, CellMaker, digest
 from fedgraph.reproduce.choosing import Choice, plan_cells, plan_choices
 from fedgraph.reproduce.execution import Execution, failure, missing_data, run_cells
 from fedgraph.reproduce.quantity import Quantity
-from fedgraph.reproduce.results import Results, Spread, look
+from fedgraph.reproduce.results import Results, Spread, read_outcomes
 from fedgraph.reproduce.sweeps.command import quantity_of
 from fedgraph.reproduce.table import PublishedTable
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
@@ -60,8 +60,8 @@ def worth(
     """Find out whether a client graph, and the method that uses it, pay on this data.
 
     Compared are training alone, FedAvg, FedAvg with fine-tuning, the method, and the method over a permuted and over a
-    complete graph. Each is run with every seed, with the learning rate that was best for it with the first one. What is
-    finished is not repeated.
+    complete graph. Each is run with every seed, with the learning rate that was best for it with the first one.
+    Finished runs are not repeated.
 
     Parameters
     ----------
@@ -70,7 +70,8 @@ def worth(
     seeds : sequence of int
         Seeds of training, of the partition of data sets that are dealt out, and of the permutation; two at least.
     metric : str, optional
-        ``validation/<metric>``; by default what the experiment monitors, else the accuracy, or the mean absolute error.
+        ``validation/<metric>``; by default the experiment's monitored metric, else the accuracy, or the mean absolute
+        error.
     rates : sequence of float
         Factors of the experiment's learning rate that each row is tried with.
     jobs : int
@@ -131,7 +132,9 @@ def worth(
         reason = failure(cell)
         if reason is not None:
             raise RunError(f"'{cell.row}', seed {cell.seed}: {reason}")
-    results = Results("worth", table, "small", table.profiles["small"], tuple(seeds), overrides, look(cells, data))
+    results = Results(
+        "worth", table, "small", table.profiles["small"], tuple(seeds), overrides, read_outcomes(cells, data)
+    )
     found = replace(
         _found(results, choices, base, quantity, name, target), seconds=_seconds([*cells, *_tried(choices)], data)
     )
@@ -149,7 +152,9 @@ def _tried(choices: Sequence[Choice]) -> list[Cell]:
 def _seconds(cells: Sequence[Cell], data: Path) -> float:
     """Return the seconds of all runs, each counted once."""
     each = {cell.path: cell for cell in cells}.values()
-    return sum(outcome.summary["seconds"] for outcome in look(tuple(each), data) if outcome.summary is not None)
+    return sum(
+        outcome.summary["seconds"] for outcome in read_outcomes(tuple(each), data) if outcome.summary is not None
+    )
 
 
 def _file(experiment: str | Path | Mapping[str, Any], out: Path) -> tuple[str, Path]:

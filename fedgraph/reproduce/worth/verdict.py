@@ -1,4 +1,4 @@
-"""What a comparison says: the method against each rival, with intervals, and a verdict in one sentence."""
+"""The verdict of a comparison: the method against each rival, with intervals, and a verdict in one sentence."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Worth:
-    """What came out. Printed on a rich console, it is a table and the verdict.
+    """The results. Printed on a rich console, it is a table and the verdict.
 
     Attributes
     ----------
@@ -118,26 +118,33 @@ class Worth:
 
     @property
     def verdict(self) -> str:
-        """Return what the numbers say, in one sentence."""
-        said = [
-            _said(self.effects[ALONE], f"neighbours help {{}} against {ALONE}", f"neighbours hurt {{}} against {ALONE}",
-                  f"neighbours make no clear difference {{}} against {ALONE}"),
-        ]  # fmt: skip
+        """Return the conclusion from the numbers, in one sentence."""
+        against_alone = (
+            f"neighbours help {{}} against {ALONE}",
+            f"neighbours hurt {{}} against {ALONE}",
+            f"neighbours make no clear difference {{}} against {ALONE}",
+        )
+        said = [_phrase(self.effects[ALONE], *against_alone)]
         permuted = self.effects.get(f"{self.method} over a permuted graph")
         if permuted is not None:
             said.append(
-                _said(permuted, "the graph itself helps {} against a permuted one",
-                      "the graph is worse than a permuted one {}",
-                      "that it is this graph makes no clear difference {} against a permuted one")
-            )  # fmt: skip
+                _phrase(
+                    permuted,
+                    "the graph itself helps {} against a permuted one",
+                    "the graph is worse than a permuted one {}",
+                    "that it is this graph makes no clear difference {} against a permuted one",
+                )
+            )
         said.append(
-            _said(self.effects[TUNED], f"{TUNED} is behind {{}}", f"{TUNED} is better {{}}", f"{TUNED} is as good {{}}")
+            _phrase(
+                self.effects[TUNED], f"{TUNED} is behind {{}}", f"{TUNED} is better {{}}", f"{TUNED} is as good {{}}"
+            )
         )
         return f"{'Yes' if self.pays else 'No'}: {'; '.join(said)}."
 
     @property
     def command(self) -> str:
-        """The command that goes on with the best row."""
+        """The command that continues with the best row."""
         options = " ".join(f"--set {shlex.quote(each)}" for each in self.settings[self.best])
         return f"fedgraph run {shlex.quote(self.experiment)} {options}".rstrip()
 
@@ -183,7 +190,7 @@ class Worth:
         yield Text(f"To go on with {self.best}, the best here: {self.command}")
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return each row with its mean and deviation, and what the method is against it, as text."""
+        """Return each row with its mean and deviation, and the method's difference to it, as text."""
         rows = []
         for label, spread in self.spreads.items():
             deviation = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
@@ -233,5 +240,5 @@ class Worth:
         return write_page(f"Is {self.method} worth it? {self.experiment}", "", [block], self.folder / "worth.html")
 
 
-def _said(effect: Effect, better: str, worse: str, level: str) -> str:
+def _phrase(effect: Effect, better: str, worse: str, level: str) -> str:
     return {"better": better, "worse": worse, "level": level}[effect.relation].format(f"({effect})")

@@ -173,8 +173,8 @@ def test_a_checkpoint_brings_the_control_variates_back():
 
 
 def test_only_sgd_with_fresh_momentum():
-    with pytest.raises(ExperimentError, match=r"\[train\] optimizer: scaffold .* 'adam' does not allow; use sgd"):
+    with pytest.raises(ExperimentError, match=r"\[train\] optimizer: scaffold .*'adam'"):
         strategy(train='{"optimizer": "adam"}')
-    with pytest.raises(ExperimentError, match=r"\[train\] keep-optimizer: .* set keep-optimizer = false"):
+    with pytest.raises(ExperimentError, match=r"\[train\] keep-optimizer"):
         strategy(train='{"momentum": 0.9, "keep-optimizer": true}')
     strategy(train='{"keep-optimizer": true}')

@@ -8,7 +8,7 @@ from fedgraph.data.base import CohortData, Split
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.pooled import PooledSplit, pooled
 from fedgraph.data.series.cohort import build_cohort
-from fedgraph.data.series.files import SeriesTable
+from fedgraph.data.series.series_files import SeriesTable
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.models import build
 from fedgraph.models.base import Batch, TaskSpec

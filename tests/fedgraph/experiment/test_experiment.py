@@ -326,7 +326,7 @@ def test_public_keys_that_are_missing_or_none(digits_tables, tmp_path, write_key
     with pytest.raises(ExperimentError, match=r"lacks the public key client-1\.pub"):
         parse_experiment(digits_tables).roll_call()
     (tmp_path / "client-1.pub").write_text("ssh-rsa nonsense")
-    with pytest.raises(ExperimentError, match=r"client-1\.pub is not a key of `ssh-keygen -t ecdsa`"):
+    with pytest.raises(ExperimentError, match=r"client-1\.pub .*ssh-keygen"):
         parse_experiment(digits_tables).roll_call()
     digits_tables["clients"] = {"public-keys": str(tmp_path / "nowhere")}
     with pytest.raises(ExperimentError, match=r"there is no public key NAME\.pub in"):

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedgraph.federation import opening_query
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import prove, read_public_keys
-from fedgraph.federation.opening_query import ask_everybody, identify
+from fedgraph.federation.opening_query import ask_all_nodes, identify
 from fedgraph.federation.roll_call import RollCall
 from fedgraph.federation.traffic import Traffic
 from fedgraph.messages import Identity
@@ -293,7 +293,7 @@ def test_a_client_without_a_public_key_cannot_take_part(keys, tmp_path):
 
 def ask_all(grid, min_clients=1, wait=0.05, tolerate=False, traffic=None):
     content = RecordDict({"config": ConfigRecord({"x": 1})})
-    return ask_everybody(
+    return ask_all_nodes(
         grid,
         content,
         "query.identify",

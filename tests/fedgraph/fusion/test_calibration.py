@@ -6,9 +6,9 @@ import torch
 from fedgraph.fusion.baselines import ConcatenationFusion
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.calibration import better_threshold, calibrate
+from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, decided, log_loss
-from fedgraph.fusion.settings import FusionSettings
 
 
 def samples(classes, count=400, owners=3, size=4):

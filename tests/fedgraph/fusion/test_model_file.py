@@ -27,7 +27,7 @@ def fitted(sizes=SIZES, **table):
         split=(torch.arange(samples) % 3).to(torch.int8),
         sizes=sizes,
         classes=2,
-        given=given,
+        given_graph=given,
     )
     network = fit(settings, data, 3).network
     return FittedFusion(network, settings, ("a", "b", "c"), sizes, ("no", "yes"), ("f1", "f2", "f3"), given, 3)
@@ -60,7 +60,7 @@ def test_what_is_read_predicts_the_same(tmp_path, table):
     for name in ("settings", "owners", "classes", "fingerprints", "seed"):
         assert getattr(again, name) == getattr(fusion, name), name
     assert torch.equal(again.sizes, fusion.sizes)
-    assert (again.given is None) == (fusion.given is None)
+    assert (again.given_graph is None) == (fusion.given_graph is None)
 
 
 def test_keys_of_the_method_beside_the_fusion_are_not_kept(tmp_path):

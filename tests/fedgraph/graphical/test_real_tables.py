@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.encoding.encoding import Encoding
 from fedgraph.data.encoding.scaling import Scaling, ScalingSettings
 from fedgraph.data.encoding.values import as_table, read_values, write_csv

@@ -9,7 +9,7 @@ from rich.console import Console
 from fedgraph.reproduce.cells import CellMaker
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
 from fedgraph.reproduce.execution import Execution, run_cells
-from fedgraph.reproduce.results import Results, look
+from fedgraph.reproduce.results import Results, read_outcomes
 from fedgraph.reproduce.table import load_table
 
 
@@ -89,6 +89,6 @@ def results_of(plan, tmp_path):
         name, table, _ = load_table("tiny.toml")
         seeds = tuple(dict.fromkeys(cell.seed for cell in cells))
         profile = table.profiles["small"]
-        return Results(name, table, "small", profile, seeds, (), look(cells, tmp_path / "no-data"))
+        return Results(name, table, "small", profile, seeds, (), read_outcomes(cells, tmp_path / "no-data"))
 
     return results_of

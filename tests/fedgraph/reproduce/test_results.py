@@ -254,7 +254,7 @@ def test_fairness_is_against_the_stand_alone_row_of_the_same_seed(with_fairness)
         return 100 * np.corrcoef([alone[seed][name] for name in "abc"], values)[0, 1]
 
     assert results.ours(row, column, last).values == pytest.approx({s: by_hand(s, [0.4, 0.8, 0.9]) for s in (0, 1)})
-    found = results.measured(results.outcomes[0], row, column, averaged)
+    found = results.value(results.outcomes[0], row, column, averaged)
     assert found == pytest.approx(by_hand(0, [(0.2 + 0.4) / 2, 0.7, (0.1 + 0.8) / 2]) / 100)
     assert results.best(column, last) == "FedAvg"
 

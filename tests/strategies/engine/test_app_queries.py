@@ -29,7 +29,7 @@ def told(message, context):
 def test_nodes_are_waited_for(monkeypatch):
     monkeypatch.setattr("fedgraph.strategies.engine.app_queries._POLL_SECONDS", 0.0)
     assert connected_nodes(Slow(told, [{}, {}]), 2, timeout=10) == [1000, 1001]
-    with pytest.raises(RunError, match="1 nodes are connected, fewer than min_available_nodes = 2"):
+    with pytest.raises(RunError, match="^1 nodes .*min_available_nodes = 2"):
         connected_nodes(Slow(told, [{}, {}]), 2, timeout=-1)
 
 
@@ -54,5 +54,5 @@ def test_the_config_has_a_record_of_its_own():
     # Mods of people read the round, as every message of Flower's strategies says it.
     assert dict(with_config(content, "config", ConfigRecord({"lr": 1}))["config"]) == {"lr": 1, "server-round": 1}
     assert dict(with_config(content, "other", None)["other"]) == {"server-round": 1}
-    with pytest.raises(ReplyError, match="configrecord_key = 'embeddings' is the name of a record of the request"):
+    with pytest.raises(ReplyError, match="configrecord_key = 'embeddings'"):
         with_config(content, "embeddings", ConfigRecord({}))

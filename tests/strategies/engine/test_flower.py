@@ -253,7 +253,7 @@ def test_all_nodes_train_in_the_first_round_though_some_connect_while_it_waits()
 
 @pytest.mark.parametrize("keyword", [{}, {"fraction_train": 0.0, "fraction_evaluate": 1.0}])
 def test_too_few_nodes_where_no_more_may_come_are_an_error(keyword):
-    with pytest.raises(RunError, match="3 nodes are connected, fewer than min_available_nodes = 4"):
+    with pytest.raises(RunError, match="^3 nodes .*min_available_nodes = 4"):
         SFL(GRAPH, **keyword).start(Plain().grid(NAMES[:3]), initial(), num_rounds=1)
 
 

@@ -216,7 +216,7 @@ def test_what_flower_warns_of_is_noted_however_quiet_it_is(digits_tables, run_ex
 
 
 def test_a_weight_that_clients_do_not_send_is_refused(digits_tables, run_experiment):
-    with pytest.raises(ExperimentError, match="weighted-by-key = 'batches' is no number that clients send: num-exampl"):
+    with pytest.raises(ExperimentError, match="weighted-by-key = 'batches'.*num-exampl"):
         run_experiment(stock(digits_tables, "FedAvg", **{"weighted-by-key": "batches"}))
 
 
@@ -340,7 +340,7 @@ def test_a_client_class_without_the_terms_of_a_strategy_is_refused(digits_tables
     usual = summary(run_experiment(stock(digits_tables, "FedAvg")))["weights_sha256"]
     assert summary(run_experiment(with_client("FedAvg", Plain)))["weights_sha256"] == usual
     run_experiment(with_client("FedProx", Derived, **{"proximal-mu": 0.1}))
-    with pytest.raises(RunError, match="asks for proximal-mu, and Plain trains without it: derive the class from"):
+    with pytest.raises(RunError, match="proximal-mu, .*Plain"):
         run_experiment(with_client("FedProx", Plain, **{"proximal-mu": 0.1}))
 
 

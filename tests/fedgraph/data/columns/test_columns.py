@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgraph.data.columns.columns import as_category, in_order, is_number, read_column, read_numbers
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.support.errors import DataError
 
 CELLS = st.one_of(st.none(), st.integers(-9, 99).map(str), st.sampled_from(["2.0", "2.5", "yes", "nan", "07"]))

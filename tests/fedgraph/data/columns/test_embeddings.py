@@ -4,7 +4,7 @@ import pyarrow.parquet
 import pytest
 
 from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.encoding.values import write_csv
 from fedgraph.support.errors import DataError
 

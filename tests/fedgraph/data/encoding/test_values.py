@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.encoding.values import as_table, read_values, write_csv
 from fedgraph.data.schema.inference import KindSettings, SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema

@@ -117,7 +117,7 @@ def test_a_node_with_a_file_of_its_own(tmp_path):
     assert found.client_names() == ["mercy"]
     assert found.load(["mercy"]).splits["train"].num_examples.tolist() == [14]
     assert found.describe().startswith("own data, 1 client with a graph of 20 nodes, ")
-    with pytest.raises(DataError, match=r"\[data\] classes is needed where each node has a file of its own"):
+    with pytest.raises(DataError, match=r"\[data\] classes"):
         open_source(parse_data({"set": "graphs"}), tmp_path, own).load(["mercy"])
     several = open_source(settings, tmp_path, OwnData(tmp_path / "{client}.pt", ("own",)))
     assert several.load(["own"]).names == ("own",)

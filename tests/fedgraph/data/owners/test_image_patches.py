@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedgraph.data import open_source, parse_data
-from fedgraph.data.images import files as image_files
+from fedgraph.data.images import image_files
 from fedgraph.data.owners import image_patches
 from fedgraph.data.owners.image_patches import ImagePatchSettings, ImagePatchSource
 from fedgraph.support.errors import DataError, ExperimentError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.table_files import Table
 from fedgraph.data.schema.inference import SchemaSettings, infer_schema
 from fedgraph.data.schema.text import as_text
 

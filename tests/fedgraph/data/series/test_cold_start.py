@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedgraph.data.base import SPLITS, CohortData, SplitName
 from fedgraph.data.series.cohort import build_cohort
 from fedgraph.data.series.cold_start import ColdStartSettings, cold_clients, describe_cold
-from fedgraph.data.series.files import SeriesTable
+from fedgraph.data.series.series_files import SeriesTable
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.models.base import Batch
 from fedgraph.support.errors import DataError, ExperimentError

@@ -4,7 +4,7 @@ import torch
 
 from fedgraph.data.series.cohort import build_cohort
 from fedgraph.data.series.covariates import WeeklyProfile, covariates, seconds_of, weekly_profile
-from fedgraph.data.series.files import SeriesTable, regular_times
+from fedgraph.data.series.series_files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse

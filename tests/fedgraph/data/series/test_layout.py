@@ -207,7 +207,7 @@ def test_clients_that_never_change_and_those_without_a_test_reading_are_told(tmp
 
 
 def test_two_ways_to_say_what_is_forecast():
-    with pytest.raises(ExperimentError, match="target and target-feature both say what is forecast"):
+    with pytest.raises(ExperimentError, match="target and target-feature"):
         parse(SeriesSettings, {"target": "a", "target-feature": 0}, "[data]")
 
 

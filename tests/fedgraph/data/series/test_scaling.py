@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgraph.data.series.cohort import build_cohort
-from fedgraph.data.series.files import SeriesTable
+from fedgraph.data.series.series_files import SeriesTable
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse

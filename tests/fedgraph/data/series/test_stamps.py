@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedgraph.data.series.files import read_series
+from fedgraph.data.series.series_files import read_series
 from fedgraph.data.series.stamps import times_of
 from fedgraph.support.errors import DataError
 

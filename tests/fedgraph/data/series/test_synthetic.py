@@ -163,7 +163,7 @@ def test_clients_can_be_left_out() -> None:
     source = SyntheticTrafficSource(SyntheticTrafficSettings(sensors=4, days=2, without=("sensor-000",)))
     assert source.given_graph().names == tuple(source.client_names())
     assert source.load(source.client_names()).names == tuple(source.client_names())
-    with pytest.raises(DataError, match="key `without`: there is no client 'sensor-9' to leave out"):
+    with pytest.raises(DataError, match="`without`.*'sensor-9'"):
         names(without=("sensor-9",))
     with pytest.raises(DataError, match="key `without` leaves no clients"):
         names(clients=("sensor-001",), without=("sensor-001",))

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedgraph.data.own import OwnData
-from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.series import SeriesSettings, SeriesSource
+from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import parse
 

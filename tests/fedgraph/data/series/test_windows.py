@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.series.cohort import build_cohort
-from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.naive import times_ahead
+from fedgraph.data.series.series_files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.models.base import Batch
 from fedgraph.support.errors import DataError, ExperimentError
@@ -215,7 +215,7 @@ def test_the_target_must_be_used() -> None:
 
 def test_contradicting_step_lengths() -> None:
     stamped = SeriesTable(("c",), np.ones((1, 60, 1), np.float32), regular_times("2024-01-01", 5, 60))
-    with pytest.raises(DataError, match="`step-minutes` is 15, but the timestamps in the file are 5 minutes apart"):
+    with pytest.raises(DataError, match="`step-minutes` is 15, .* 5 minutes"):
         build_cohort(stamped, config(step_minutes=15), ["c"])
 
 

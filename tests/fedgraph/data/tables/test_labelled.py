@@ -92,7 +92,7 @@ def test_what_cannot_be_is_said(source, table_tables, tmp_path):
         DataError, match='label needs rows that everybody may see.*set public-share; or take set = "tab'
     ):
         source("ill").load(["east"])
-    with pytest.raises(ExperimentError, match='test = "shared" is for methods that predict a label'):
+    with pytest.raises(ExperimentError, match='test = "shared"'):
         parse_data({**table_tables["data"], "test": "shared"})
     with pytest.raises(DataError, match="'fedngm' makes one of all features: leave it out; targets of"):
         client_table_source(source("ill"), "fedngm")

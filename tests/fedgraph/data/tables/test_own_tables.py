@@ -106,7 +106,7 @@ def test_columns_that_are_left_out(tmp_path, frames):
     assert "id" not in left.describe()
     with pytest.raises(DataError, match=r"drop: .*t\.csv has no column 'names'; did you mean 'name' for 'names'"):
         source(tmp_path, frame, drop=["names"], **keys).load(["a"])
-    with pytest.raises(ExperimentError, match="drop leaves out 'num', which label, client-column or features name"):
+    with pytest.raises(ExperimentError, match="drop .*'num', .*label, client-column or features"):
         source(tmp_path, frame, drop=["num"], **keys)
 
 

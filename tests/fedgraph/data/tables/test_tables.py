@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedgraph.data.base import SPLITS
-from fedgraph.data.columns.files import read_table
+from fedgraph.data.columns.table_files import read_table
 from fedgraph.data.own import OwnData
 from fedgraph.data.tables.options import BundledTableSettings, TableSettings
 from fedgraph.data.tables.tables import TABLES, TableSource

@@ -108,7 +108,7 @@ def test_equals_the_module_itself(hand_over, form, layer, seen, monkeypatch):
     module = made()
     model = load_local_model(hand_over(module, form) + (f"#{layer}" if layer else ""), TASK)
     for batch in (256, 4):
-        monkeypatch.setattr("fedgraph.fusion.owner_models.base.BATCH", batch)
+        monkeypatch.setattr("fedgraph.fusion.owner_models.local_model.BATCH", batch)
         found = model.represent(INPUTS)
         embeddings, probabilities = expected(module, seen)
         torch.testing.assert_close(found.embeddings, embeddings, atol=1e-6, rtol=1e-5)

@@ -10,7 +10,7 @@ from torch.nn.functional import softmax
 from fedgraph.data.owners import OwnerData, Preparation, sample_folds
 from fedgraph.fusion.owner_models import single
 from fedgraph.fusion.owner_models import stage as module
-from fedgraph.fusion.owner_models.base import BatchedModel, ModelStore
+from fedgraph.fusion.owner_models.local_model import BatchedModel, ModelStore
 from fedgraph.fusion.owner_models.stage import LocalModelSettings, LocalStage
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.choice import ModelChoice
@@ -84,7 +84,7 @@ def make(tmp_path):
             settings=LocalModelSettings(**(settings or {})),
             seed=0,
             store=ModelStore(tmp_path / "models"),
-            given={},
+            brought={},
             wanted={},
         )
         return replace(whole, **changes)
@@ -179,7 +179,7 @@ def test_inference_takes_the_model_of_all_samples(make):
 
 def test_a_model_that_is_brought_along_cannot_be_trained_without_a_fold(make, own_model):
     with pytest.raises(ExperimentError, match="folds = 2: the model that owner 'a' brings .* leave folds out"):
-        make(folds=2, given={"a": own_model[1]}).embed()
+        make(folds=2, brought={"a": own_model[1]}).embed()
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def own_model(tmp_path):
 
 def test_a_model_that_an_owner_brings_along_is_used_as_it_is(make, trained, own_model):
     own, path = own_model
-    stage = make(given={"c": path})
+    stage = make(brought={"c": path})
     embedded = stage.embed()
     assert sorted(trained) == ["a", "b"]
     inputs, there = stage.data.inputs[2].flatten(1), stage.data.present[2][:, None]
@@ -289,13 +289,13 @@ def test_a_model_that_an_owner_brings_along_is_used_as_it_is(make, trained, own_
         torch.testing.assert_close(embedded.embeddings[2, :, :4], own.body(inputs).tanh() * there)
         torch.testing.assert_close(embedded.predictions[2], softmax(own(inputs), 1) * there)
     assert embedded.sizes.tolist() == [5, 7, 4, 2]
-    again = make(given={"c": path}, wanted={"c": embedded.fingerprints[2]})
+    again = make(brought={"c": path}, wanted={"c": embedded.fingerprints[2]})
     assert torch.equal(again.embed().embeddings, embedded.embeddings)
     with pytest.raises(
         RunError,
         match=r"owner 'c': the model '.*own\.pt2', with inputs scaled as here, is not the model whose embeddings",
     ):
-        make(given={"c": path}, wanted={"c": "0a1b"}).embed()
+        make(brought={"c": path}, wanted={"c": "0a1b"}).embed()
 
 
 def test_models_as_they_are_drawn(make, trained):
@@ -366,7 +366,7 @@ def test_a_program_that_puts_out_the_sample_is_refused(make, tmp_path, kind):
         text, batch = str(tmp_path / "own.pt2"), torch.export.Dim("batch", min=1, max=4096)
         torch.export.save(torch.export.export(program, (some,), dynamic_shapes=({0: batch},)), text)
     with pytest.raises(ExperimentError, match="owner c: .*must not leave.*bring a model with a hidden layer"):
-        make(given={"c": text}).embed()
+        make(brought={"c": text}).embed()
 
 
 def only_new(data, **changes):
@@ -376,7 +376,7 @@ def only_new(data, **changes):
 
 def test_owners_that_have_their_models_need_no_training_samples(make, trained, own_model):
     _, path = own_model
-    stage = make("abc", given={"c": path})
+    stage = make("abc", brought={"c": path})
     before = stage.embed()
     wanted = dict(zip("abc", before.fingerprints, strict=True))
     trained.clear()
@@ -399,7 +399,7 @@ def test_features_that_are_not_scaled_as_in_training_are_refused(make, own_model
     wanted = dict(zip("ac", stage.embed().fingerprints, strict=True))
     with pytest.raises(DataError, match="owner 'c' has no training samples here.*scaling = \"none\""):
         replace(stage, data=only_new(stage.data, unscaled=("c",)), wanted=wanted).embed()
-    replace(stage, data=replace(stage.data, unscaled=("c",)), given={"c": own_model[1]}).embed()
+    replace(stage, data=replace(stage.data, unscaled=("c",)), brought={"c": own_model[1]}).embed()
     assert "owner 'c' has no training samples here to scale its features by" in caplog.text
 
 
@@ -413,7 +413,7 @@ def test_a_model_is_not_asked_about_samples_that_its_owner_lacks(make, monkeypat
         return embeddings, embeddings @ last
 
     monkeypatch.setattr(single, "load_local_model", lambda text, task: BatchedModel(run, task, text, "f"))
-    stage = make("ac", given={"a": "a model"})
+    stage = make("ac", brought={"a": "a model"})
     embedded = stage.embed()
     there, rows = stage.data.present[0], stage.data.inputs[0].flatten(1)
     assert not there.all()

@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data
 
 from fedgraph.data.graphs import are_graphs, save_graphs
-from fedgraph.data.graphs.files import GraphFiles
+from fedgraph.data.graphs.graph_files import GraphFiles
 from fedgraph.support.errors import DataError
 
 RING = torch.tensor([[0, 1, 2], [1, 2, 0]])

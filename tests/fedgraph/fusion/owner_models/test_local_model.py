@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgraph.fusion.owner_models.base import ModelStore, check_not_raw
+from fedgraph.fusion.owner_models.local_model import ModelStore, check_not_raw
 from fedgraph.support.errors import ExperimentError, RunError
 
 SAMPLES = torch.randn(40, 2, 3, generator=torch.Generator().manual_seed(0))

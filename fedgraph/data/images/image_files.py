@@ -111,7 +111,7 @@ class _Array:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickle arrays of bytes and plain values, without ever calling what a pickle names."""
+    """Unpickle arrays of bytes and plain values, without ever calling anything that a pickle names."""
 
     def find_class(self, module: str, name: str) -> type:
         stand_ins = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Dtype}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedgraph.data.images import files
+from fedgraph.data.images import image_files
 from fedgraph.support.errors import DataError
 
 DATA = Path(os.environ.get("FEDGRAPH_DATA", Path(__file__).parents[4].parent / "shared" / "data"))
@@ -54,7 +54,7 @@ def python2_batch(pixels, labels, key=b"labels"):
 def test_idx_round_trip(tmp_path, suffix):
     array = RANDOM.integers(0, 256, (5, 4, 3), dtype=np.uint8)
     path = write(tmp_path / f"images{suffix}", idx(array))
-    assert np.array_equal(files.read_idx(path, hashlib.sha256(idx(array)).hexdigest()), array)
+    assert np.array_equal(image_files.read_idx(path, hashlib.sha256(idx(array)).hexdigest()), array)
 
 
 @pytest.mark.parametrize(
@@ -68,30 +68,34 @@ def test_idx_round_trip(tmp_path, suffix):
 )
 def test_idx_header_is_checked(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
-        files.read_idx(write(tmp_path / "file", content))
+        image_files.read_idx(write(tmp_path / "file", content))
 
 
 def test_damaged_gzip_and_other_content_are_named(tmp_path):
     path = write(tmp_path / "images.gz", idx(RANDOM.integers(0, 256, (50, 50), dtype=np.uint8)))
     with pytest.raises(DataError, match=r"images.gz does not hold the published data.*SHA-256 00"):
-        files.read_idx(path, "00")
+        image_files.read_idx(path, "00")
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DataError, match=r"images.gz cannot be read"):
-        files.read_idx(path)
+        image_files.read_idx(path)
     path.write_bytes(b"no gzip")
     with pytest.raises(DataError, match=r"images.gz cannot be read"):
-        files.read_idx(path)
+        image_files.read_idx(path)
 
 
 def idx_set(folder, num_labels=6):
     train, test = (RANDOM.integers(0, 256, (n, 4, 4), dtype=np.uint8) for n in (6, 3))
     contents = (train, np.arange(num_labels, dtype=np.uint8), test, np.arange(3, dtype=np.uint8))
-    return [write(folder / f"{n}.gz", idx(a)) for n, a in zip(files.IDX_NAMES, contents, strict=True)], train, test
+    return (
+        [write(folder / f"{n}.gz", idx(a)) for n, a in zip(image_files.IDX_NAMES, contents, strict=True)],
+        train,
+        test,
+    )
 
 
 def test_idx_set_puts_training_images_first(tmp_path):
     paths, train, test = idx_set(tmp_path)
-    images = files.read_images(files.file_key(paths))
+    images = image_files.read_images(image_files.file_key(paths))
     assert images.num_train == 6
     assert np.array_equal(images.pixels[:, 0], np.concatenate([train, test]))
     assert images.labels.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
@@ -100,16 +104,16 @@ def test_idx_set_puts_training_images_first(tmp_path):
 
 def test_files_are_read_once_until_they_change(tmp_path):
     paths, *_ = idx_set(tmp_path)
-    first = files.read_images(files.file_key(paths))
-    assert files.read_images(files.file_key(paths)) is first
+    first = image_files.read_images(image_files.file_key(paths))
+    assert image_files.read_images(image_files.file_key(paths)) is first
     os.utime(paths[0], ns=(1, 1))
-    assert files.read_images(files.file_key(paths)) is not first
+    assert image_files.read_images(image_files.file_key(paths)) is not first
 
 
 def test_images_and_labels_must_match(tmp_path):
     paths, *_ = idx_set(tmp_path, num_labels=5)
     with pytest.raises(DataError, match=r"images \(6, 4, 4\), its labels are \(5,\)"):
-        files.read_images(files.file_key(paths))
+        image_files.read_images(image_files.file_key(paths))
 
 
 def cifar_folder(folder, names, key=b"labels"):
@@ -118,10 +122,12 @@ def cifar_folder(folder, names, key=b"labels"):
     return paths, np.concatenate([pixels for pixels, _ in batches])
 
 
-@pytest.mark.parametrize(("names", "key"), [(files.CIFAR10_NAMES, b"labels"), (files.CIFAR100_NAMES, b"fine_labels")])
+@pytest.mark.parametrize(
+    ("names", "key"), [(image_files.CIFAR10_NAMES, b"labels"), (image_files.CIFAR100_NAMES, b"fine_labels")]
+)
 def test_cifar_batches_of_python_2(tmp_path, names, key):
     paths, pixels = cifar_folder(tmp_path / "batches", names, key)
-    images = files.read_images(files.file_key(paths))
+    images = image_files.read_images(image_files.file_key(paths))
     assert images.pixels.shape == (4 * len(names), 3, 32, 32)
     assert images.num_train == 4 * (len(names) - 1)
     assert images.labels.tolist() == [7, 0, 3, 9] * len(names)
@@ -129,11 +135,11 @@ def test_cifar_batches_of_python_2(tmp_path, names, key):
 
 
 def test_cifar_archive_equals_its_folder(tmp_path):
-    paths, _ = cifar_folder(tmp_path / "cifar-10-batches-py", files.CIFAR10_NAMES)
+    paths, _ = cifar_folder(tmp_path / "cifar-10-batches-py", image_files.CIFAR10_NAMES)
     archive = tmp_path / "cifar-10-python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(paths[0].parent, arcname="cifar-10-batches-py")
-    packed, unpacked = (files.read_images(files.file_key(chosen)) for chosen in ([archive], paths))
+    packed, unpacked = (image_files.read_images(image_files.file_key(chosen)) for chosen in ([archive], paths))
     assert np.array_equal(packed.pixels, unpacked.pixels)
     assert np.array_equal(packed.labels, unpacked.labels)
 
@@ -142,7 +148,7 @@ def test_cifar_archive_equals_its_folder(tmp_path):
 def test_batches_saved_again_by_python_3_are_read(protocol):
     pixels = RANDOM.integers(0, 256, (2, 3), dtype=np.uint8)
     for order in (pixels, np.asfortranarray(pixels)):
-        batch = files.unpickle_arrays(pickle.dumps({"data": order, b"labels": [1, 2]}, protocol), "file")
+        batch = image_files.unpickle_arrays(pickle.dumps({"data": order, b"labels": [1, 2]}, protocol), "file")
         assert np.array_equal(batch["data"], pixels)
         assert batch["labels"] == [1, 2]
 
@@ -157,18 +163,18 @@ class Trap:
 def test_pickles_are_read_without_executing_them():
     for value in ({"data": Trap()}, {"data": os.system}, {"data": np.float64(1)}, {"data": np.array([Trap()])}):
         with pytest.raises(DataError, match="file cannot be read as a CIFAR batch"):
-            files.unpickle_arrays(pickle.dumps(value, 4), "file")
+            image_files.unpickle_arrays(pickle.dumps(value, 4), "file")
     assert Trap.opened == []
     with pytest.raises(DataError, match=r"asks for (posix|nt).system"):
-        files.unpickle_arrays(pickle.dumps({"data": os.system}, 4), "file")
+        image_files.unpickle_arrays(pickle.dumps({"data": os.system}, 4), "file")
     with pytest.raises(DataError, match="an array of type 'i8' instead of bytes"):
-        files.unpickle_arrays(pickle.dumps({"data": np.arange(3)}, 4), "file")
+        image_files.unpickle_arrays(pickle.dumps({"data": np.arange(3)}, 4), "file")
 
 
 @pytest.mark.parametrize("raw", [b"", b"garbage", pickle.dumps([1]), pickle.dumps({"data": 1})[:-3]])
 def test_damaged_pickles_are_named(raw):
     with pytest.raises(DataError, match="batch_1 cannot be read as a CIFAR batch"):
-        files.unpickle_arrays(raw, "batch_1")
+        image_files.unpickle_arrays(raw, "batch_1")
 
 
 def test_incomplete_cifar_is_named(tmp_path):
@@ -179,50 +185,50 @@ def test_incomplete_cifar_is_named(tmp_path):
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
     with pytest.raises(DataError, match="does not hold data_batch_2, data_batch_3, data_batch_4, data_batch_5, test_b"):
-        files.read_images(files.file_key([archive]))
+        image_files.read_images(image_files.file_key([archive]))
     archive.write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"cifar-10-python.tar.gz cannot be read"):
-        files.read_images(files.file_key([archive]))
-    paths, _ = cifar_folder(tmp_path / "batches", files.CIFAR100_NAMES)
+        image_files.read_images(image_files.file_key([archive]))
+    paths, _ = cifar_folder(tmp_path / "batches", image_files.CIFAR100_NAMES)
     paths[0].write_bytes(python2_batch(np.zeros((2, 100), np.uint8), [1, 2]))
     with pytest.raises(DataError, match=r"train of .* has no 'data' of 3072 bytes .*it has: data, labels"):
-        files.read_images(files.file_key(paths))
+        image_files.read_images(image_files.file_key(paths))
 
 
 def test_mosaics(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOSAIC_ROWS", 2)
-    monkeypatch.setattr(files, "MOSAIC_COLUMNS", 3)
+    monkeypatch.setattr(image_files, "MOSAIC_ROWS", 2)
+    monkeypatch.setattr(image_files, "MOSAIC_COLUMNS", 3)
     tiles = RANDOM.integers(0, 256, (12, 6, 32, 32, 3), dtype=np.uint8)
-    paths = [tmp_path / name for name in files.MOSAIC_NAMES]
+    paths = [tmp_path / name for name in image_files.MOSAIC_NAMES]
     for path, own in zip(paths[1:], tiles, strict=True):
         rows = [np.concatenate(list(own[start : start + 3]), axis=1) for start in (0, 3)]
         Image.fromarray(np.concatenate(rows)).save(path, lossless=True)
     np.savez(paths[0], y_train=np.arange(60) % 10, y_test=np.arange(12) % 10, lossy_train=[1])
-    images = files.read_images(files.file_key(paths))
+    images = image_files.read_images(image_files.file_key(paths))
     assert images.num_train == 60
     assert np.array_equal(images.pixels, tiles.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
     assert images.labels.tolist() == [*np.arange(60) % 10, *np.arange(12) % 10]
 
     np.savez(paths[0], y_train=np.arange(59), y_test=np.arange(12))
     with pytest.raises(DataError, match=r"labels.npz has 71 labels, and the mosaics beside it hold 72"):
-        files.read_images(files.file_key(paths))
+        image_files.read_images(image_files.file_key(paths))
     np.savez(paths[0], labels=np.arange(59))
     with pytest.raises(DataError, match=r"no arrays y_train and y_test .it has: labels"):
-        files.read_mosaic_labels(paths[0])
+        image_files.read_mosaic_labels(paths[0])
     paths[0].write_bytes(b"no zip")
     with pytest.raises(DataError, match=r"labels.npz cannot be read as labels"):
-        files.read_mosaic_labels(paths[0])
+        image_files.read_mosaic_labels(paths[0])
     Image.new("RGB", (8, 8)).save(paths[1], lossless=True)
     with pytest.raises(DataError, match=r"train_00.webp is 8 x 8 pixels, and a mosaic is 96 x 64"):
-        files._tiles(paths[1])
+        image_files._tiles(paths[1])
     paths[1].write_bytes(b"no image")
     with pytest.raises(DataError, match=r"train_00.webp cannot be read as an image"):
-        files._tiles(paths[1])
+        image_files._tiles(paths[1])
 
 
 @pytest.mark.skipif(not (DATA / "cifar10" / "labels.npz").is_file(), reason="no CIFAR-10 mosaics in the data folder")
 def test_one_real_mosaic_has_smooth_tiles():
-    tiles = files._tiles(DATA / "cifar10" / "train_00.webp").astype(float)
+    tiles = image_files._tiles(DATA / "cifar10" / "train_00.webp").astype(float)
     assert tiles.shape == (5000, 3, 32, 32)
     # neighbouring pixels resemble each other inside a picture, not across a wrong cut
     inside = np.abs(np.diff(tiles, axis=3)).mean()

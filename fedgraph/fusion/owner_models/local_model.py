@@ -90,12 +90,12 @@ Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs ``[batch, *input_shape]`` -> embeddings ``[batch, ...]`` and outputs ``[batch, classes]``."""
 
 _TRIED = 3
-"""Number of samples on which a model is tried: not 1 or 2, the usual sizes of programs with a fixed batch size."""
+"""Number of samples for trying a model: not 1 or 2, the usual sizes of programs with a fixed batch size."""
 
 
 @dataclass(frozen=True)
 class BatchedModel:
-    """A model of one owner; see :class:`fedgraph.fusion.owner_models.base.LocalModel`.
+    """A model of one owner; see :class:`fedgraph.fusion.owner_models.local_model.LocalModel`.
 
     run         : one batch through the model.
     task        : of the model.
@@ -121,7 +121,7 @@ class BatchedModel:
         check_shapes(embeddings, outputs, self.task.output_shape[0], self.where)
 
     def represent(self, inputs: Tensor) -> Represented:
-        """See :class:`fedgraph.fusion.owner_models.base.LocalModel`."""
+        """See :class:`fedgraph.fusion.owner_models.local_model.LocalModel`."""
         embeddings, outputs = self._evaluate(inputs)
         return represented(embeddings, outputs, self.task.output_shape[0], self.where)
 
@@ -168,11 +168,11 @@ Of fewer values, such as those of a category, hidden units often are a linear fu
 def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], remedy: str) -> None:
     """Raise ExperimentError where embeddings ``[samples, size]`` contain all of the inputs ``[samples, *input_shape]``.
 
-    In any order, and whatever else they contain; where two features or more have many values, also when these are all
-    there shifted and scaled, as by a scaler. Features that are constant over the samples carry no information about a
-    sample.
+    Neither their order nor further columns matter. Where two features or more have many values, they also count as
+    contained when they are all shifted and scaled, as by a scaler. Features that are constant over the samples carry no
+    information about a sample.
 
-    owners : whose samples and model these are. remedy : what they can do, for the message.
+    owners : whose samples and model these are. remedy : advice for the message.
     """
     rows, found = inputs[:_COMPARED].flatten(1).float(), embeddings[:_COMPARED].flatten(1).float()
     features = _varying(rows)
@@ -248,7 +248,7 @@ class ModelStore:
         self.folder = folder
 
     def load(self, fingerprint: str) -> Tensor | None:
-        """Return the parameters ``[parameters]`` of a model; None where there is none.
+        """Return the parameters ``[parameters]`` of a model; None if there is none.
 
         Raises
         ------

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _OTHER = "cp1252"
 _HEAD = 1 << 16
-"""Bytes of a CSV file from which its encoding is told."""
+"""Bytes of a CSV file from which its encoding is inferred."""
 
 
 class Table:
@@ -43,9 +43,9 @@ class Table:
     numbered : ndarray of int64 or None
         The rows of a part of a file as they are counted there, from 1, ``[rows]``; None for a whole file.
     doubts : dict of str to DataError
-        By column, why its numbers cannot be told, such as thousands that may be decimals.
+        By column, why its numbers are ambiguous, such as thousands that may be decimals.
     notes : tuple of str
-        What people should know of the file, in short sentences.
+        Notes on the file, in short sentences.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Table:
         return pa.table(self.columns).to_pandas()
 
     def part(self, rows: NDArray[np.int64]) -> Table:
-        """Return some rows, which messages go on to count as in the file."""
+        """Return some rows; messages still count rows as in the file."""
         indices = pa.array(rows)
         numbered = rows + 1 if self.numbered is None else self.numbered[rows]
         columns = {name: column.take(indices) for name, column in self.columns.items()}
@@ -104,7 +104,7 @@ class Table:
     def numbers(self, name: str) -> NDArray[np.float64] | None:
         """Return a column as float64, NaN where missing; None if it contains anything but numbers.
 
-        Raises DataError where it cannot be told what its numbers are, and for infinite ones, with the first row.
+        Raises DataError for ambiguous numbers and, with the first row, for infinite ones.
         """
         column = self.column(name)
         self.check_certain(name)
@@ -115,7 +115,7 @@ class Table:
         return values
 
     def check_certain(self, name: str) -> None:
-        """Raise the DataError of a column whose numbers cannot be told."""
+        """Raise the DataError of a column whose numbers are ambiguous."""
         if name in self.doubts:
             doubt = self.doubts[name]
             raise DataError(str(doubt), doubt.quoted)
@@ -126,7 +126,7 @@ class Table:
         Returns
         -------
         tuple
-            Codes ``[rows]``, -1 where missing, and the names to which they refer; numbers by size, else by text.
+            Codes ``[rows]``, -1 where missing, and the names that they stand for; numbers by size, else by text.
         """
         coded = self.texts(name).dictionary_encode()
         names = coded.dictionary.to_pylist()
@@ -239,7 +239,7 @@ def table_of(frame: Any, where: str = "the data frame") -> Table:
     Parameters
     ----------
     frame : data frame
-        Of pandas, polars or whatever else hands its columns to Arrow, or a table of pyarrow.
+        Of pandas, polars or another library that exports its columns to Arrow, or a table of pyarrow.
     where : str
         Names it in messages.
 
@@ -251,7 +251,7 @@ def table_of(frame: Any, where: str = "the data frame") -> Table:
     Raises
     ------
     DataError
-        When it is none, has no rows, two columns of one name, or a column that Arrow cannot take.
+        When it is not a table, has no rows, two columns of one name, or a column that Arrow cannot take.
     """
     if isinstance(frame, Table):
         return frame
@@ -261,8 +261,8 @@ def table_of(frame: Any, where: str = "the data frame") -> Table:
         else:
             arrow = pa.table(frame)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        told = ", ".join(map(str, error.args))
-        raise DataError(f"{where}, a {type(frame).__name__}, cannot be read as a data frame: {told}") from None
+        reason = ", ".join(map(str, error.args))
+        raise DataError(f"{where}, a {type(frame).__name__}, cannot be read as a data frame: {reason}") from None
     if arrow.num_rows == 0:
         raise DataError(f"{where} has no rows")
     table = _cleaned(arrow, where, ("",), "rename one")

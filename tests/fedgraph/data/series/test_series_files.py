@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-import fedgraph.data.series.files as series_files
-from fedgraph.data.series.files import SeriesTable, read_series, regular_times
+import fedgraph.data.series.series_files as series_files
+from fedgraph.data.series.series_files import SeriesTable, read_series, regular_times
 from fedgraph.support.errors import DataError
 
 VALUES = np.array([[1.0, 10.0, 0.5], [2.0, np.nan, 1.5], [3.0, 30.0, 2.5], [4.0, 40.0, 3.5]])

@@ -37,10 +37,10 @@ class SeriesTable:
     times    : datetime64[s] ``[time]``, or None when the file does not say.
     features : one name per feature.
     groups   : a word per client, or None when the file does not say.
-    missing  : steps that the file has no row for; None where there are none.
+    missing  : steps that the file has no row for; None if there are none.
     by       : the column that tells clients, in a file with a row for each time and client; else empty.
     rows     : int64 ``[time, 2]``, the first row of such a file of each step, from 1, and its client's position.
-    notes    : what people should know of the file.
+    notes    : notes on the file.
     """
 
     names: tuple[str, ...]
@@ -77,7 +77,7 @@ class SeriesTable:
     def with_every_step(self) -> SeriesTable:
         """The table with a row for each step from its first time to its last one, without readings where it had none.
 
-        So windows that span a gap have the length that they say, and their covariates the right time. A table without
+        So windows that span a gap have the right length, and their covariates the right time. A table without
         times is returned as it is. Raises DataError as :func:`fedgraph.data.series.times.missing_steps`.
         """
         found = None if self.times is None or len(self.times) < 2 else missing_steps(self.times, self._row)
@@ -95,7 +95,7 @@ class SeriesTable:
         return f"row {row} (client '{self.names[client]}')"
 
     def extended(self, steps: int, step_minutes: float) -> SeriesTable:
-        """The table with so many steps behind its last, in which nothing was read."""
+        """The table with so many steps without readings after its last."""
         clients, _, features = self.values.shape
         nothing = np.full((clients, steps, features), np.nan, dtype=np.float32)
         times = self.times
@@ -143,8 +143,8 @@ def read_series(
                     _check_finite(table)
                     table = table.with_every_step()
             except DataError as error:
-                told = str(error)
-                raise DataError(told if str(path) in told else f"{path}: {told}", error.quoted) from None
+                text = str(error)
+                raise DataError(text if str(path) in text else f"{path}: {text}", error.quoted) from None
             except (OSError, ValueError, KeyError, EOFError, pa.ArrowException) as error:
                 raise DataError(f"{path}: cannot be read as {path.suffix or 'a series'} ({error})") from None
             while len(_tables) >= _CACHE_SIZE:

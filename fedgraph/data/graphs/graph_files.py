@@ -38,7 +38,7 @@ class GraphFiles:
     Raises
     ------
     DataError
-        When there is nothing to read, or it does not say whose it is.
+        When there is nothing to read, or it does not name its client.
     """
 
     def __init__(self, place: Path, clients: Sequence[str] | None = None, unnamed: str | None = None) -> None:
@@ -109,7 +109,8 @@ class GraphFiles:
 def save_graphs(data: Any, file: Path) -> None:
     """Write graphs of PyTorch Geometric, of one client or by client, as plain tensors, for :class:`GraphFiles`."""
     plain = {str(name): _plain(own) for name, own in data.items()} if isinstance(data, Mapping) else _plain(data)
-    # By way of memory, since the name of a file would be part of what is written: the same graphs are the same bytes.
+    # Written to memory first, since the name of a file would be part of the content: the same graphs are the same
+    # bytes.
     buffer = BytesIO()
     torch.save(plain, buffer)
     write_atomically(file, buffer.getvalue())
@@ -216,7 +217,7 @@ def _parts(arrays: dict[str, np.ndarray], file: Path) -> list[Raw]:
         or edges.dtype.kind not in "iu"
         or (edges.size and not 0 <= edges.min() <= edges.max() < nodes)
     ):
-        return [arrays]  # what is wrong is said of all of it
+        return [arrays]  # one error describes all of it
     if bool((part[edges[0]] != part[edges[1]]).any()):
         raise DataError(f"{file}: an edge leads from one graph to another, by the array batch")
     count = int(part[-1]) + 1 if nodes else 0

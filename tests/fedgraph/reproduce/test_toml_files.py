@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph.reproduce.files import files_that_come_along, read_file
+from fedgraph.reproduce.toml_files import files_that_come_along, read_file
 from fedgraph.support.errors import ExperimentError
 
 
