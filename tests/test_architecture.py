@@ -50,6 +50,8 @@ DOORS_OF_THEIR_OWN = (
     "messages.frozen_layers",
     "support",
     "models.native",
+    "models.recurrent",
+    "training.metrics",
     "algorithms",
     "starting",
     "commands",

@@ -14,6 +14,7 @@ from fedgraph.models.own_draws import OwnDraws
 from fedgraph.models.parameters import Layout, finite_rows, flattened, usable_rows, weights_sha256
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
 from fedgraph.models.registry import MODELS, ScikitSettings, build, initial_model, parse_model
+from fedgraph.models.stacked import linear
 from fedgraph.models.vectorised import ModuleSettings, last_linear, with_input_of
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "flattened",
     "initial_model",
     "last_linear",
+    "linear",
     "parse_model",
     "usable_rows",
     "weights_sha256",

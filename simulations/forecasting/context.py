@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fedgraph.data import Split, SplitName
-from fedgraph.models import Batch, TaskSpec
+from fedgraph.models import Batch, TaskSpec, linear
 from fedgraph.models.recurrent import RecurrentModel, RecurrentSettings, RecurrentTwin
-from fedgraph.models.stacked import linear
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
-from fedgraph.training.cohort import Cohort
+from fedgraph.training import Cohort
 from fedgraph.training.metrics import loss_sums, masked_mean
 
 _AT_ONCE = 1024

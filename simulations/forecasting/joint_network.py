@@ -12,8 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedgraph.fusion.forecasting.fitting import FitSettings, ForecastFit, Look, fit_network
-from fedgraph.fusion.forecasting.windows import OwnerWindows
+from fedgraph.fusion.forecasting import FitSettings, ForecastFit, Look, OwnerWindows, fit_network
 
 _DILATIONS = (1, 2, 1, 2, 1, 2, 1, 2)
 _CHANNELS, _SKIPPED, _LAST = 32, 256, 512

@@ -5,7 +5,7 @@
 2
 """
 
-from fedgraph.fusion.forecasting.fitting import ForecastFit, forecasts
+from fedgraph.fusion.forecasting.fitting import FitSettings, ForecastFit, Look, fit_network, forecasts
 from fedgraph.fusion.forecasting.fusion import (
     ForecastFusion,
     ForecastFusionSettings,
@@ -17,13 +17,16 @@ from fedgraph.fusion.forecasting.model_file import FittedForecasts
 from fedgraph.fusion.forecasting.windows import OwnerWindows, shared_windows
 
 __all__ = [
+    "FitSettings",
     "FittedForecasts",
     "ForecastFit",
     "ForecastFusion",
     "ForecastFusionSettings",
+    "Look",
     "OwnerGraph",
     "OwnerWindows",
     "fit_forecasts",
+    "fit_network",
     "forecasts",
     "graph_weights",
     "shared_windows",
