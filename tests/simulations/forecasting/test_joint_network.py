@@ -1,6 +1,6 @@
 import torch
 
-from fedgraph.fusion.forecasting.joint import GraphWaveNet, JointPerceptron
+from fedgraph.simulations.forecasting.joint_network import GraphWaveNet, JointPerceptron
 
 
 def test_the_forecasts_of_graph_wavenet_follow_its_clients():
