@@ -11,25 +11,45 @@ import torch
 
 from fedgraph.graph import ClientGraph
 
-names = ["Oslo", "Bergen", "Trondheim", "Stavanger", "Kristiansand", "Hamar", "Bodø", "Tromsø", "Alta"]
+names = [
+    "Oslo",
+    "Bergen",
+    "Trondheim",
+    "Stavanger",
+    "Kristiansand",
+    "Hamar",
+    "Bodø",
+    "Tromsø",
+    "Alta",
+]
 places = torch.tensor(
     [
-        [59.91, 10.75], [60.39, 5.32], [63.43, 10.40], [58.97, 5.73], [58.15, 8.00], [60.79, 11.07], [67.28, 14.40],
+        [59.91, 10.75], [60.39, 5.32], [63.43, 10.40], [58.97, 5.73], [58.15, 8.00],
+        [60.79, 11.07], [67.28, 14.40],
         [69.65, 18.96], [69.97, 23.27],
     ]
 )  # fmt: skip
 graphs = {
     "Gaussian kernel of distances": ClientGraph.from_coordinates(places, names),
-    "two nearest neighbours": ClientGraph.from_coordinates(places, names, method="knn", k=2),
+    "two nearest neighbours": ClientGraph.from_coordinates(
+        places, names, method="knn", k=2
+    ),
 }
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
-at = {name: (float(place[1]), float(place[0])) for name, place in zip(names, places, strict=True)}
+at = {
+    name: (float(place[1]), float(place[0]))
+    for name, place in zip(names, places, strict=True)
+}
 for axis, (title, graph) in zip(axes, graphs.items(), strict=True):
     drawn = graph.to_networkx().to_undirected()
     widths = [3 * weight for _, _, weight in drawn.edges.data("weight")]
-    nx.draw_networkx(drawn, at, ax=axis, width=widths, node_size=120, edge_color="0.6", with_labels=False)
-    nx.draw_networkx_labels(drawn, {name: (x, y + 0.35) for name, (x, y) in at.items()}, ax=axis, font_size=9)
+    nx.draw_networkx(
+        drawn, at, ax=axis, width=widths, node_size=120, edge_color="0.6", with_labels=False
+    )
+    nx.draw_networkx_labels(
+        drawn, {name: (x, y + 0.35) for name, (x, y) in at.items()}, ax=axis, font_size=9
+    )
     axis.set(title=title)
     axis.axis("off")
 plt.show()

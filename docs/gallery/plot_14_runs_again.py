@@ -6,13 +6,16 @@ Every run leaves a folder. Runs are read from it again, compared, and shown on a
 """
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import torch
 
 import fedgraph
 
 first = fedgraph.run("sfl/digits.toml", set={"experiment.rounds": 4}, progress=False)
-second = fedgraph.run("sfl/digits.toml", set={"experiment.rounds": 4, "sfl.alpha": 0.5}, progress=False)
-sorted(path.name for path in first.path.iterdir())
+second = fedgraph.run(
+    "sfl/digits.toml", set={"experiment.rounds": 4, "sfl.alpha": 0.5}, progress=False
+)
+pd.Series(sorted(path.name for path in first.path.iterdir()), name="file")
 
 # %%
 # ``load_run`` takes the folder, ``compare`` several:
@@ -24,7 +27,12 @@ comparison.metrics.round(3)
 # %%
 # Models are state dicts. How far are those of the clients from each other?
 
-models = torch.stack([torch.cat([value.flatten() for value in model.values()]) for model in again.models.values()])
+models = torch.stack(
+    [
+        torch.cat([value.flatten() for value in model.values()])
+        for model in again.models.values()
+    ]
+)
 figure, axis = plt.subplots(figsize=(5, 4), layout="constrained")
 picture = axis.imshow(torch.cdist(models, models), cmap="viridis")
 figure.colorbar(picture, ax=axis, label="distance of parameters")
