@@ -99,8 +99,8 @@ def test_every_method_earns_its_place(tour, tmp_path):
     shown = readme_of_the_tour()
     assert len(shown) > 12
     for label, value in shown:
-        (now,) = re.findall(rf"^ {re.escape(label)} +([\d.]+) (?:%|mph)", result.output, re.MULTILINE)
-        assert float(now) == pytest.approx(value, abs=1.5), label
+        now = re.findall(rf"^ {re.escape(label)} +([\d.]+) (?:%|mph)", result.output, re.MULTILINE)
+        assert any(float(each) == pytest.approx(value, abs=1.5) for each in now), label
     found, untrue = re.search(r"(\d+) of 10\b", result.output)[1], re.search(r"not true +(\d+)", result.output)[1]
     assert int(found) >= 8
     assert int(untrue) <= 1
