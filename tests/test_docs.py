@@ -114,7 +114,9 @@ def test_python_blocks_and_experiments_run_and_learn(page, leave_no_trace, tmp_p
     name = page.relative_to(REPOSITORY).as_posix()
     assert_learned(QUALITY.get(name), tmp_path / "runs")
     if "server_app" in imported:
-        errors = imported["server_app"].kept["history"].query("metric == 'evaluate/mse'").groupby("round")["value"].mean()
+        errors = (
+            imported["server_app"].kept["history"].query("metric == 'evaluate/mse'").groupby("round")["value"].mean()
+        )
         namespace |= {"first_error": errors.iloc[0], "last_error": errors.iloc[-1]}
     if name in REACHED:
         assert REACHED[name](namespace)

@@ -36,7 +36,8 @@ for shape, kind in (("o", "warm"), ("s", "cold")):
     nodes = [name for name in drawn if group[name] == kind]
     dots = nx.draw_networkx_nodes(
         drawn, at, nodelist=nodes, node_shape=shape, node_size=110, ax=axis,
-        vmin=errors["sfl-cold-start"].min(), vmax=errors["sfl-cold-start"].max(), node_color=errors["sfl-cold-start"][nodes],
+        vmin=errors["sfl-cold-start"].min(), vmax=errors["sfl-cold-start"].max(),
+        node_color=errors["sfl-cold-start"][nodes],
     )  # fmt: skip
 figure.colorbar(dots, ax=axis, label="error an hour ahead, mph")
 axis.axis("off")

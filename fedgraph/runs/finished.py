@@ -151,7 +151,7 @@ class Run:
 
         file = self.path / "predictions.csv"
         if not file.is_file():
-            raise RunError(f"{self.path} has no predictions: runs of f3 have, and what fedgraph.predict makes of them")
+            raise RunError(f"{self.path} has no predictions; only runs of f3 and results of fedgraph.predict have")
         return pd.read_csv(file, dtype={"key": str})
 
     @cached_property
@@ -307,7 +307,7 @@ class Run:
 
         found = self.predicted(data, client, windows)
         if not found.metrics:
-            raise RunError("the data do not have what is predicted, so that there is nothing to compare with")
+            raise RunError("the data have no labels to compare the predictions with")
         columns = {name: values.tolist() for name, values in found.metrics.items()}
         return pd.DataFrame(columns, index=pd.Index(found.names, name="client"))
 

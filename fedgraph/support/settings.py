@@ -224,7 +224,7 @@ _Step = tuple[Annotated[int, Field(ge=1)], _Number]
 def _ascending(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
     rounds = [server_round for server_round, _ in steps]
     if rounds[:1] != [1] or rounds != sorted(set(rounds)):
-        raise ValueError("a schedule is [[round, value], ...] with ascending rounds, of which the first is 1")
+        raise ValueError("a schedule is [[round, value], ...] with ascending rounds, starting at 1")
     return steps
 
 

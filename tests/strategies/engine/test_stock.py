@@ -216,7 +216,7 @@ def test_what_flower_warns_of_is_noted_however_quiet_it_is(digits_tables, run_ex
 
 
 def test_a_weight_that_clients_do_not_send_is_refused(digits_tables, run_experiment):
-    with pytest.raises(ExperimentError, match="weighted-by-key = 'batches' is no number that clients send: num-exampl"):
+    with pytest.raises(ExperimentError, match="weighted-by-key = 'batches' is not a metric of the clients: num-exampl"):
         run_experiment(stock(digits_tables, "FedAvg", **{"weighted-by-key": "batches"}))
 
 
