@@ -103,7 +103,7 @@ class SecretClient(Configured[F3SecretSettings]):
 
     @property
     def aggregator(self) -> str | None:
-        """Name of this node as an aggregator; None when it is none."""
+        """Name of this node as an aggregator; None if it is not one."""
         if self.node.aggregator is not None:
             return self.node.aggregator
         simulated, dealt = self.settings.simulated_aggregators, self.node.partition()

@@ -1,4 +1,4 @@
-"""F3 in a ClientApp of one's own: embeddings by any PyTorch model, and the reply that has them.
+"""F3 in a ClientApp of your own: embeddings by any PyTorch model, and the reply that has them.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023), lines
 2, 3 and 9 of algorithm 1.

@@ -1,4 +1,4 @@
-"""Terms of SFL and IPA for a training loop of one's own, as functions of a model and the message that it came with.
+"""Terms of SFL and IPA for a training loop of your own, as functions of a model and the message that it came with.
 
     loss = criterion(model(x), y) + proximity(model, msg)
     loss = criterion(model(x), y) + alignment(model, msg)

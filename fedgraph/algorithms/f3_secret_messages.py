@@ -52,7 +52,7 @@ class Introduction:
     owners : EmbedReply
         Owners and their samples.
     aggregator : str or None
-        Its name as an aggregator, None when it is none.
+        Its name as an aggregator, None if it is not one.
     public : bytes
         Its public key, 32 bytes; empty when it is no aggregator.
     """

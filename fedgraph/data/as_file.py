@@ -27,7 +27,7 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     data : str, Path, data frame, array, Tensor or graphs
         A data frame of pandas becomes a Parquet file, with its index as the first column where that is not just
         numbers; of other libraries, whatever hands its columns to Arrow. An array, or a tensor, is one of images, or of
-        the inputs of a data set of one's own. A graph of PyTorch Geometric, a list of them, or a dict of either by
+        the inputs of a data set of your own. A graph of PyTorch Geometric, a list of them, or a dict of either by
         client, becomes a .pt file.
     folder : Path
         Where the file is written.

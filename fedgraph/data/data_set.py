@@ -1,4 +1,4 @@
-"""A data set of one's own, as a class: ``[data] set = "package.module:Class"``."""
+"""A data set of your own, as a class: ``[data] set = "package.module:Class"``."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class DataSet(Configured[S]):
 
 
 def own_class(path: str) -> type[Any]:
-    """Return the class of a data set by its dotted path. Raises ExperimentError for what is none."""
+    """Return the class of a data set by its dotted path. Raises ExperimentError for anything else."""
     found = load_object(path, "[data] set")
     wanted = ("client_names", "load", "describe", "given_graph")
     lacking = [name for name in wanted if not callable(getattr(found, name, None))]
@@ -191,7 +191,7 @@ def own_class(path: str) -> type[Any]:
 
 
 def own_settings(path: str) -> type[Settings]:
-    """Return the settings class of a data set of one's own: that in its brackets, with the key ``set``."""
+    """Return the settings class of a data set of your own: that in its brackets, with the key ``set``."""
     return _with_set(getattr(own_class(path), "settings_type", Settings))
 
 

@@ -1,4 +1,4 @@
-"""Examples as plain tensors: of a data set of one's own, and of arrays that were not there in training."""
+"""Examples as plain tensors: of a data set of your own, and of arrays that were not there in training."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MaskedSplit(ExampleSplit):
 
 
 class TensorForm(Form):
-    """Inputs as arrays, as a data set of one's own has them: of an .npz file, ``inputs`` and perhaps ``targets``."""
+    """Inputs as arrays, as a data set of your own has them: of an .npz file, ``inputs`` and perhaps ``targets``."""
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`."""

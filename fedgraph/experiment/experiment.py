@@ -47,7 +47,7 @@ _PATHS = (
     ("fairness", "stand-alone", Path.is_dir),
     ("clients", "public-keys", Path.is_dir),
 )
-"""Keys whose value is the path of a file or folder; those of ``[data]`` for sets of one's own files."""
+"""Keys whose value is the path of a file or folder; those of ``[data]`` for sets of your own files."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def load_experiment(
     An override of ``graph.source`` takes out those keys of ``[graph]`` that are about the old source alone, such as
     ``path``.
 
-    The path of one's own data, of a graph file, of another run, or of the folder of public keys is looked for beside
+    The path of your own data, of a graph file, of another run, or of the folder of public keys is looked for beside
     the experiment, then from the current folder, and made absolute where it is found. Data and graph that are in
     neither are looked for in the data folder when they are read.
 

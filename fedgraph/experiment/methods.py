@@ -43,9 +43,9 @@ class Method:
 
     @property
     def terms(self) -> str:
-        """Dotted path of the class whose training the method relies on, and a client class of one's own must share.
+        """Dotted path of the class whose training the method relies on, and a client class of your own must share.
 
-        Empty where there is no class of one's own, and for strategies of Flower.
+        Empty where there is no class of your own, and for strategies of Flower.
         """
         default = getattr(self.strategy_class, "default_client", "")
         built_in = bool(vars(self.strategy_class).get("name"))

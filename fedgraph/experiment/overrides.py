@@ -79,7 +79,7 @@ def _no_override(override: str) -> ExperimentError:
 
 
 def toml_value(text: str) -> Any:
-    """Return a value as TOML reads it, or the text itself where it is none."""
+    """Return a value as TOML reads it, or the text itself if it is not a value."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -248,7 +248,7 @@ def _columns_of_one(owner: str, chosen: Any, num_columns: int, names: Sequence[s
 def _placed(
     arrays: Mapping[str, NDArray[np.float32]], rows: Mapping[str, list[int]], ids: tuple[Any, ...] | None
 ) -> OwnerSamples:
-    """Put each owner's rows into their places; a row of NaN is none."""
+    """Put each owner's rows into their places; a row of NaN is absent."""
     number = len(ids) if ids is not None else max(map(len, rows.values()))
     sizes = torch.tensor([values.shape[1] for values in arrays.values()])
     embeddings = torch.zeros(number, len(arrays), int(sizes.max()))

@@ -97,7 +97,7 @@ def check_array(name: str, array: Array) -> None:
     Raises
     ------
     ReplyError
-        For another encoding or type, for a shape that is none, and for too few or too many bytes.
+        For another encoding or type, for an invalid shape, and for too few or too many bytes.
     """
     try:
         kind = np.dtype(array.dtype)

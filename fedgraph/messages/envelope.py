@@ -109,7 +109,7 @@ class Request:
 
     @staticmethod
     def header_of(config: Mapping[str, Any]) -> dict[str, str]:
-        """Read the fields from the entries of the record ``config``. Raises ReplyError for a name that is none."""
+        """Read the fields from the entries of the record ``config``. Raises ReplyError for an invalid name."""
         known = {"client": CLIENT_KEY, "experiment": EXPERIMENT_KEY, "run": RUN_KEY}
         found = {field: str(config[key]) for field, key in known.items()}
         # Nodes keep state in a folder of this name.

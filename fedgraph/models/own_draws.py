@@ -1,4 +1,4 @@
-"""Random numbers of a module's forward pass from a generator of one's own, so that several threads may draw at once."""
+"""Random numbers of a module's forward pass from a generator of your own, so that several threads may draw at once."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Run:
         """State dict of each client's model, as it was measured at the end, by client.
 
         It has the trained tensors and running statistics. A tensor that two layers share has one name, and counters of
-        batches are left out, so that a module of one's own loads it with ``load_state_dict(..., strict=False)``;
+        batches are left out, so that a module of your own loads it with ``load_state_dict(..., strict=False)``;
         :meth:`module` returns one that is complete.
 
         Raises RunError for methods that train none, and for clients whose model is not in the folder, with where it is.

@@ -251,7 +251,7 @@ def table_of(frame: Any, where: str = "the data frame") -> Table:
     Raises
     ------
     DataError
-        When it is none, has no rows, two columns of one name, or a column that Arrow cannot take.
+        When it cannot be read, has no rows, two columns of one name, or a column that Arrow cannot take.
     """
     if isinstance(frame, Table):
         return frame

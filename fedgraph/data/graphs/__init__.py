@@ -1,4 +1,4 @@
-"""Graphs at clients: classes of nodes, or of whole graphs (``[data] set = "graphs"``, and classes of one's own).
+"""Graphs at clients: classes of nodes, or of whole graphs (``[data] set = "graphs"``, and classes of your own).
 
 >>> import torch
 >>> from pathlib import Path

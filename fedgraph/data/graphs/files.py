@@ -196,8 +196,8 @@ def _one(graph: Any, file: Path) -> Raw:
         graph = graph.to_dict()
     if not isinstance(graph, Mapping) or not {"x", "edge_index"} & set(graph):
         raise DataError(
-            f"{file} has a {type(graph).__name__} where a graph is expected: save a torch_geometric.data.Data, a list of "
-            "them, or a dict of client and graph; of a data set of PyTorch Geometric, list(dataset)"
+            f"{file} has a {type(graph).__name__} where a graph is expected: save a torch_geometric.data.Data, "
+            "a list of them, or a dict from client to graph; of a data set of PyTorch Geometric, list(dataset)"
         )
     return graph
 

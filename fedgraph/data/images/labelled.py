@@ -37,7 +37,7 @@ Ground = Literal["white", "black"]
 
 @dataclass(frozen=True)
 class OwnImages(Images):
-    """Images of one's own.
+    """Images of your own.
 
     Attributes
     ----------

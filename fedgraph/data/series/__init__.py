@@ -1,4 +1,4 @@
-"""Time series, each a client that forecasts its own next steps: road traffic, one's own files, made-up traffic."""
+"""Time series, each a client that forecasts its own next steps: road traffic, your own files, made-up traffic."""
 
 from fedgraph.data.series.cold_start import INFERRED, asked_scale
 from fedgraph.data.series.naive import (

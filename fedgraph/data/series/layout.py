@@ -127,7 +127,7 @@ def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
     found = find_times(table, choice.time_columns)
     first = table.names[0]
     if found is None and choice.client_column is None and _is_words(table, first):
-        found = (first,), times_of(f"column '{first}'", table.columns[first])  # says which cell is none
+        found = (first,), times_of(f"column '{first}'", table.columns[first])  # names the cell that is not a time
     used, times = found if found is not None else ((), None)
     numbering, notes = _row_numbers(table, [name for name in table.names if name not in used])
     left = [name for name in table.names if name not in used and name not in numbering]
@@ -159,7 +159,7 @@ def _joined(table: Table, names: Sequence[str]) -> Table:
 
 
 def _is_words(table: Table, name: str) -> bool:
-    """Return whether a column is not of numbers: more than half of its cells are none."""
+    """Return whether a column is not of numbers: more than half of its cells are not."""
     if name in table.doubts:
         return False
     column = table.columns[name]

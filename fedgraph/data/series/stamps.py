@@ -127,7 +127,7 @@ def _of_digits(what: str, texts: pa.Array, coded: pa.DictionaryArray) -> Times |
 
 
 def _parsed(cell: str, form: str) -> np.datetime64:
-    """Return digits as a time; NaT where they are none. Hour 24 is that of the next day's midnight."""
+    """Return digits as a time; NaT where they are not. Hour 24 is that of the next day's midnight."""
     fields = re.fullmatch(r"(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?", cell)
     assert fields is not None, form
     year, month, day, hour, minute, second = (

@@ -1,4 +1,4 @@
-"""Time stamps of a file of one's own: one row for each step, in order; steps without a row are missing readings."""
+"""Time stamps of a file of your own: one row for each step, in order; steps without a row are missing readings."""
 
 from __future__ import annotations
 

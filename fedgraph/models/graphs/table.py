@@ -12,7 +12,7 @@ from torch import Tensor
 from fedgraph.support.errors import DataError
 
 Level = Literal["", "node", "graph"]
-"""What an example is, where data are graphs; empty where they are none."""
+"""What an example is, where data are graphs; otherwise empty."""
 
 _MOST = 1 << 24
 """Minibatches have numbers as float32, which are exact below this."""
