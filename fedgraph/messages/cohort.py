@@ -349,7 +349,7 @@ class Identity:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes have in common: the task, and which numbers are told."""
+        """What the answers of all nodes have in common, the task and which numbers are sent."""
         return self.task, self.label_counts is not None, self.moments is not None
 
     def check_trains(self) -> None:

@@ -121,7 +121,7 @@ class Run:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Results of each client at the end: a row per client, a column per ``<split>/<metric>``.
+        """Results of each client at the end, with a row per client and a column per ``<split>/<metric>``.
 
         Where clients come in groups, the first column is ``group``.
         """
@@ -183,7 +183,7 @@ class Run:
 
     @cached_property
     def absences(self) -> pd.DataFrame:
-        """Clients without a usable reply: a row for each round and client, with columns ``round, client, reason``."""
+        """Clients without a usable reply, a row for each round and client, columns ``round, client, reason``."""
         import pandas as pd
 
         rows = [

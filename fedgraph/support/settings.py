@@ -17,7 +17,7 @@ from fedgraph.support.errors import ExperimentError, similar
 S = TypeVar("S", bound="Settings", default="Settings")
 
 UNSET = "unset"
-"""Key of any table: the list of those of its keys that have no value."""
+"""Key of any table that lists those of its keys that have no value."""
 
 
 def _kebab(name: str) -> str:
@@ -229,7 +229,7 @@ def _ascending(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
 
 
 Schedule = _Number | Annotated[tuple[_Step, ...], AfterValidator(_ascending)]
-"""A number not below 0, or ``[[1, a], [r, b], ...]``: a from round 1 on, b from round r on."""
+"""A number not below 0, or ``[[1, a], [r, b], ...]`` for a from round 1 on, b from round r on."""
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], server_round: int) -> float:

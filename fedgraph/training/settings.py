@@ -120,7 +120,7 @@ class TrainSettings(Settings):
 
     @property
     def compiles(self) -> bool:
-        """Whether included native code is used on this node: where asked for, or where it can be built."""
+        """Whether included native code is used on this node, where asked for or where it can be built."""
         return can_compile() if self.compile == "auto" else bool(self.compile)
 
     def rate(self, round: int) -> float:
