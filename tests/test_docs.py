@@ -68,7 +68,7 @@ def test_all_code_blocks_have_a_language():
 
 # A page's runs end above these, by the method or, as "", all of them; and what else its blocks have to reach.
 QUALITY = {
-    "README.md": {"sfl": 0.85, "local": 0.75, "fedavg": 0.2},
+    "README.md": {"sfl": 0.82, "local": 0.65, "fedavg": 0.2},
     "docs/index.md": {"sfl": 0.85, "local": 0.65, "fedavg": 0.2},
     "docs/guides/getting-started.md": {"": 0.8},
     "docs/guides/which-method.md": {"sfl": 0.85, "pfedgraph": 0.75, "local": 0.65},
