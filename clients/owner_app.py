@@ -76,7 +76,7 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
                 parts.append(_seen(model, name, _part((arguments, keywords), rows), rows.stop - rows.start))
     found = torch.cat(parts)
     if not bool(found.isfinite().all()):
-        raise ValueError(f"what layer '{name}' gets is NaN or infinite for some samples: check the weights and inputs")
+        raise ValueError(f"the input of layer '{name}' is NaN or infinite for some samples: check weights and inputs")
     _check_not_raw([*arguments, *keywords.values()], found)
     return found
 

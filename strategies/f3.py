@@ -237,7 +237,7 @@ class F3(PhasedStrategy):
         content = with_config(wanted.pack(), self.configrecord_key, config)
         answers = ask_clients(grid, nodes, content, self.message_type, OwnEmbeddings.unpack, self._names, timeout)
         if not answers:
-            raise RunError("no client sent anything usable; the log says of each what was wrong")
+            raise RunError("no client sent a usable answer; the log has the reasons")
         for name in [name for name, answer in answers.items() if not answer.keys]:
             log.info("client '%s' has none of the samples that were asked for", name)
             del answers[name]
@@ -278,7 +278,7 @@ class F3(PhasedStrategy):
         lost = ~labelled & (split >= 0) & (split != _NEW)
         if bool(lost.any()):
             keys = [joined.keys[place] for place in lost.nonzero().flatten().tolist()]
-            log.warning("%d samples are left out, of which no client has a label: %s", len(keys), quoted(keys))
+            log.warning("%d samples are left out because no client has their label: %s", len(keys), quoted(keys))
         if not bool((split == _VALIDATION).any()):
             rows = ((split == _TRAIN) & labelled).nonzero().flatten()
             if 0 < len(rows) == len(joined.labels[rows].unique()):

@@ -290,7 +290,7 @@ def test_of_flower_only_what_is_public_is_imported(package):
 
 
 def test_top_level_is_what_the_plan_says():
-    expected = {"pyproject.toml", "README.md", "LICENSE", "Makefile"}
+    expected = {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "Makefile"}
     expected |= {"CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"}
     expected |= {"fedgraph", "clients", "strategies", "simulations", "tests", "docker", "docs"}
     listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout

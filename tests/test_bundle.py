@@ -18,7 +18,7 @@ def test_flower_builds_a_bundle_with_all_that_a_run_needs(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     for part in ("clients", "docker", "docs", "fedgraph", "simulations", "strategies", "tests"):
         shutil.copytree(REPOSITORY / part, app / part, ignore=ignored)
-    for file in ("pyproject.toml", "LICENSE", "README.md", ".gitignore"):
+    for file in ("pyproject.toml", "LICENSE", "README.md", ".gitignore", "hatch_build.py"):
         shutil.copy(REPOSITORY / file, app)
     built = subprocess.run(
         [Path(sys.executable).parent / "flwr", "build"], cwd=app, capture_output=True, text=True, check=False

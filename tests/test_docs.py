@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import importlib.util
+import json
 import os
 import re
 import shlex
@@ -11,7 +13,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 import typer.main
+from flwr.app import MetricRecord
 
 import fedgraph
 from fedgraph.commands.cli import app
@@ -62,29 +66,140 @@ def test_all_code_blocks_have_a_language():
         assert "```" not in fences[::2], page
 
 
+# A page's runs end above these, by the method or, as "", all of them; and what else its blocks have to reach.
+QUALITY = {
+    "README.md": {"sfl": 0.82, "local": 0.65, "fedavg": 0.2},
+    "docs/index.md": {"sfl": 0.85, "local": 0.65, "fedavg": 0.2},
+    "docs/guides/getting-started.md": {"": 0.8},
+    "docs/guides/which-method.md": {"sfl": 0.85, "pfedgraph": 0.75, "local": 0.65},
+    "docs/guides/flower-app.md": {"": 0.85},
+    "docs/guides/data.md": {"": 0.85},
+    "docs/guides/model.md": {"fedavg": 0.6, "fedprox": 0.6, "f3": 0.85},
+    "docs/guides/strategy.md": {"": 0.65},
+    "docs/methods/sfl.md": {"": 0.75},
+    "docs/methods/f3.md": {"": 0.85},
+    "docs/methods/f3-forecast.md": {},
+    "docs/methods/ipa.md": {"": 0.75},
+    "docs/methods/fedngm.md": {},
+    "docs/methods/baselines.md": {"": 0.6},
+}
+REACHED = {
+    "docs/guides/flower-app.md": lambda page: page["last_error"] < page["first_error"] / 2,
+    "docs/guides/client-graph.md": lambda page: page["found"].pays,
+    "docs/methods/f3.md": lambda page: page["scores"].mean() > 0.8,
+    "docs/methods/f3-forecast.md": lambda page: (
+        page["run"].clients["test/mae-60min"].mean() < page["run"].clients["test/mae-60min-no-graph"].mean()
+    ),
+    # Made with 120 + 0.8 (age - 60) + 15 for smokers.
+    "docs/methods/fedngm.md": lambda page: abs(page["answer"].mean[0] - 147) < 8,
+}
+FILE = re.compile(r'"""(\w+\.py): |# ([\w-]+\.toml)$', re.MULTILINE)
+NO_DOWNLOAD = ("digits", "stochastic-blocks", "image-patches")
+
+
 @pytest.mark.parametrize("page", pages_with("python", "toml"))
-def test_python_blocks_run_and_experiments_are_valid(page, leave_no_trace, tmp_path):
-    """A block that begins with the name of a file is that file; experiments on digits run, for a round."""
+def test_python_blocks_and_experiments_run_and_learn(page, leave_no_trace, tmp_path):
+    """A block that begins with the name of a file is that file; experiments that need no file run as they stand."""
     namespace = {"__name__": "page"}
     add_plugin_paths([str(tmp_path)])
     for language, text in blocks(page, "python", "toml"):
+        file = FILE.match(text)
+        if file is not None:
+            (tmp_path / (file[1] or file[2])).write_text(text)
         if language == "python":
-            file = re.match(r'"""(\w+\.py): ', text)
-            if file is not None:
-                (tmp_path / file[1]).write_text(text)
             exec(compile(text, f"{page}", "exec"), namespace)
-            continue
-        tables = tomllib.loads(text)
+        else:
+            run_tables(tomllib.loads(text))
+    imported = {file.stem: sys.modules.pop(file.stem, None) for file in tmp_path.glob("*.py")}
+    name = page.relative_to(REPOSITORY).as_posix()
+    assert_learned(QUALITY.get(name), tmp_path / "runs")
+    if "server_app" in imported:
+        errors = (
+            imported["server_app"].kept["history"].query("metric == 'evaluate/mse'").groupby("round")["value"].mean()
+        )
+        namespace |= {"first_error": errors.iloc[0], "last_error": errors.iloc[-1]}
+    if name in REACHED:
+        assert REACHED[name](namespace)
+
+
+def run_tables(tables):
+    """Run what is a whole experiment and needs no file; all else is looked at."""
+    if "project" in tables:
+        for path in tables["tool"]["flwr"]["app"]["components"].values():
+            module, _, name = path.partition(":")
+            assert not module.startswith("fedgraph") or hasattr(importlib.import_module(module), name)
+    elif "superlink" not in tables:
         complete = {"experiment", "data"} <= tables.keys()
         defaults = {"experiment": {"method": "local"}, "data": {"set": "digits"}, "model": {"name": "gru"}}
-        if "superlink" in tables:
-            continue
-        chosen = parse_experiment(tables if complete and "model" in tables else defaults | tables)
-        ChosenMethod(chosen)
-        if complete and tables["data"]["set"] == "digits":
-            fedgraph.run(tables, set={"experiment.rounds": 1}, progress=False)
-    for file in tmp_path.glob("*.py"):
-        sys.modules.pop(file.stem, None)
+        ChosenMethod(parse_experiment(tables if complete and "model" in tables else defaults | tables))
+        if complete and tables["data"]["set"] in NO_DOWNLOAD:
+            fedgraph.run(tables, progress=False)
+
+
+def assert_learned(least, runs):
+    """The test accuracy of every run is above what its page promises; a page with runs promises something."""
+    summaries = [json.loads(file.read_text()) for file in runs.glob("*/summary.json")]
+    assert least is not None or not summaries, "say in QUALITY what the runs of this page reach"
+    for summary in summaries:
+        accuracy = summary["metrics"].get("test", {}).get("accuracy")
+        if accuracy is not None:
+            assert accuracy["mean"] > least.get(summary["method"], least.get("", 1)), summary["method"]
+
+
+def test_the_flower_app_of_the_readme_runs(leave_no_trace, tmp_path):
+    from flwr.app import Message, RecordDict
+    from flwr.clientapp import ClientApp
+
+    from fedgraph.clients import client_name
+
+    namespace = {}
+    exec(blocks(REPOSITORY / "README.md", "python")[0][1], namespace)
+    client = ClientApp(mods=[client_name])
+
+    @client.train()
+    def train(message, context):
+        content = RecordDict({"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})})
+        return Message(content, reply_to=message)
+
+    hospitals = [{"client": name} for name in ("mercy", "saint-luke", "county")]
+    client.evaluate()(train)
+    fedgraph.simulate(namespace["app"], client, node_configs=hospitals)
+    assert torch.load("mercy.pt")["weight"].shape == (2, 8)
+
+
+@pytest.fixture
+def picture():
+    """The module that draws the picture of the tour."""
+    spec = importlib.util.spec_from_file_location("tour_picture", DOCS / "tour_picture.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_and_the_start_page_have_the_numbers_of_the_readme(picture, tmp_path):
+    from PIL import Image
+
+    tour = picture.numbers_of_the_tour((REPOSITORY / "README.md").read_text())
+    with Image.open(DOCS / "tour.png") as image:
+        assert image.text["Description"] == picture.described(tour)
+    shown = re.findall(r"\d+\.\d %", (DOCS / "index.md").read_text())
+    assert len(shown) > 5
+    assert set(shown) <= {value for rows in tour.values() for value in rows.values()}
+    picture.draw(tour, tmp_path / "tour.png")
+    assert Image.open(tmp_path / "tour.png").size == image.size
+
+
+def test_code_is_seen_whole_at_1280_pixels():
+    """There is room for some 96 letters."""
+    pages = [*PAGES, *sorted(REPOSITORY.glob("simulations/*/README.md"))]
+    long = [
+        (str(page), line)
+        for page in pages
+        for _, text in blocks(page, "python", "toml", "sh", "text", "yaml", "Dockerfile")
+        for line in text.splitlines()
+        if len(line) > 92
+    ]
+    assert long == []
 
 
 def test_blocks_that_are_files_are_complete(tmp_path):

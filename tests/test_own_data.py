@@ -235,7 +235,7 @@ def test_classes_and_columns_that_others_do_not_have(patient_tables, patients, o
         ({"clients": None}, "'clients' must name; it names nobody"),
         ({"clients": None, "partition-id": 0, "num-partitions": 3}, "name its clients by 'clients' in place of"),
         ({"data": f"{SECRET}.csv"}, "there is no <data>, which the node config key 'data' names"),
-        ({"data": None}, "needs data of its own, and here is none: give the node the node config key 'data'"),
+        ({"data": None}, "needs data of its own, and this node has none: give it the node config key 'data'"),
     ],
 )
 def test_node_configs_that_do_not_fit(patient_tables, patients, own_files, run_experiment, change, message):

@@ -34,7 +34,7 @@ def source(tmp_path_factory):
     for name in FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "hatch_build.py"):
         shutil.copy(REPOSITORY / name, folder / name)
     # Must stay out of the wheel.
     shutil.copytree(REPOSITORY / "tests" / "strategies", folder / "tests" / "strategies")
@@ -122,6 +122,20 @@ def test_the_wheel_declares_command_and_dependencies(wheel):
 
     expected = [*declared["dependencies"], *chain.from_iterable(map(required, extras))]
     assert metadata.count("\nRequires-Dist: ") == len(expected)
+
+
+def test_the_description_stands_without_the_repository(wheel):
+    """On a package index there are no files for relative links to lead to, and no checkout."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    head, _, text = archive.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in head
+    assert "Author: The fedgraph authors" in head
+    assert all(re.search(r", https://", line) for line in head.splitlines() if line.startswith("Project-URL"))
+    assert all(re.match(r"https?:", link) for link in re.findall(r"\]\(([^)]*)\)", text))
+    assert not re.search(r"<img|\bmake |pip install \.\s", text)
+    assert "pip install fedgraph-flower" in text
+    assert "fedgraph tour" in text
 
 
 @pytest.mark.process

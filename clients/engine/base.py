@@ -331,7 +331,7 @@ class CohortClient(Configured[S]):
         own = "parameters" in self.request.stacked
         found = (self.request.stacked if own else self.request.shared)["parameters"]
         if found.dtype != torch.float32 or found.dim() != 1 + own:
-            raise ReplyError(f"'parameters' of the request are {found.dtype} {list(found.shape)}, which is no model")
+            raise ReplyError(f"'parameters' of the request are {found.dtype} {list(found.shape)}; expected a model")
         return found if own else found.expand(len(self.request.clients), -1)
 
     def room(self) -> dict[SplitName, int]:

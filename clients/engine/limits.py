@@ -86,7 +86,7 @@ def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
     if not isinstance(table, dict):
         where = f"the table `{name}` of its method gives some" if name else "its method has none"
         raise IdentityError(
-            f"this node takes part only with noise on what its clients release (node config least-noise): {where}"
+            f"this node requires noise on everything its clients release (node config least-noise): {where}"
         )
     settings = parse(NoiseSettings, table, f"the table `{name}` of the method")
     found = settings.multiplier() / math.sqrt(settings.releases)

@@ -13,7 +13,9 @@ import fedgraph
 
 experiment = "sfl/cold-traffic.toml"
 methods = ["sfl-cold-start", "fedavg", "local"]
-comparison = fedgraph.run_methods(experiment, methods, set={"experiment.rounds": 4}, progress=False)
+comparison = fedgraph.run_methods(
+    experiment, methods, set={"experiment.rounds": 4}, progress=False
+)
 
 # %%
 # Error in mph an hour ahead, of those that train and those that cannot:
@@ -33,8 +35,9 @@ nx.draw_networkx_edges(drawn, at, ax=axis, edge_color="0.85")
 for shape, kind in (("o", "warm"), ("s", "cold")):
     nodes = [name for name in drawn if group[name] == kind]
     dots = nx.draw_networkx_nodes(
-        drawn, at, nodelist=nodes, node_shape=shape, node_size=110, ax=axis, vmin=errors["sfl-cold-start"].min(),
-        vmax=errors["sfl-cold-start"].max(), node_color=errors["sfl-cold-start"][nodes],
+        drawn, at, nodelist=nodes, node_shape=shape, node_size=110, ax=axis,
+        vmin=errors["sfl-cold-start"].min(), vmax=errors["sfl-cold-start"].max(),
+        node_color=errors["sfl-cold-start"][nodes],
     )  # fmt: skip
 figure.colorbar(dots, ax=axis, label="error an hour ahead, mph")
 axis.axis("off")

@@ -16,7 +16,9 @@ graphs = {
     "complete": {"graph.source": "complete"},
 }
 runs = {
-    name: fedgraph.run("sfl/digits.toml", set={"experiment.rounds": 8, **keys}, progress=False)
+    name: fedgraph.run(
+        "sfl/digits.toml", set={"experiment.rounds": 8, **keys}, progress=False
+    )
     for name, keys in graphs.items()
 }
 

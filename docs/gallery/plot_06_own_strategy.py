@@ -41,7 +41,9 @@ class TrimmedNeighbourMean(Algorithm[TrimSettings]):
 # Beside built-in methods, on the same clients:
 
 methods = [TrimmedNeighbourMean, "sfl", "fedavg"]
-comparison = fedgraph.run_methods("sfl/digits.toml", methods, set={"experiment.rounds": 6}, progress=False)
+comparison = fedgraph.run_methods(
+    "sfl/digits.toml", methods, set={"experiment.rounds": 6}, progress=False
+)
 comparison.metrics.xs("mean", axis=1, level=1).round(3)
 
 # %%

@@ -16,17 +16,33 @@ import fedgraph
 
 random = np.random.default_rng(0)
 hours = pd.date_range("2026-01-01", periods=24 * 40, freq="h")
-daily = 20 * np.sin(2 * np.pi * (hours.hour.to_numpy()[:, None] - 9) / 24 + np.array([0, 0.2, 0.4, 2.0, 2.2, 2.4]))
-load = pd.DataFrame(60 + daily + random.normal(0, 3, daily.shape), hours, ["a", "b", "c", "x", "y", "z"])
+daily = 20 * np.sin(
+    2 * np.pi * (hours.hour.to_numpy()[:, None] - 9) / 24
+    + np.array([0, 0.2, 0.4, 2.0, 2.2, 2.4])
+)
+load = pd.DataFrame(
+    60 + daily + random.normal(0, 3, daily.shape), hours, ["a", "b", "c", "x", "y", "z"]
+)
 folder = Path(tempfile.mkdtemp())
 load.to_csv(folder / "load.csv", index_label="time")
 (folder / "lines.csv").write_text("from,to,weight\na,b,1\nb,c,1\nx,y,1\ny,z,1\n")
 
 experiment = {
     "experiment": {"name": "load", "method": "sfl", "rounds": 5},
-    "data": {"set": "series", "path": str(folder / "load.csv"), "input-steps": 12, "output-steps": 3, "unit": "MW"},
+    "data": {
+        "set": "series",
+        "path": str(folder / "load.csv"),
+        "input-steps": 12,
+        "output-steps": 3,
+        "unit": "MW",
+    },
     "model": {"name": "gru", "hidden": 16},
-    "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 64, "local-steps": 30},
+    "train": {
+        "optimizer": "adam",
+        "learning-rate": 0.01,
+        "batch-size": 64,
+        "local-steps": 30,
+    },
     "graph": {"source": "file", "path": str(folder / "lines.csv"), "directed": False},
     "sfl": {"alpha": 0.5, "hops": 1},
     "evaluation": {"horizons": [1, 3]},

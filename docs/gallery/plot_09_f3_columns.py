@@ -12,7 +12,9 @@ import fedgraph
 
 keys = {"train.local-epochs": 60, "f3.epochs": 60, "f3.draw-per": "batch"}
 runs = {
-    fusion: fedgraph.run("f3/breast-cancer.toml", set={**keys, "f3.fusion": fusion}, progress=False)
+    fusion: fedgraph.run(
+        "f3/breast-cancer.toml", set={**keys, "f3.fusion": fusion}, progress=False
+    )
     for fusion in ("graph", "concatenation", "vote", "best-owner")
 }
 accuracy = {name: run.clients["test/accuracy"].mean() for name, run in runs.items()}

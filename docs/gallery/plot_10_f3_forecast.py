@@ -10,7 +10,12 @@ import matplotlib.pyplot as plt
 
 import fedgraph
 
-keys = {"data.sensors": 12, "data.days": 14, "train.local-steps": 80, "f3-forecast.steps": 300}
+keys = {
+    "data.sensors": 12,
+    "data.days": 14,
+    "train.local-steps": 80,
+    "f3-forecast.steps": 300,
+}
 run = fedgraph.run("forecasting/synthetic-traffic.toml", set=keys, progress=False)
 
 columns = {

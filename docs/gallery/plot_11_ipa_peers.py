@@ -12,13 +12,22 @@ import fedgraph
 
 keys = {"experiment.rounds": 80, "evaluation.compare-peers": True}
 run = fedgraph.run("ipa/digits.toml", set=keys, progress=False)
-alone = fedgraph.run("ipa/digits.toml", method="local", set={"experiment.rounds": 20}, progress=False)
+alone = fedgraph.run(
+    "ipa/digits.toml", method="local", set={"experiment.rounds": 20}, progress=False
+)
 
 figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
-measured = run.client_metrics.query("split == 'test' and metric == 'accuracy' and round < 80")
+measured = run.client_metrics.query(
+    "split == 'test' and metric == 'accuracy' and round < 80"
+)
 for peer, lines in measured.groupby("client"):
     axis.plot(lines["round"], lines["value"], label=peer)
-axis.axhline(alone.clients["test/accuracy"].mean(), color="0.5", linestyle=":", label="each for itself")
+axis.axhline(
+    alone.clients["test/accuracy"].mean(),
+    color="0.5",
+    linestyle=":",
+    label="each for itself",
+)
 axis.set(xlabel="round", ylabel="test accuracy, all ten digits", ylim=(0, 1))
 axis.legend()
 plt.show()

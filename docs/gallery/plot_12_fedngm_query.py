@@ -7,6 +7,7 @@ of the features, and a model that answers questions about any of them.
 """
 
 import matplotlib.pyplot as plt
+import pandas as pd
 
 import fedgraph
 from fedgraph.data.tables import asia_network
@@ -17,7 +18,9 @@ run = fedgraph.run("fedngm/asia.toml", set=keys, progress=False)
 model, truth = run.graphical_model, asia_network()
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
-for axis, graph, title in zip(axes, (truth.moral_graph, model.graph), ("true", "consensus"), strict=True):
+for axis, graph, title in zip(
+    axes, (truth.moral_graph, model.graph), ("true", "consensus"), strict=True
+):
     graph.draw(axis)
     axis.set(title=f"{title}: {len(graph.edges)} dependencies")
 plt.show()
@@ -26,18 +29,25 @@ plt.show()
 # Lung cancer, given what is known of a patient: the model's answer, and the exact one.
 
 answers = {}
-for known in ({}, {"smoke": "yes"}, {"smoke": "yes", "xray": "yes"}, {"smoke": "no", "xray": "yes"}):
+yes = truth.variables["lung"].categories.index("yes")
+patients = [
+    {},
+    {"smoke": "yes"},
+    {"smoke": "yes", "xray": "yes"},
+    {"smoke": "no", "xray": "yes"},
+]
+for known in patients:
     answer = model.conditional(known, ["lung"])["lung"]
     learned = float(answer.probabilities[0, answer.categories.index("yes")])
-    positions = {name: truth.variables[name].categories.index(value) for name, value in known.items()}
-    exact = posterior(truth, "lung", positions)[truth.variables["lung"].categories.index("yes")]
-    answers[str(known or "nothing")] = (round(learned, 3), round(float(exact), 3))
-answers
+    positions = {
+        name: truth.variables[name].categories.index(known[name]) for name in known
+    }
+    exact = float(posterior(truth, "lung", positions)[yes])
+    answers[str(known or "nothing")] = {"model": learned, "exact": exact}
+pd.DataFrame(answers).T.round(3)
 
 # %%
 # Rows that nobody has: samples of the model.
-
-import pandas as pd
 
 rows = model.sample(5, given={"lung": "yes"})
 pd.DataFrame({name: rows.column(name).to_pylist() for name in rows.names})

@@ -15,14 +15,23 @@ clean = fedgraph.run("f3/breast-cancer.toml", set=keys, progress=False)
 epsilons = [2, 10, 50, 250]
 noisy = [
     fedgraph.run(
-        "f3/breast-cancer.toml", set={**keys, "f3.noise.clip-norm": 1, "f3.noise.epsilon": epsilon}, progress=False
+        "f3/breast-cancer.toml",
+        set={**keys, "f3.noise.clip-norm": 1, "f3.noise.epsilon": epsilon},
+        progress=False,
     )
     for epsilon in epsilons
 ]
 
 figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
-axis.semilogx(epsilons, [run.clients["test/accuracy"].mean() for run in noisy], "o-", label="with noise")
-axis.axhline(clean.clients["test/accuracy"].mean(), color="0.5", linestyle=":", label="without noise")
+axis.semilogx(
+    epsilons,
+    [run.clients["test/accuracy"].mean() for run in noisy],
+    "o-",
+    label="with noise",
+)
+axis.axhline(
+    clean.clients["test/accuracy"].mean(), color="0.5", linestyle=":", label="without noise"
+)
 axis.set(xlabel="epsilon of one embedding of one owner", ylabel="test accuracy")
 axis.legend()
 plt.show()

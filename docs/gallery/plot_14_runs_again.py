@@ -7,13 +7,16 @@ them; a page that needs no other file is a call away. (Below, this example can b
 """
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import torch
 
 import fedgraph
 
 first = fedgraph.run("sfl/digits.toml", set={"experiment.rounds": 4}, progress=False)
-second = fedgraph.run("sfl/digits.toml", set={"experiment.rounds": 4, "sfl.alpha": 0.5}, progress=False)
-sorted(path.name for path in first.path.iterdir())
+second = fedgraph.run(
+    "sfl/digits.toml", set={"experiment.rounds": 4, "sfl.alpha": 0.5}, progress=False
+)
+pd.Series(sorted(path.name for path in first.path.iterdir()), name="file")
 
 # %%
 # While a run goes on, a line below the cell says how far it is; ``progress=False`` leaves it out, as here. Afterwards,
@@ -49,7 +52,10 @@ again.graph.to_pandas().head()
 # %%
 # Models are state dicts. How far are those of the clients from each other?
 
-models = [torch.cat([value.flatten() for value in model.values()]) for model in again.models.values()]
+models = [
+    torch.cat([value.flatten() for value in model.values()])
+    for model in again.models.values()
+]
 figure, axis = plt.subplots(figsize=(5, 4), layout="constrained")
 picture = axis.imshow(torch.cdist(torch.stack(models), torch.stack(models)), cmap="viridis")
 figure.colorbar(picture, ax=axis, label="distance of parameters")

@@ -126,9 +126,7 @@ class Algorithm(Configured[S]):
         begun = self.round(clients, state, number)
         where = f"{self.class_name}.round"
         if not isinstance(begun, Generator):
-            raise RunError(
-                f"{where} is no generator: have it yield what clients are asked, `answers = yield self.ask(...)`"
-            )
+            raise RunError(f"{where} must be a generator that yields the requests, `answers = yield self.ask(...)`")
         try:
             ask = self._proceeding(begun, None, clients.graph)
         except StopIteration:

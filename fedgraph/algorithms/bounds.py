@@ -26,7 +26,7 @@ class LocalOnly(Algorithm):
 
     @property
     def aggregates(self) -> bool:
-        """False: no client can harm another one. A subclass with an ``aggregate`` of its own may mix models."""
+        """False, as no client can harm another one. A subclass with an ``aggregate`` of its own may mix models."""
         return type(self).aggregate is not LocalOnly.aggregate
 
     def aggregate(self, clients: Clients, state: State, answers: Answers) -> Tensor:

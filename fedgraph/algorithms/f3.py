@@ -112,8 +112,7 @@ class F3(OwnersAlgorithm[F3Settings]):
         validation = joined.of_split("validation")
         if self.settings.fusion != "vote" and not len(validation):
             raise DataError(
-                f"[f3] fusion = '{self.settings.fusion}' chooses by validation samples, and there are none: check "
-                "the shares of splits"
+                f"[f3] fusion = '{self.settings.fusion}' needs validation samples: check the shares of splits"
             )
         said, present = joined.predictions, joined.present
         known = said[validation], present[validation], joined.labels[validation]

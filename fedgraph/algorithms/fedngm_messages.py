@@ -206,7 +206,7 @@ class PhaseReply:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes have in common: nothing before schemas are compared."""
+        """What the answers of all nodes have in common, nothing before schemas are compared."""
         return None
 
 

@@ -184,7 +184,7 @@ def own_class(path: str) -> type[Any]:
     if not isinstance(found, type) or lacking:
         lacks = f": it has no {lacking[0]}" if isinstance(found, type) else ""
         raise ExperimentError(
-            f"[data] set = '{path}' is no class of a data set{lacks}; derive it from fedgraph.data.DataSet, as "
+            f"[data] set = '{path}' is not a data set class{lacks}; derive it from fedgraph.data.DataSet, as "
             "`fedgraph new dataset NAME` writes it"
         )
     return found

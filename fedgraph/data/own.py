@@ -80,7 +80,7 @@ def place_of(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
         return own.path
     if path is None:
         raise DataError(
-            "[data] names no path, so that every node needs data of its own, and here is none: give the node the node "
+            "[data] names no path, so every node needs data of its own, and this node has none: give it the node "
             "config key 'data', for example --node-config 'clients=\"mercy\" data=\"mercy.csv\"'"
         )
     return data_dir / Path(path).expanduser()

@@ -34,7 +34,7 @@ class SplitSettings(PartitionSettings):
     def _test_examples_from_somewhere(self) -> SplitSettings:
         file = getattr(self, "test_path", None)
         if self.test == "own" and file is not None:
-            raise ValueError('test-path names a test set that all clients share: set test = "shared" beside it')
+            raise ValueError('test-path needs test = "shared"')
         if self.test == "shared" and file is None and self.shares[2] == 0:
             raise ValueError('test = "shared" puts the third of shares aside, and that is 0')
         return self

@@ -35,7 +35,7 @@ class Method:
 
     @property
     def strategy_class(self) -> Any:
-        """The class of the strategy: its algorithm, where it runs one in a Flower app of its own.
+        """The class of the strategy, or its algorithm, where it runs one in a Flower app of its own.
 
         Raises ExperimentError when it cannot be found, or an experiment would not run its additions to an algorithm.
         """

@@ -118,7 +118,7 @@ class FittedFusion:
 
     @property
     def typed_classes(self) -> NDArray[Any]:
-        """The classes as labels have them: numbers or truth values where ``class_type`` says so."""
+        """The classes as labels have them, numbers or truth values where ``class_type`` says so."""
         return restored_classes(self.classes, self.class_type)
 
     @property

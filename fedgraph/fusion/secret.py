@@ -57,7 +57,7 @@ class Stages:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Shape of the outcome: draws, owners, samples, hidden."""
+        """Shape of the outcome, ``[draws, owners, samples, hidden]``."""
         draws, _, owners = self.second.shape
         return draws, owners, len(self.patterns), self.stage.projections.shape[1]
 

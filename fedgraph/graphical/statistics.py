@@ -154,7 +154,7 @@ class SharedStatistics:
             raise ReplyError(f"the ranges of a client are malformed: {problem}") from None
         numbers = {part.name for part in schema.features if needs_range(part)}
         if not set(read.ranges) <= numbers:
-            raise ReplyError("a client tells ranges of what is no common number")
+            raise ReplyError("a client sent ranges of a feature that is not a common number")
         return cls(read.ranges)
 
 
@@ -242,7 +242,7 @@ def shared_statistics(
 
 def _cells(values: Floats, name: str, settings: StatisticsSettings) -> Counts:
     if name not in settings.bounds:
-        raise DataError(f"ranges with noise need bounds known without the data, and there are none for {name}")
+        raise DataError(f"ranges with noise need bounds that do not depend on the data; none are given for {name}")
     bounds = settings.bounds[name]
     return np.histogram(np.clip(values, *bounds), settings.cells, bounds)[0]
 

@@ -221,7 +221,7 @@ class WorkReply:
         metrics = {}
         for name, values in metric_record.items():
             if not isinstance(values, list) or len(values) != count:
-                raise ReplyError(f"metric '{name}' is not one number for each of the {count} clients")
+                raise ReplyError(f"metric '{name}' must be one number for each of the {count} clients")
             found = torch.tensor(values, dtype=torch.float64)
             # One infinite loss would make the mean over all clients infinite.
             metrics[name] = found.where(found.isfinite(), torch.nan)

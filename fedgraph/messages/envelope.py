@@ -182,7 +182,7 @@ def read_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[st
     """
     try:
         if not isinstance(config["clients"], list):
-            raise ReplyError(f"the answer is malformed: it gives no list of {who}s")
+            raise ReplyError(f"the answer is malformed: it has no list of {who}s")
         clients = tuple(config["clients"])
         for name in clients:
             check_name(name, "a client")

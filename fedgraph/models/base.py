@@ -50,7 +50,7 @@ class TaskSpec:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of an example in a minibatch: that of an input, or one number that refers to a :class:`GraphTable`."""
+        """Shape of an example in a minibatch, that of an input, or one number that refers to a :class:`GraphTable`."""
         return (1,) if self.level else self.input_shape
 
 
@@ -119,7 +119,7 @@ class StackedModel(Protocol):
     library : object or None
         The compiled native code of the model on this node; None if there is none, or it cannot be compiled.
     least_examples : int
-        Fewest examples of a minibatch to train on: 2 where the layers of one example have no statistics, else 1.
+        Fewest examples of a minibatch to train on, 2 where the layers of one example have no statistics, else 1.
     layout : Layout
         Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``.
     embedding_size : int
@@ -150,7 +150,7 @@ class StackedModel(Protocol):
 
     @property
     def least_examples(self) -> int:
-        """Fewest examples of a minibatch to train on: 2 where the layers of one example have no statistics, else 1."""
+        """Fewest examples of a minibatch to train on, 2 where the layers of one example have no statistics, else 1."""
 
     def mixes_examples(self, training: bool) -> bool:
         """Whether examples of a minibatch influence each other's outputs, as by batch normalisation in training."""

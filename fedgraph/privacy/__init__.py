@@ -102,7 +102,7 @@ and so ``north`` and ``west``, on machines of their own. The operators of nodes 
 fingerprints, by telephone rather than through the server, and pin them::
 
     flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
-        --node-config 'clients="mercy" data-dir="/srv/data" aggregator-fingerprints="east=0f3a...,north=...,west=..."'
+        --node-config 'clients="mercy" aggregator-fingerprints="east=0f3a...,north=...,west=..."'
 
 The experiment has ``method = "f3-secret"`` and ``[f3-secret] run = "..."``, ``aggregators = 3``, ``threshold = 2``.
 Keep and back up ``state-dir``: without an aggregator's records the leaks of earlier requests are forgotten, without

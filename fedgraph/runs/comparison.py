@@ -73,7 +73,7 @@ class Comparison(Sequence[Run]):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """Final metrics: a row per ``<split>/<metric>``, and for each run the columns ``mean`` and ``std``."""
+        """Final metrics, with a row per ``<split>/<metric>``, and for each run the columns ``mean`` and ``std``."""
         return final_metrics(self.summaries)
 
     def clients(self, metric: str) -> pd.DataFrame:

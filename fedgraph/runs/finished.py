@@ -125,7 +125,7 @@ class Run:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Results of each client at the end: a row per client, a column per ``<split>/<metric>``.
+        """Results of each client at the end, with a row per client and a column per ``<split>/<metric>``.
 
         Where clients come in groups, the first column is ``group``.
         """
@@ -155,7 +155,7 @@ class Run:
 
         file = self.path / "predictions.csv"
         if not file.is_file():
-            raise RunError(f"{self.path} has no predictions: runs of f3 have, and what fedgraph.predict makes of them")
+            raise RunError(f"{self.path} has no predictions; only runs of f3 and results of fedgraph.predict have")
         return pd.read_csv(file, dtype={"key": str})
 
     @cached_property
@@ -187,7 +187,7 @@ class Run:
 
     @cached_property
     def absences(self) -> pd.DataFrame:
-        """Clients without a usable reply: a row for each round and client, with columns ``round, client, reason``."""
+        """Clients without a usable reply, a row for each round and client, columns ``round, client, reason``."""
         import pandas as pd
 
         rows = [
@@ -202,7 +202,7 @@ class Run:
         """State dict of each client's model, as it was measured at the end, by client.
 
         It has the trained tensors and running statistics. A tensor that two layers share has one name, and counters of
-        batches are left out, so that a module of one's own loads it with ``load_state_dict(..., strict=False)``;
+        batches are left out, so that a module of your own loads it with ``load_state_dict(..., strict=False)``;
         :meth:`module` returns one that is complete.
 
         Raises RunError for methods that train none, and for clients whose model is not in the folder, with where it is.
@@ -311,7 +311,7 @@ class Run:
 
         found = self.predicted(data, client, windows)
         if not found.metrics:
-            raise RunError("the data do not have what is predicted, so that there is nothing to compare with")
+            raise RunError("the data have no labels to compare the predictions with")
         columns = {name: values.tolist() for name, values in found.metrics.items()}
         return pd.DataFrame(columns, index=pd.Index(found.names, name="client"))
 

@@ -120,18 +120,18 @@ class FlowerApp:
 
     @classmethod
     def open(cls, folder: str | Path) -> FlowerApp:
-        """Read the ``pyproject.toml`` of a folder; AppError when it is no Flower app."""
+        """Read the ``pyproject.toml`` of a folder; AppError when it is not a Flower app."""
         path = Path(folder).expanduser().absolute()
         project = path / "pyproject.toml"
         if not path.is_dir():
             raise AppError(f"there is no folder {path}: name the folder of a Flower app, which has a pyproject.toml")
         if not project.is_file():
-            raise AppError(f"{path} is no Flower app: it has no pyproject.toml")
+            raise AppError(f"{path} is not a Flower app: it has no pyproject.toml")
         table: Any = _read_toml(project)
         for key in ("tool", "flwr", "app"):
             table = table.get(key) if isinstance(table, dict) else None
         if not isinstance(table, dict):
-            raise AppError(f"{project} has no table [tool.flwr.app]: {path} is no Flower app")
+            raise AppError(f"{project} has no table [tool.flwr.app]: {path} is not a Flower app")
         components = table.get("components", {})
         for name in ("serverapp", "clientapp"):
             if not re.fullmatch(r"[\w.]+:[\w.]+", str(components.get(name))):

@@ -166,7 +166,7 @@ def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:
     settings: Any = load_experiment(trained.path / "experiment.toml").data
     if not hasattr(settings, "path"):
         raise ExperimentError(
-            f"[data] set '{settings.set}' reads no file of one's own, so that there is no other one to predict: "
+            f"[data] set '{settings.set}' does not read files of yours, so it cannot predict another one: "
             "--samples new, train, validation or test are those of the set"
         )
     label = getattr(settings, "label", None)

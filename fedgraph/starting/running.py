@@ -287,7 +287,7 @@ def _run_all(
 def _look_at_all(folders: Sequence[RunFolder], nodes: int, data_dir: str | Path | None) -> None:
     """Raise, before any of several runs begins, the error that would end one of them; no folder of theirs is left."""
     place = str(Path(data_dir).resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", "")
-    node = {"full_errors": "1", "any_files": "1", **({"data_dir": place} if place else {})}
+    node = {"full-errors": "1", "any-files": "1", **({"data-dir": place} if place else {})}
     try:
         look_at(folders, nodes, {"data-dir": place}, {**node, **folders[0].node_config})
     except FedgraphError:

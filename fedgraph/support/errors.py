@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 FULL_ERRORS = "FEDGRAPH_FULL_ERRORS"
-"""Environment variable: nodes tell the server errors in full; with ``raise`` they raise them as they are."""
+"""Environment variable by which nodes send errors to the server in full; with ``raise`` they raise them as they are."""
 
 
 class FedgraphError(Exception):

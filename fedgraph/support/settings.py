@@ -17,7 +17,7 @@ from fedgraph.support.errors import ExperimentError, similar
 S = TypeVar("S", bound="Settings", default="Settings")
 
 UNSET = "unset"
-"""Key of any table: the list of those of its keys that have no value."""
+"""Key of any table that lists those of its keys that have no value."""
 
 
 def _kebab(name: str) -> str:
@@ -224,12 +224,12 @@ _Step = tuple[Annotated[int, Field(ge=1)], _Number]
 def _ascending(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
     rounds = [server_round for server_round, _ in steps]
     if rounds[:1] != [1] or rounds != sorted(set(rounds)):
-        raise ValueError("a schedule is [[round, value], ...] with ascending rounds, of which the first is 1")
+        raise ValueError("a schedule is [[round, value], ...] with ascending rounds, starting at 1")
     return steps
 
 
 Schedule = _Number | Annotated[tuple[_Step, ...], AfterValidator(_ascending)]
-"""A number not below 0, or ``[[1, a], [r, b], ...]``: a from round 1 on, b from round r on."""
+"""A number not below 0, or ``[[1, a], [r, b], ...]`` for a from round 1 on, b from round r on."""
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], server_round: int) -> float:

@@ -345,7 +345,7 @@ class Cohort:
         """
         self._check(parameters)
         if self.data.task.kind != "classification":
-            raise DataError(f"examples of a {self.data.task.kind} task have no class that could be predicted")
+            raise DataError(f"examples of a {self.data.task.kind} task have no classes to predict")
 
         counts = self._blocks.split(split).num_examples
         classes = torch.full((2, len(counts), int(counts.max())), -1)

@@ -130,7 +130,7 @@ class OwnFunction:
         if len(parameters) < 2 or second in offered or unknown:
             wrong = "takes no examples, its second argument"
             if unknown and second not in offered:
-                wrong = f"needs '{unknown[0]}', which there is not"
+                wrong = f"needs '{unknown[0]}', which is unknown"
             raise ExperimentError(
                 f"{_WHERE} = '{self.path}' {wrong}: it is called as train(model, examples), with those of "
                 f"{', '.join(offered)} that its parameters name"

@@ -14,13 +14,18 @@ from fedgraph.support.settings import Schedule, Settings, parse, value_at
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
+_LEARNING_RATES = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
+"""With which a first run learns, before anything is tuned."""
+
+
 class TrainSettings(Settings):
     """How every client of a cohort trains.
 
     Attributes
     ----------
-    optimizer, learning_rate, momentum, nesterov, weight_decay, betas : as in torch.optim; momentum and nesterov for
-        sgd, betas for adam and adamw.
+    optimizer, momentum, nesterov, weight_decay, betas : as in torch.optim; momentum and nesterov for sgd, betas for
+        adam and adamw.
+    learning_rate       : 0.1 for sgd, 0.001 for adam and adamw unless given.
     batch_size          : examples of a minibatch.
     local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
         one epoch when neither is given.
@@ -50,7 +55,7 @@ class TrainSettings(Settings):
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    learning_rate: float = Field(default=0.01, gt=0)
+    learning_rate: float = Field(default=0.1, gt=0)
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     learning_rate_factor: Schedule = 1.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -73,6 +78,13 @@ class TrainSettings(Settings):
     precision: Literal["float32", "bf16"] = "float32"
     keep_optimizer: bool = False
     function: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_of_the_optimizer(cls, table: Any) -> Any:
+        if isinstance(table, dict) and all(table.get(name) is None for name in ("learning-rate", "learning_rate")):
+            return {**table, "learning-rate": _LEARNING_RATES.get(table.get("optimizer", "sgd"), 0.1)}
+        return table
 
     @model_validator(mode="before")
     @classmethod
@@ -108,7 +120,7 @@ class TrainSettings(Settings):
 
     @property
     def compiles(self) -> bool:
-        """Whether included native code is used on this node: where asked for, or where it can be built."""
+        """Whether included native code is used on this node, where asked for or where it can be built."""
         return can_compile() if self.compile == "auto" else bool(self.compile)
 
     def rate(self, round: int) -> float:

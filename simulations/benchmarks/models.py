@@ -127,9 +127,7 @@ CASES = {
     "lstm": Case("LSTM of 16 units", {"name": "lstm", "hidden": 16}, "series", (10, 100, 1000), 0.6, 0.35),
     "cnn": Case("CNN 8, 16", {"name": "cnn", "channels": [8, 16]}, "fashion-mnist", (10, 100, 1000), 1.0, 0.55),
     "cnn-wide": Case("CNN 32, 64", {"name": "cnn", "channels": [32, 64]}, "fashion-mnist", (10, 100), 1.0, 0.55),
-    "module": Case(
-        "a module of one's own", {"name": f"{__name__}:ConvolutionNet"}, "fashion-mnist", (10, 100), 1.0, 0.55
-    ),
+    "module": Case("a custom module", {"name": f"{__name__}:ConvolutionNet"}, "fashion-mnist", (10, 100), 1.0, 0.55),
     "resnet9": Case("ResNet9", {"name": "resnet9"}, "cifar10", (10,), 1.0, 0.55),
 }
 """Models by name; the limits are what the project sets itself."""

@@ -163,7 +163,7 @@ def _text(options: GraphsOptions, skeleton: NumberTable, known: NumberTable, cha
         "with the edges that any of them has, as in the paper, or those that half of them have; `sums` over the rows "
         'of all, which clients tell the server (`source = "summed-statistics"`); weights that clients have `agreed` on '
         "in many rounds; all rows `pooled` in one place, which is a ceiling. SHD, the structural Hamming distance: "
-        "missing edges and edges that are none, without directions. `mean`: of the networks.\n\n"
+        "missing edges and wrong edges, without directions. `mean`: of the networks.\n\n"
         "`ges` is a rival, greedy equivalence search with the BIC (Chickering 2002): of the Bayesian network that it "
         "finds, the moral graph is held against the true moral graph and the skeleton against the true skeleton. So it "
         "is with `notears-admm` (Ng, Zhang 2022), linear models of standardised units with an edge where a weight is "

@@ -44,7 +44,7 @@ Found = TypeVar("Found")
 Asking = Generator[Ask, Answers, Found]
 """Exchanges, and their results."""
 Places = dict[SplitName, Tensor]
-"""Windows of all clients side by side: which example of each client they are, ``[clients, windows]``; -1 for none."""
+"""Which example of each client belongs to a common window, ``[clients, windows]``; -1 for none."""
 
 
 class CNFGNNSettings(Settings):
@@ -108,7 +108,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
 
     @property
     def measures(self) -> Literal["before", "after", "apart"]:
-        """``apart``: an evaluation has exchanges of its own."""
+        """``apart``, as an evaluation has exchanges of its own."""
         return "apart"
 
     def restorable(self, clients: Clients) -> bool:

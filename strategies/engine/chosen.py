@@ -147,7 +147,7 @@ def _check_without_rounds(experiment: Experiment) -> None:
             'nothing is there from before; use "fail" or "skip"'
         )
     if experiment.evaluation.targets:
-        raise ExperimentError(f"[evaluation] targets are reached in rounds, of which {where} has none: leave them out")
+        raise ExperimentError(f"[evaluation] targets need rounds, and {where} has none: leave them out")
     if experiment.evaluation.compare_peers:
         raise ExperimentError(
             f"[evaluation] compare-peers compares models of one architecture, and the owners of {where} bring their "
@@ -155,11 +155,11 @@ def _check_without_rounds(experiment: Experiment) -> None:
         )
     if experiment.evaluation.monitor is not None:
         raise ExperimentError(
-            f"[evaluation] monitor and patience stop rounds, of which {where} has none: leave them out, or set "
+            f"[evaluation] monitor and patience need rounds, and {where} has none: leave them out, or set "
             f"patience in [{experiment.method.name}] where that table has it"
         )
     if experiment.fairness is not None:
-        raise ExperimentError(f"[fairness] follows the models of clients, of which {where} has none: leave it out")
+        raise ExperimentError(f"[fairness] needs client models, and {where} has none: leave it out")
 
 
 def _default_client(found: Any) -> str:

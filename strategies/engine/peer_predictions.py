@@ -38,7 +38,7 @@ def check_comparable(experiment: Experiment, run: AlgorithmRun) -> None:
     """
     federation, method = run.federation, experiment.method.name
     if federation.task.kind != "classification":
-        raise ExperimentError(f"{_WHERE} compares predicted classes, of which a {federation.task.kind} task has none")
+        raise ExperimentError(f"{_WHERE} compares predicted classes, and a {federation.task.kind} task has none")
     if isinstance(run.algorithm, GlobalModel):
         raise ExperimentError(f"{_WHERE} compares models of the clients' own; '{method}' has one model for all")
     if not run.restorable:
@@ -64,7 +64,7 @@ def compare_peers(run: AlgorithmRun, nodes: Nodes) -> PeerComparison | None:
     federation, ask = run.federation, run.algorithm.ask(run.clients, run.state)
     replies = run.exchange(nodes, run.progress.rounds, ask, predictions=partial(read_predictions, federation))
     if len(replies.names) < 2:
-        log.warning("peers are not compared: %d of them said what they predict", len(replies.names))
+        log.warning("peers are not compared: %d of them sent predictions", len(replies.names))
         return None
     targets = replies.tensors["targets"]
     usual = targets.mode(dim=0).values

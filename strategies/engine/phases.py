@@ -140,7 +140,7 @@ class PhasesRun:
     def _ended(self, grid: Grid) -> Outcome:
         phases, result, where = self.algorithm.phases(self.plan.run), None, f"{self.class_name}.phases"
         if not isinstance(phases, Generator):
-            raise RunError(f"{where} is no generator: have it yield what is asked, `answers = yield Opening(...)`")
+            raise RunError(f"{where} must be a generator that yields the requests, `answers = yield Opening(...)`")
         while True:
             try:
                 step = phases.send(result)

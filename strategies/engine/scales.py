@@ -88,5 +88,5 @@ def _inferred(experiment: Experiment, federation: Federation) -> Scales:
 
 def _moments(federation: Federation) -> Tensor:
     if federation.moments is None:
-        raise DataError("a node did not tell the mean and deviation of its clients, from which scales are to be told")
+        raise DataError("a node did not send the mean and deviation of its clients, which are needed to infer scales")
     return federation.moments

@@ -57,7 +57,7 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
         raise ExperimentError(f"{where}: {stock_class.__name__} refuses these settings: {error}") from None
     key = getattr(stock, "weighted_by_key", _TOLD[0])
     if key not in _TOLD:
-        raise ExperimentError(f"{where} weighted-by-key = '{key}' is no number that clients send: {', '.join(_TOLD)}")
+        raise ExperimentError(f"{where} weighted-by-key = '{key}' is not a metric of the clients: {', '.join(_TOLD)}")
     return stock
 
 

@@ -232,7 +232,7 @@ def test_a_node_answers_so_many_messages_and_no_more(part, tmp_path):
 @pytest.mark.parametrize(
     ("client", "method", "message"),
     [
-        (COHORT_CLIENT, {}, "takes part only with noise on what its clients release .*: its method has none"),
+        (COHORT_CLIENT, {}, "requires noise on everything its clients release .*: its method has none"),
         ("fedgraph.clients.ipa:IPAClient", {}, "the table `privacy` of its method gives some"),
         (
             "fedgraph.clients.ipa:IPAClient",

@@ -80,7 +80,7 @@ def test_a_number_beside_that_of_another_row(results):
 @pytest.mark.parametrize(
     ("page", "begins"),
     [
-        ("README.md", "`fedgraph reproduce "),
+        ("docs/guides/which-method.md", "## Each method at its best"),
         ("docs/guides/reproduce.md", "What came out stands beside"),
         ("docs/methods/f3.md", "## When to use it"),
         ("docs/methods/f3-forecast.md", "## When to use it"),

@@ -309,7 +309,7 @@ def test_what_cannot_be_is_said_before_anybody_is_asked():
         F3().start(grid(names=("ucla",)))
     with pytest.raises(RunError, match="call start first"):
         F3().predict(grid())
-    with pytest.raises(RunError, match="no client sent anything usable"):
+    with pytest.raises(RunError, match="no client sent a usable answer"):
         F3().start(grid(lambda message, context: Message(RecordDict(), reply_to=message)))
     with pytest.raises(DataError, match="labels of two classes or more are needed, and clients sent 0"):
         F3().start(grid(names=("mercy", "county")))

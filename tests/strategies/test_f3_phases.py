@@ -337,7 +337,7 @@ def test_it_runs_on_traffic(run_experiment, data_dir):
 def test_what_chooses_by_validation_samples_needs_some(patches_tables, run_experiment, fusion):
     patches_tables["data"]["shares"] = [0.8, 0.0, 0.2]
     patches_tables["f3"]["fusion"] = fusion
-    with pytest.raises(DataError, match=f"fusion = '{fusion}' chooses by validation samples, and there are none"):
+    with pytest.raises(DataError, match=f"fusion = '{fusion}' needs validation samples"):
         run_experiment(patches_tables)
 
 

@@ -57,7 +57,7 @@ def is_numeric(kind: pa.DataType) -> bool:
 
 
 def floats_of(column: pa.Array) -> NDArray[np.float64] | None:
-    """Return a column as float64, NaN where missing; None if it has anything but numbers. Truth values are none."""
+    """Return a column as float64, NaN where missing; None if it has anything but numbers. Not truth values."""
     if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
         return None
     try:

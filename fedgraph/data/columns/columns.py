@@ -105,8 +105,8 @@ class Column:
         if self.numbers is None:
             words = [text for text in self.texts.to_pylist() if not is_number(text)]
             raise DataError(
-                f"column '{self.name}' of {self.where} is to be numbers, but holds {some(words)} (the first in row "
-                f"{self.row_of(words)}): name what means missing under missing-codes, or make it categorical under "
+                f"column '{self.name}' of {self.where} must be numeric, but holds {some(words)} (the first in row "
+                f"{self.row_of(words)}): list marks of missing values under missing-codes, or declare it under "
                 "kinds",
                 quoted=some(words),
             )
@@ -135,7 +135,7 @@ class Column:
             words = some(self.texts.filter(pa.array(unknown)).to_pylist())
             raise DataError(
                 f"column '{self.name}' of {self.where} holds unknown categories: {words}. List all "
-                f'of them under kinds, name what means missing under missing-codes, or set unknown = "missing"',
+                f'of them under kinds, list marks of missing values under missing-codes, or set unknown = "missing"',
                 quoted=words,
             )
         found = pc.cast(places, pa.float64()).to_numpy(zero_copy_only=False)

@@ -122,7 +122,7 @@ class Encoding:
             said = f"{int(far.sum()):,} values such as {values[far].min():g} far outside its range "
             said += f"{scale.low:g} to {scale.high:g}"
             raise DataError(
-                f"feature '{name}' has {said}: name what means missing under missing-codes, widen the range, or set "
+                f"feature '{name}' has {said}: list marks of missing values in missing-codes, widen the range, or set "
                 f'outside = "clip"',
                 quoted=said,
             )

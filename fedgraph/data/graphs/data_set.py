@@ -228,7 +228,7 @@ class GraphDataSet(Configured[OptionsT]):
             found = {split: np.flatnonzero(own.masks[split].numpy() & known) for split in SPLITS}
             if not len(found["train"]):
                 raise DataError(
-                    f"{self.where(name)}: no node of train_mask has a class, so that there is none to train on"
+                    f"{self.where(name)}: no node of train_mask has a class, so there is nothing to train on"
                 )
             return found
         rows = np.flatnonzero(known)

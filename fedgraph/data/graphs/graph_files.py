@@ -156,7 +156,7 @@ def _loaded(file: Path) -> list[Raw] | dict[str, list[Raw]]:
         except (OSError, ValueError, EOFError, AttributeError) as error:
             raise DataError(f"{file} cannot be read as an .npz file with arrays of numbers ({error})") from None
     if file.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{file} is no file of graphs: they are {', '.join(SUFFIXES)}")
+        raise DataError(f"{file} is not a graph file; graph files are {', '.join(SUFFIXES)}")
     from torch_geometric.data.data import Data, DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
@@ -184,7 +184,7 @@ def _raw(found: Any, file: Path) -> list[Raw] | dict[str, list[Raw]]:
     if isinstance(found, Mapping) and not {"x", "edge_index"} & set(found):
         by_client = {str(name): _raw(own, file) for name, own in found.items()}
         if not by_client or any(isinstance(own, Mapping) for own in by_client.values()):
-            raise DataError(f"{file} has a dict, which is to have a graph, or a list of graphs, for each client")
+            raise DataError(f"{file} has a dict that does not map clients to graphs, or to lists of graphs")
         return by_client  # type: ignore[return-value]
     every = found if isinstance(found, list | tuple) else [found]
     return [_one(each, file) for each in every]
@@ -197,8 +197,8 @@ def _one(graph: Any, file: Path) -> Raw:
         graph = graph.to_dict()
     if not isinstance(graph, Mapping) or not {"x", "edge_index"} & set(graph):
         raise DataError(
-            f"{file} has a {type(graph).__name__} where a graph is to be: save a torch_geometric.data.Data, a list of "
-            "them, or a dict of client and graph; of a data set of PyTorch Geometric, list(dataset)"
+            f"{file} has a {type(graph).__name__} where a graph is expected: save a torch_geometric.data.Data, "
+            "a list of them, or a dict from client to graph; of a data set of PyTorch Geometric, list(dataset)"
         )
     return graph
 

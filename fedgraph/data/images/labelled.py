@@ -223,11 +223,11 @@ def _pixels(path: Path, shape: tuple[int, int, int], ground: Ground) -> tuple[By
     try:
         with Image.open(path) as picture:
             if getattr(picture, "n_frames", 1) > 1:
-                changes.append("have several frames, of which the first is used")
+                changes.append("have several frames; the first is used")
             upright = ImageOps.exif_transpose(picture)
             if upright.mode.startswith(("I", "F")):
                 upright = _of_bytes(np.asarray(upright), path)
-                changes.append("have 16 bits for a colour, of which the upper 8 are used")
+                changes.append("have 16 bits per colour; the upper 8 are used")
             if upright.has_transparency_data:
                 behind = Image.new("RGBA", upright.size, ground)
                 front = upright.convert("RGBA")

@@ -163,7 +163,7 @@ class TableColumnSource(SharedSampleSource):
             for column in self._owners[name]:
                 if set(column) & set("*?[") and column not in self._table.names:
                     raise DataError(
-                        f"owners: '{name}' has '{column}', which is no column of {self._table.where}: names are exact "
+                        f"owners: '{name}' has '{column}', not a column of {self._table.where}: names are exact "
                         f"here, no patterns; the columns are {', '.join(self._table.names)}"
                     )
 

@@ -118,7 +118,7 @@ def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] =
     if disputed and disputes == "error":
         lines = [f"  '{name}' is {kinds_of(name, ordered)}" for name in disputed]
         raise DataError(
-            "\n".join(["clients do not agree on what features are:", *lines])
+            "\n".join(["clients disagree about features:", *lines])
             + "\ntell what they are under kinds, or leave them out (drop)"
         )
     constant = tuple(name for name, feature in merged.items() if feature and len(feature.categories) == 1)

@@ -246,7 +246,7 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
         return Feature(name, "real")
     column = read_column(table, name, codes)
     if chosen is None:
-        column.check_words('name what means missing under missing-codes, or make it "categorical" under kinds')
+        column.check_words('list marks of missing values under missing-codes, or make it "categorical" under kinds')
     if chosen is None and numbers is not None and len(column.texts) > 2:
         return Feature(name, "integer" if len(column.texts) <= _MAX_INTEGER_VALUES else "real")
     most = 2 if chosen is not None and chosen.kind == "binary" else settings.max_categories

@@ -129,7 +129,7 @@ class Schema:
 
     @cached_property
     def value_slices(self) -> dict[str, slice]:
-        """Columns of values of each feature: one, except for embeddings."""
+        """Columns of values of each feature; one, except for embeddings."""
         return self._slices([feature.size for feature in self.features])
 
     @property

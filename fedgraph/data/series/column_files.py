@@ -160,7 +160,7 @@ def _count_within(place: NDArray[np.int64]) -> NDArray[np.int64]:
 def _numbers(
     table: Table, name: str, is_feature: bool, unwanted: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float32]:
-    """A column as numbers; DataError that names the first cell that is none."""
+    """A column as numbers; DataError that names the first cell that is not one."""
     column = table.column(name)
     table.check_certain(name)
     if unwanted is not None and unwanted.any():

@@ -269,7 +269,7 @@ class SeriesSource(WindowedSource):
         if table.by and len(table.features) > 1 and not single and settings.target is settings.target_feature is None:
             varied = [len(np.unique(table.values[..., place])) for place in range(len(table.features))]
             raise DataError(
-                f"{self.title}: it is not said which of the columns {quoted(table.features, 8)} is forecast: [data] "
+                f"{self.title}: choose which of the columns {quoted(table.features, 8)} to forecast: [data] "
                 f'target = "{table.features[int(np.argmax(varied))]}", or another of them (clients are told by '
                 f"'{table.by}')"
             )

@@ -86,7 +86,7 @@ class WindowSettings(ColdStartSettings):
     @model_validator(mode="after")
     def _one_target(self) -> WindowSettings:
         if self.target is not None and self.target_feature is not None:
-            raise ValueError("target and target-feature both say what is forecast: give one of them")
+            raise ValueError("set target or target-feature, not both")
         return self
 
     @model_validator(mode="after")

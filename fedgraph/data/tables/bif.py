@@ -71,7 +71,7 @@ class BayesianNetwork:
 
     @cached_property
     def schema(self) -> Schema:
-        """The variables as features: binary with two categories, else categorical."""
+        """The variables as features, binary with two categories, else categorical."""
         return Schema(
             tuple(
                 Feature(name, "binary" if len(of.categories) == 2 else "categorical", of.categories)
@@ -81,7 +81,7 @@ class BayesianNetwork:
 
     @property
     def moral_graph(self) -> FeatureGraph:
-        """The moral graph: each variable with its parents and children, and with the other parents of its children."""
+        """The moral graph, which joins a variable to its parents and children, and parents of a child to each other."""
         return FeatureGraph.moral(tuple(self.variables), {name: of.parents for name, of in self.variables.items()})
 
     @property

@@ -108,7 +108,7 @@ def _tested_alike(
     kept = np.isfinite(targets)
     if not kept.any():
         raise DataError(f"{tested.where} has no row with a label in column '{alike.label}' to test on")
-    advice = "add what means missing to [data] missing, or list all values, [data.categories]"
+    advice = "add marks of missing values to [data] missing, or list all values, [data.categories]"
     inputs = inputs_alike(tested, alike, features, np.flatnonzero(kept), table.where, advice)
     return inputs, targets[kept]
 
@@ -135,7 +135,7 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
             words = [text for text in column.texts.to_pylist() if not is_number(text)]
             raise DataError(
                 f"column '{settings.label}' of {table.where} holds more than numbers, {some(words)} (the first in row "
-                f"{column.row_of(words)}): a regression needs numbers, add what means missing to [data] missing, or "
+                f"{column.row_of(words)}): a regression needs numbers; add marks of missing values to missing, or "
                 'use task = "classification"',
                 quoted=some(words),
             )
@@ -189,7 +189,7 @@ def _numbers(table: Table, name: str) -> Floats | None:
     values = table.numbers(name)
     if values is None:
         read_column(table, name).check_words(
-            f"add what means missing to [data] missing, or list all values of a categorical column, [data.categories] "
+            f"add marks of missing values to missing, or list the values of a categorical column, [data.categories] "
             f"{name} = [...]"
         )
     return values

@@ -205,7 +205,9 @@ def _texts(path: Path) -> dict[str, pa.Array]:
     found = {name: name if name in header else name.removeprefix("p") for name in wanted}
     lacking = [name for name, written in found.items() if written not in header]
     if lacking:
-        raise DataError(f"{path} has no column {', '.join(lacking)}: it is no file of linked deaths of 2014 or later")
+        raise DataError(
+            f"{path} has no column {', '.join(lacking)}: it must be a file of linked deaths of 2014 or later"
+        )
     table = pyarrow.csv.read_csv(
         pa.BufferReader(content),
         convert_options=pyarrow.csv.ConvertOptions(

@@ -103,7 +103,7 @@ def _check_operations(module: fx.GraphModule, where: str) -> None:
         known = isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
         name = getattr(node.target, "__module__", "")
         if node.op == "call_function" and not known and name not in ("_operator", "math"):
-            raise ExperimentError(f"{where} calls {node.target}, which is no operation of PyTorch; it is not run")
+            raise ExperimentError(f"{where} calls {node.target}, which is not a PyTorch operation; it is not run")
 
 
 def _check_inference_only(module: fx.GraphModule, where: str) -> None:

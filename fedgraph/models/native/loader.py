@@ -149,7 +149,9 @@ def _compiler() -> str:
         if found:
             return found
     raise NativeError(
-        f"CXX names '{wanted}', which is not there" if wanted else f"there is no C++ compiler ({', '.join(COMPILERS)})"
+        f"CXX names '{wanted}', which does not exist"
+        if wanted
+        else f"there is no C++ compiler ({', '.join(COMPILERS)})"
     )
 
 

@@ -134,7 +134,7 @@ def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> floa
         raise _not_installed() from error
     except (ValueError, OverflowError) as error:
         raise ExperimentError(
-            f"epsilon of noise-multiplier {noise_multiplier:g} over {releases} releases cannot be told ({error}); so "
+            f"epsilon of noise-multiplier {noise_multiplier:g} over {releases} releases cannot be found ({error}); so "
             "little noise protects nothing: raise the multiplier"
         ) from error
     return epsilon

@@ -125,7 +125,7 @@ def check(base: Experiment, quantity: Quantity, prune: bool) -> None:
             f"[{splits}]"
         )
     if prune and has_phases(base.method.strategy_class):
-        raise ExperimentError(f"--prune ends runs between rounds, of which method '{base.method.name}' has none")
+        raise ExperimentError(f"--prune stops runs between rounds, and method '{base.method.name}' has none")
     if prune and (quantity.group or not quantity.has_course):
         raise ExperimentError(f"--prune needs a value after every evaluation, which {quantity} is not")
 

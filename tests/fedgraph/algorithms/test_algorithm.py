@@ -132,7 +132,7 @@ def test_a_round_that_looks_for_a_graph_where_none_is_given_is_told_how_to_need_
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (NoGenerator, "NoGenerator.round is no generator: have it yield what clients are asked"),
+        (NoGenerator, "NoGenerator.round must be a generator that yields the requests"),
         (NoExchange, "NoExchange.round ended without an exchange: have it yield an Ask"),
         (NoAsk, "NoAsk.round yielded Tensor in place of an Ask"),
         (NoState, "NoState.round returned NoneType in place of the next state"),

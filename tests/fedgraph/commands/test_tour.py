@@ -1,6 +1,7 @@
 """The tour: every method once."""
 
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,14 @@ def test_a_part_that_there_is_not(tour):
     assert "the parts of the tour are forecast, sfl, f3, ipa, fedngm; there is no 'sfi'" in result.output
 
 
+def readme_of_the_tour():
+    """What the README shows of the tour, label and value; models are another processor's to a point or so."""
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    block = re.search(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[1]
+    rows = re.findall(r"^ (.+?) {2,}([\d.]+) (?:%|mph)$", block, re.MULTILINE)
+    return [(label, float(value)) for label, value in rows]
+
+
 @pytest.mark.slow
 def test_every_method_earns_its_place(tour, tmp_path):
     result = tour()
@@ -87,6 +96,11 @@ def test_every_method_earns_its_place(tour, tmp_path):
     assert aligned > max(averaged, corrected)
     assert abs(model - exact) < 5
     assert abs(pooled - exact) < 5
+    shown = readme_of_the_tour()
+    assert len(shown) > 12
+    for label, value in shown:
+        now = re.findall(rf"^ {re.escape(label)} +([\d.]+) (?:%|mph)", result.output, re.MULTILINE)
+        assert any(float(each) == pytest.approx(value, abs=1.5) for each in now), label
     found, untrue = re.search(r"(\d+) of 10\b", result.output)[1], re.search(r"not true +(\d+)", result.output)[1]
     assert int(found) >= 8
     assert int(untrue) <= 1

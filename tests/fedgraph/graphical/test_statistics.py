@@ -147,7 +147,7 @@ def test_noise_hides_few_rows():
 
 
 def test_noise_needs_bounds():
-    with pytest.raises(DataError, match="bounds known without the data, and there are none for age"):
+    with pytest.raises(DataError, match="bounds that do not depend on the data; none are given for age"):
         tell(rows(100), RANGES, StatisticsSettings(noise=CountNoiseSettings(epsilon=1)))
 
 
@@ -189,8 +189,8 @@ def test_json_there_and_back():
         ('{"ranges": {}, "rows": {}}', "malformed"),
         ('{"ranges": {"age": [2, 1]}}', "malformed"),
         ('{"ranges": {"age": ["0", "1"]}}', "malformed"),
-        ('{"ranges": {"size": [0, 1]}}', "no common number"),
-        ('{"ranges": {"other": [0, 1]}}', "no common number"),
+        ('{"ranges": {"size": [0, 1]}}', "not a common number"),
+        ('{"ranges": {"other": [0, 1]}}', "not a common number"),
     ],
 )
 def test_json_that_is_none(text, message):

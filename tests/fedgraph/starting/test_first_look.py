@@ -45,3 +45,12 @@ def test_methods_that_can_run_do_so_as_if_they_were_alone(tmp_path):
         alone = run_methods(DIGITS, [method], out=tmp_path / method, progress=False)
         assert next(iter(alone)).summary["weights_sha256"] == run.summary["weights_sha256"]
         assert run.summary["exchanges"] == next(iter(alone)).summary["exchanges"]
+
+
+def test_files_outside_the_data_folder_are_read_as_in_the_runs(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDGRAPH_ANY_FILES", raising=False)
+    rows = "".join(f"{row % 7},{row % 5},{'yes' if row % 2 else 'no'}\n" for row in range(60))
+    (tmp_path / "table.csv").write_text(f"a,b,label\n{rows}")
+    tables = {**DIGITS, "data": {"set": "table", "path": str(tmp_path / "table.csv"), "label": "label", "clients": 3}}
+    compared = run_methods(tables, ["fedavg", "local"], out=tmp_path / "runs", progress=False)
+    assert [run.summary["clients"] for run in compared] == [3, 3]

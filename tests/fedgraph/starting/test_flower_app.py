@@ -72,7 +72,7 @@ def test_defaults_of_nested_tables_have_dots_and_unknown_keys_are_refused(write_
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "is no Flower app: it has no pyproject.toml"),
+        (None, "is not a Flower app: it has no pyproject.toml"),
         ("[project]\nname = 'x'\n", r"has no table \[tool.flwr.app\]"),
         ("[tool.flwr.app.components]\nserverapp = 'a:app'\n", "needs clientapp = "),
         ("[tool.flwr.app.components]\nserverapp = 'a.py'\nclientapp = 'b:app'", "needs serverapp = "),

@@ -238,7 +238,7 @@ def test_readings_that_are_missing_have_no_weight(tmp_path):
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):
-    with pytest.raises(ExperimentError, match=r"is no class of a data set: it has no client_names; derive it from"):
+    with pytest.raises(ExperimentError, match=r"is not a data set class: it has no client_names; derive it from"):
         ran(tables(set=Net), tmp_path)
     with pytest.raises(ExperimentError, match=r"\[data\] set = 'nowhere:Data': cannot import 'nowhere'"):
         ran(tables(set="nowhere:Data"), tmp_path)

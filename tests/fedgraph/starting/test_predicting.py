@@ -112,7 +112,7 @@ def test_methods_that_leave_nothing_to_predict_with_say_so(method, why, road_tab
 
 def test_a_set_without_files_has_no_other_file_to_predict(patches_tables, run_experiment, tmp_path):
     folder = run_experiment(patches_tables)
-    with pytest.raises(ExperimentError, match="set 'image-patches' reads no file of one's own.*--samples new"):
+    with pytest.raises(ExperimentError, match="set 'image-patches' does not read files of yours.*--samples new"):
         fedgraph.predict(folder, tmp_path / "new.npz", progress=False)
 
 

@@ -80,18 +80,18 @@ def test_keys_of_methods_over_owners_are_checked(patches_tables, name, key, valu
     ("table", "keys", "message"),
     [
         ("experiment", {"on-missing": "keep-last"}, 'on-missing = "keep-last" is not for method'),
-        ("evaluation", {"targets": {"test/f1": 0.9}}, "targets are reached in rounds, of which method"),
+        ("evaluation", {"targets": {"test/f1": 0.9}}, "targets need rounds, and method"),
         (
             "evaluation",
             {"monitor": "validation/f1", "patience": 3},
-            "monitor and patience stop rounds, of which method",
+            "monitor and patience need rounds, and method",
         ),
         (
             "evaluation",
             {"compare-peers": True},
             "compare-peers compares models of one architecture, and the owners of method",
         ),
-        ("fairness", {"stand-alone": "runs/x"}, "follows the models of clients, of which method"),
+        ("fairness", {"stand-alone": "runs/x"}, "needs client models, and method"),
     ],
 )
 def test_settings_of_rounds_are_refused_over_owners(patches_tables, method, table, keys, message):

@@ -133,7 +133,7 @@ def test_one_answer_is_nothing_to_compare(tables, run_experiment, caplog):
     folder = run_experiment(tables, client=spoiling("client-0", None))
     assert "peers" not in folder.summary()
     assert not (folder.path / "peers.npz").exists()
-    assert "peers are not compared: 1 of them said" in caplog.text
+    assert "peers are not compared: 1 of them sent predictions" in caplog.text
 
 
 def replaced(name, change):
@@ -228,5 +228,5 @@ def test_numbers_have_no_classes_to_compare(run_experiment):
         "model": {"name": "mlp", "hidden": [4]},
         "evaluation": {"compare-peers": True},
     }
-    with pytest.raises(ExperimentError, match="compares predicted classes, of which a forecast task has none"):
+    with pytest.raises(ExperimentError, match="compares predicted classes, and a forecast task has none"):
         run_experiment(tables)

@@ -240,7 +240,7 @@ def test_what_an_algorithm_does_wrongly_is_told(tmp_path):
         def phases(self, run):
             return Outcome((), "", {})
 
-    with pytest.raises(RunError, match="Plain.phases is no generator: have it yield"):
+    with pytest.raises(RunError, match="Plain.phases must be a generator"):
         running(tmp_path, Plain).run(grid(Nodes()))
     algorithm, _ = of(7)
     with pytest.raises(RunError, match=r"Stepping.phases yielded int in place of .*Opening"):

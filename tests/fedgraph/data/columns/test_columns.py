@@ -82,7 +82,7 @@ def test_a_few_words_in_a_column_of_numbers():
 def test_words_in_the_place_of_numbers_or_categories():
     column = read_column(table(["1", "<5", "?", *"abcd"]), "x")
     with pytest.raises(
-        DataError, match=r"'x' of t.csv is to be numbers, but holds '<5', '\?', .* and 1 more .the first in row 2.: "
+        DataError, match=r"'x' of t.csv must be numeric, but holds '<5', '\?', .* and 1 more .the first in row 2.: "
     ):
         column.as_numbers()
     with pytest.raises(DataError, match="holds unknown categories: '<5'"):

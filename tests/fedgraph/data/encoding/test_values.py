@@ -56,7 +56,7 @@ def test_columns_become_numbers():
 
 def test_tables_that_do_not_fit():
     table = Table({"weight": pa.array(["1", "heavy"])}, "t.csv")
-    with pytest.raises(DataError, match="column 'weight' of t.csv is to be numbers, but holds 'heavy'"):
+    with pytest.raises(DataError, match="column 'weight' of t.csv must be numeric, but holds 'heavy'"):
         read_values(table, Schema((Feature("weight", "real"),)))
     with pytest.raises(DataError, match="t.csv has no column 'age'"):
         read_values(table, Schema((Feature("age", "real"),)))

@@ -91,10 +91,10 @@ def test_nothing_in_a_file_is_executed(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (torch.ones(3), "a Tensor where a graph is to be: save a torch_geometric.data.Data"),
-        ([data(), 3], "a int where a graph is to be"),
-        ({"mercy": {"county": data()}}, "a dict, which is to have a graph, or a list of graphs, for each client"),
-        ({}, "a dict, which is to have a graph"),
+        (torch.ones(3), "a Tensor where a graph is expected: save a torch_geometric.data.Data"),
+        ([data(), 3], "a int where a graph is expected"),
+        ({"mercy": {"county": data()}}, "a dict that does not map clients to graphs"),
+        ({}, "a dict that does not map clients to graphs"),
     ],
 )
 def test_files_with_anything_else(tmp_path, content, message):

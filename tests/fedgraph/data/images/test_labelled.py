@@ -121,8 +121,8 @@ def test_images_of_all_kinds_and_in_deeper_folders(tmp_path):
     assert found.labels.tolist() == [0] * 6 + [1] * 3
     np.testing.assert_array_equal(found.pixels[:, 0], [grey] * 9)
     assert found.notes == (
-        "2 images have 16 bits for a colour, of which the upper 8 are used",
-        "1 images have several frames, of which the first is used",
+        "2 images have 16 bits per colour; the upper 8 are used",
+        "1 images have several frames; the first is used",
     )
 
 

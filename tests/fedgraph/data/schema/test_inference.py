@@ -119,7 +119,7 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
     assert found.features == (Feature("x", "binary", ("a", "b")), Feature("y", "categorical", ("0",)))
     listed = parse(SchemaSettings, {"kinds": {"x": {"kind": "categorical", "categories": ["a", "b", "c"]}}}, "[s]")
     assert infer_schema(held, listed)["x"].categories == ("a", "b", "c")
-    with pytest.raises(DataError, match="holds '<5' .the first in row 151.*: name what means missing under"):
+    with pytest.raises(DataError, match="holds '<5' .the first in row 151.*: list marks of missing values under"):
         infer_schema(table(x=[*map(str, range(150)), "<5"]), SchemaSettings())
 
 
@@ -132,10 +132,14 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
             "'x' of t.csv has 101 different values, and 100 categories .*leave it out",
         ),
         ([f"id{n}" for n in range(4)], {"max_categories": 3}, "has 4 different values, and 3 categories are the most"),
-        ([*map(str, range(150)), "<5"], {}, "holds '<5' .*, and all other values are numbers: name what means missing"),
+        (
+            [*map(str, range(150)), "<5"],
+            {},
+            "holds '<5' .*, and all other values are numbers: list marks of missing values",
+        ),
         (["1.5", "2", "?"], {}, "holds '\\?' .the first in row 3., and all other values are numbers"),
         (["a", "b", "c"], {"kinds": {"x": "binary"}}, "2 categories are the most it may have: make it categorical"),
-        (["a", "b"], {"kinds": {"x": "real"}}, "is to be numbers, but holds 'a', 'b'"),
+        (["a", "b"], {"kinds": {"x": "real"}}, "must be numeric, but holds 'a', 'b'"),
         (["a", "b"], {"kinds": {"x": "ordinal"}}, r"is to be ordinal and holds words: .*kinds.x = \{ kind = "),
     ],
 )

@@ -95,7 +95,7 @@ OPENAQ = {
 
 def test_what_is_forecast_is_not_guessed(tmp_path):
     with pytest.raises(
-        DataError, match=r"which of the columns .*'lat', 'value' is forecast: \[data\] target = \"value\""
+        DataError, match=r"which of the columns .*'lat', 'value' to forecast: \[data\] target = \"value\""
     ):
         source(tmp_path, rows(**OPENAQ)).client_names()
     found = source(tmp_path, rows(**OPENAQ), target="value")
@@ -207,7 +207,7 @@ def test_clients_that_never_change_and_those_without_a_test_reading_are_told(tmp
 
 
 def test_two_ways_to_say_what_is_forecast():
-    with pytest.raises(ExperimentError, match="target and target-feature"):
+    with pytest.raises(ExperimentError, match="set target or target-feature"):
         parse(SeriesSettings, {"target": "a", "target-feature": 0}, "[data]")
 
 

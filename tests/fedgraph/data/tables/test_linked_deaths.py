@@ -92,7 +92,7 @@ def test_files_of_no_use_are_named(tmp_path):
         archive.writestr("guide.pdf", "")
     with pytest.raises(DataError, match="two.zip should hold one .csv file; it holds guide.pdf"):
         read_linked_deaths(tmp_path / "two.zip")
-    with pytest.raises(DataError, match="has no column mager, sex: it is no file of linked deaths"):
+    with pytest.raises(DataError, match="has no column mager, sex: it must be a file of linked deaths"):
         read_linked_deaths(write(tmp_path / "a.csv", [{}], lambda name: "x" if name in ("mager", "sex") else name))
 
 

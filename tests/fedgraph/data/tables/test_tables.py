@@ -304,7 +304,7 @@ def test_real_tables():
 
 def test_a_word_among_numbers_is_refused_unless_it_is_named(folder):
     (folder / "people.csv").write_text(CSV.replace("\nnorth,21,", "\nnorth,unknown,", 1))
-    message = r"column 'age' of .* holds 'unknown' \(the first in row 2\), and all other values are numbers: add what"
+    message = r"column 'age' of .* holds 'unknown' \(the first in row 2\), and all other values are numbers: add marks"
     with pytest.raises(DataError, match=message) as caught:
         load_all(source(folder))
     assert "unknown" not in caught.value.without_values
@@ -413,7 +413,7 @@ def test_a_test_file_that_does_not_fit(folder, content, message):
 
 
 def test_shared_test_sets_that_cannot_be(folder):
-    with pytest.raises(ExperimentError, match='set test = "shared" beside it'):
+    with pytest.raises(ExperimentError, match='test-path needs test = "shared"'):
         parse(TableSettings, {"label": "sick", "test-path": "test.csv"}, "[data]")
     with pytest.raises(ExperimentError, match="puts the third of shares aside, and that is 0"):
         parse(TableSettings, {"label": "sick", "test": "shared", "shares": [0.8, 0.2, 0]}, "[data]")
