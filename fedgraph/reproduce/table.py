@@ -59,7 +59,8 @@ class MetricTable(Settings):
              ``run/rounds``, ``run/minibatches`` (of all clients), ``run/passes`` (over everybody's examples),
              ``run/bytes`` (down and up, of all nodes, which depends on who shares one), ``run/bytes-per-client`` or
              ``run/models-per-round`` (with a node for each client), ``run/exchanges``, or
-             ``run/training-bytes-per-owner`` (embeddings and gradients, without those of test samples).
+             ``run/training-bytes-per-owner`` (embeddings and gradients, without those of test samples), or
+             ``run/core-seconds`` (processor time of the process, by methods of rounds).
     factor : factor from a run's value to the unit of the published one, e.g. 100 for per cent.
     rounds : ``[first, last]``: for fairness each client's mean over those of these rounds in which it was measured; by
              default its value at the end.
