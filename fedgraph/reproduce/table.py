@@ -209,7 +209,11 @@ class RowTable(Settings):
 
     def runs_in(self, column: str) -> bool:
         """Check whether this row is run for a column."""
-        return self.method is not None and (self.columns is None or column in self.columns)
+        return self.method is not None and self.stands_in(column)
+
+    def stands_in(self, column: str) -> bool:
+        """Check whether this row has a place in a column, be it run or only published."""
+        return self.columns is None or column in self.columns
 
 
 class ProfileTable(Settings):
@@ -262,7 +266,7 @@ class PublishedTable(Settings):
         self._check_after()
         for column in self.columns:
             for row in self.rows:
-                for metric in self.metrics_of(column):
+                for metric in self.metrics_of(column) if row.stands_in(column.key) else ():
                     self.quantity(row, column, metric)
         used: list[tuple[str, str]] = []
         for row in self.rows:
