@@ -325,6 +325,51 @@ def test_peers_of_ipa_without_a_class_in_common_beside_every_rival(numbers):
     said("docs/methods/ipa.md", "it is level with FedAvg and FedDyn")
 
 
+def test_disjoint_classes_of_fashion_mnist_with_every_method_tuned(numbers):
+    file, own = "ipa/classes-small", "mean (%)"
+
+    def mean(row, column="fashion-433"):
+        return numbers(file, row, column, own)[0]
+
+    assert 0 < mean("IPA") - mean("FedAvg") < 1.5
+    assert abs(mean("IPA") - mean("FedDyn")) < 0.3 > abs(mean("IPA") - mean("IPA last models"))
+    assert all(mean("FedDC", column) < mean("FedAvg", column) for column in ("fashion-433", "fashion-55"))
+    for column in ("fashion-55", "fashion-five"):
+        for other in ("FedAvg", "FedDyn"):
+            wins, seeds = ahead(numbers, file, other, "IPA", column, own)
+            assert wins == seeds >= 3, (column, other)
+    said("simulations/ipa/README.md", "points ahead of FedAvg, with half of its minibatches and three times its bytes")
+
+
+def test_a_peer_of_ipa_leaves_with_its_model(numbers):
+    file, own = "ipa/leaving-small", "mean (%)"
+
+    def mean(row, column):
+        return numbers(file, row, column, own)[0]
+
+    def lost(row):
+        return mean(row, "100") - mean(row, "left")
+
+    for other in ("FedAvg", "FedDyn"):
+        assert all(ahead(numbers, file, other, "IPA", column, own) == (5, 5) for column in ("5", "20"))
+    assert mean("IPA", "5") < mean("Local only", "5") + 2
+    assert mean("FedAvg", "50") < mean("IPA", "50") < mean("FedDyn", "50")
+    assert ahead(numbers, file, "IPA right after its turn", "FedAvg own copy", "50", own) == (5, 5)
+    assert lost("FedDyn") < lost("IPA") < 5 < 10 < lost("FedAvg")
+    for other in ("FedAvg", "FedAvg with last updates", "Ditto", "pFedGraph", "IPA all at once"):
+        assert ahead(numbers, file, "IPA", other, "left", own) == (5, 5), other
+    for column in ("5", "20", "50", "100", "left"):
+        assert mean("IPA all at once", column) < 30
+    spread = "deviation over peers (%)"
+    assert numbers(file, "IPA", "100", spread)[0] < 0.5 < 1 < numbers(file, "Ditto", "100", spread)[0]
+    said(
+        "simulations/ipa/README.md",
+        "**A peer that leaves early leaves with little.** After five rounds a peer of IPA is where it would be alone",
+        "**The others lose little.**",
+        "those of Ditto differ",
+    )
+
+
 def test_what_a_client_graph_is_worth_on_ten_sets(numbers):
     def change(experiment, rival):
         low, high = (numbers("sfl/worth", rival, experiment, bound)[0] for bound in ("low", "high"))
