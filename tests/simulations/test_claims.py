@@ -370,7 +370,7 @@ def test_a_peer_of_ipa_leaves_with_its_model(numbers):
     )
 
 
-def test_what_a_client_graph_is_worth_on_ten_sets(numbers):
+def test_what_a_client_graph_is_worth_on_eleven_sets(numbers):
     def change(experiment, rival):
         low, high = (numbers("sfl/worth", rival, experiment, bound)[0] for bound in ("low", "high"))
         return "level" if low <= 0 <= high else "above" if low > 0 else "below"
@@ -382,7 +382,9 @@ def test_what_a_client_graph_is_worth_on_ten_sets(numbers):
     shards = ("sfl/digits.toml", "sfl/mnist.toml", "sfl/fashion-mnist.toml")
     space = ("sfl/synthetic-traffic.toml", "sfl/chickenpox.toml", "sfl/metr-la.toml")
     assert all(map(pays, groups))
-    assert not any(map(pays, (*shards, *space, "sfl/breast-cancer.toml", "fedngm/occupations-sfl.toml")))
+    assert not any(
+        map(pays, (*shards, *space, "sfl/breast-cancer.toml", "sfl/births.toml", "fedngm/occupations-sfl.toml"))
+    )
     permuted = "sfl over a permuted graph"
     assert [change(each, permuted) for each in shards] == ["above", "above", "level"]
     assert {change(each, rival) for each in shards for rival in ("training alone", "FedAvg with fine-tuning")} == {
@@ -390,4 +392,7 @@ def test_what_a_client_graph_is_worth_on_ten_sets(numbers):
     }
     assert [change(each, "training alone") for each in space] == ["below", "below", "above"]  # errors
     assert {change(each, permuted) for each in space} == {"level"}
+    births, rivals = "sfl/births.toml", ("training alone", "FedAvg", "FedAvg with fine-tuning", permuted)
+    for rival in (*rivals, "sfl over a complete graph"):
+        assert numbers("sfl/worth", rival, births, "change")[0] > 0 and change(births, rival) == "level", rival
     said("docs/guides/client-graph.md", "wrong ones in two sets of three", "on none of these does it matter with whom")
