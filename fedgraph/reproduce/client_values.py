@@ -46,7 +46,7 @@ def _took(summary: Mapping[str, Any], what: str) -> float | None:
         down, up = (summary.get(f"bytes_{way}_per_client") for way in ("down", "up"))
         return None if down is None or up is None else float(down + up)
     found: Any = summary.get("training", {}).get(what)
-    if what in ("rounds", "models-per-round", "exchanges", "training-bytes-per-owner"):
+    if what in ("rounds", "models-per-round", "exchanges", "training-bytes-per-owner", "core-seconds"):
         found = summary.get(what.replace("-", "_"))
     return None if found is None else float(found)
 

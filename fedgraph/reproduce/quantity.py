@@ -40,14 +40,14 @@ RUN = "run"
 
 TOOK = (
     "rounds", "minibatches", "passes", "bytes", "bytes-per-client", "models-per-round", "exchanges",
-    "training-bytes-per-owner",
+    "training-bytes-per-owner", "core-seconds",
 )  # fmt: skip
 """Costs of a run: rounds; minibatches of all clients, and passes over all data (``LocalWork``); traffic.
 
 ``bytes`` were sent to the nodes of the run and received from them, which depends on which clients share a node
 (``Traffic``). ``bytes-per-client`` and ``models-per-round`` count a client on a node of its own, and are those of the
 method. ``exchanges`` are requests to all nodes; ``training-bytes-per-owner`` are of embeddings and gradients, without
-those of test samples.
+those of test samples. ``core-seconds`` are the processor time of a run in one process, methods of rounds alone.
 """
 
 

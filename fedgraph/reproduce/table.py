@@ -60,7 +60,8 @@ class MetricTable(Settings):
              ``run/bytes`` (down and up, of all nodes, which depends on which clients share one),
              ``run/bytes-per-client`` or
              ``run/models-per-round`` (with a node for each client), ``run/exchanges``, or
-             ``run/training-bytes-per-owner`` (embeddings and gradients, without those of test samples).
+             ``run/training-bytes-per-owner`` (embeddings and gradients, without those of test samples), or
+             ``run/core-seconds`` (processor time of the process, by methods of rounds).
     factor : factor from a run's value to the unit of the published one, e.g. 100 for per cent.
     rounds : ``[first, last]``: for fairness each client's mean over those of these rounds in which it was measured; by
              default its value at the end.
@@ -209,7 +210,11 @@ class RowTable(Settings):
 
     def runs_in(self, column: str) -> bool:
         """Check whether this row is run for a column."""
-        return self.method is not None and (self.columns is None or column in self.columns)
+        return self.method is not None and self.stands_in(column)
+
+    def stands_in(self, column: str) -> bool:
+        """Check whether this row has a place in a column, be it run or only published."""
+        return self.columns is None or column in self.columns
 
 
 class ProfileTable(Settings):
@@ -262,7 +267,7 @@ class PublishedTable(Settings):
         self._check_after()
         for column in self.columns:
             for row in self.rows:
-                for metric in self.metrics_of(column):
+                for metric in self.metrics_of(column) if row.stands_in(column.key) else ():
                     self.quantity(row, column, metric)
         used: list[tuple[str, str]] = []
         for row in self.rows:

@@ -50,6 +50,8 @@ def write_results(
     folder.notes.extend([*_about_clients(experiment), *facts.pop("notes", ())])
     noted |= run.defence.facts() | facts | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
+    # Of this process: all of the run where its nodes are simulated here, on a shared machine too.
+    noted["core_seconds"] = round(totals["core_seconds"], 3)
     summary = summary_of(
         experiment,
         federation.names,

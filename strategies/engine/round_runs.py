@@ -82,7 +82,7 @@ def execute_rounds(
     FedgraphError
         For any error, with its place and advice.
     """
-    began = time.monotonic()
+    began, worked = time.monotonic(), time.process_time()
     head = experiment.experiment
     traffic = Traffic()
     federation, experiment_part = open_federation(grid, experiment, method, data_dir, folder, traffic)
@@ -92,7 +92,8 @@ def execute_rounds(
     earlier: dict[str, float] = {}
 
     def counters() -> dict[str, float]:
-        now = {"seconds": time.monotonic() - began, **vars(traffic)}
+        core_seconds = time.process_time() - worked
+        now = {"seconds": time.monotonic() - began, "core_seconds": core_seconds, **vars(traffic)}
         return {name: earlier.get(name, 0) + count for name, count in now.items()}
 
     watched = _watched(experiment, federation, folder, lambda: counters()["seconds"], model.least_examples)

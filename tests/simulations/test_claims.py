@@ -109,6 +109,18 @@ def test_the_graph_pays_on_grids_as_published_and_not_behind_a_hidden_layer(numb
     )
 
 
+def test_lines_of_the_grid_pay_a_little_more_than_permuted_ones(numbers):
+    file, lines = "f3/grid-stability-small", "F3 as published with the lines of the grid"
+    without, permuted = "F3 as published without a graph", "F3 as published with the lines permuted"
+    assert all(ahead(numbers, file, lines, without, "simulated", metric) == (5, 5) for metric in ("accuracy", "AUC"))
+    assert ahead(numbers, file, lines, permuted, "simulated", "AUC") == (5, 5)
+    assert ahead(numbers, file, lines, permuted, "simulated", "accuracy") == (4, 5)
+    assert ahead(numbers, file, "F3 as published", lines, "simulated", "AUC") == (4, 5)
+    none, wrong, right = (numbers(file, row, "simulated", "AUC")[0] for row in (without, permuted, lines))
+    assert wrong - none > right - wrong > 0
+    said("simulations/f3/README.md", "Lines are ahead of no graph on all five splits, in accuracy and in AUC")
+
+
 def test_vertical_learning_is_ahead_on_grids(numbers):
     file, rows = "f3/grid-stability-small", [*ON_GRIDS, "F3", "F3 of one network", "F3 of one network without a graph"]
     for metric, splits in (("accuracy", 5), ("AUC", 4)):
@@ -325,7 +337,52 @@ def test_peers_of_ipa_without_a_class_in_common_beside_every_rival(numbers):
     said("docs/methods/ipa.md", "it is level with FedAvg and FedDyn")
 
 
-def test_what_a_client_graph_is_worth_on_ten_sets(numbers):
+def test_disjoint_classes_of_fashion_mnist_with_every_method_tuned(numbers):
+    file, own = "ipa/classes-small", "mean (%)"
+
+    def mean(row, column="fashion-433"):
+        return numbers(file, row, column, own)[0]
+
+    assert 0 < mean("IPA") - mean("FedAvg") < 1.5
+    assert abs(mean("IPA") - mean("FedDyn")) < 0.3 > abs(mean("IPA") - mean("IPA last models"))
+    assert all(mean("FedDC", column) < mean("FedAvg", column) for column in ("fashion-433", "fashion-55"))
+    for column in ("fashion-55", "fashion-five"):
+        for other in ("FedAvg", "FedDyn"):
+            wins, seeds = ahead(numbers, file, other, "IPA", column, own)
+            assert wins == seeds >= 3, (column, other)
+    said("simulations/ipa/README.md", "points ahead of FedAvg, with half of its minibatches and three times its bytes")
+
+
+def test_a_peer_of_ipa_leaves_with_its_model(numbers):
+    file, own = "ipa/leaving-small", "mean (%)"
+
+    def mean(row, column):
+        return numbers(file, row, column, own)[0]
+
+    def lost(row):
+        return mean(row, "100") - mean(row, "left")
+
+    for other in ("FedAvg", "FedDyn"):
+        assert all(ahead(numbers, file, other, "IPA", column, own) == (5, 5) for column in ("5", "20"))
+    assert mean("IPA", "5") < mean("Local only", "5") + 2
+    assert mean("FedAvg", "50") < mean("IPA", "50") < mean("FedDyn", "50")
+    assert ahead(numbers, file, "IPA right after its turn", "FedAvg own copy", "50", own) == (5, 5)
+    assert lost("FedDyn") < lost("IPA") < 5 < 10 < lost("FedAvg")
+    for other in ("FedAvg", "FedAvg with last updates", "Ditto", "pFedGraph", "IPA all at once"):
+        assert ahead(numbers, file, "IPA", other, "left", own) == (5, 5), other
+    for column in ("5", "20", "50", "100", "left"):
+        assert mean("IPA all at once", column) < 30
+    spread = "deviation over peers (%)"
+    assert numbers(file, "IPA", "100", spread)[0] < 0.5 < 1 < numbers(file, "Ditto", "100", spread)[0]
+    said(
+        "simulations/ipa/README.md",
+        "**A peer that leaves early leaves with little.** After five rounds a peer of IPA is where it would be alone",
+        "**The others lose little.**",
+        "those of Ditto differ",
+    )
+
+
+def test_what_a_client_graph_is_worth_on_eleven_sets(numbers):
     def change(experiment, rival):
         low, high = (numbers("sfl/worth", rival, experiment, bound)[0] for bound in ("low", "high"))
         return "level" if low <= 0 <= high else "above" if low > 0 else "below"
@@ -337,7 +394,9 @@ def test_what_a_client_graph_is_worth_on_ten_sets(numbers):
     shards = ("sfl/digits.toml", "sfl/mnist.toml", "sfl/fashion-mnist.toml")
     space = ("sfl/synthetic-traffic.toml", "sfl/chickenpox.toml", "sfl/metr-la.toml")
     assert all(map(pays, groups))
-    assert not any(map(pays, (*shards, *space, "sfl/breast-cancer.toml", "fedngm/occupations-sfl.toml")))
+    assert not any(
+        map(pays, (*shards, *space, "sfl/breast-cancer.toml", "sfl/births.toml", "fedngm/occupations-sfl.toml"))
+    )
     permuted = "sfl over a permuted graph"
     assert [change(each, permuted) for each in shards] == ["above", "above", "level"]
     assert {change(each, rival) for each in shards for rival in ("training alone", "FedAvg with fine-tuning")} == {
@@ -345,4 +404,8 @@ def test_what_a_client_graph_is_worth_on_ten_sets(numbers):
     }
     assert [change(each, "training alone") for each in space] == ["below", "below", "above"]  # errors
     assert {change(each, permuted) for each in space} == {"level"}
+    births, rivals = "sfl/births.toml", ("training alone", "FedAvg", "FedAvg with fine-tuning", permuted)
+    for rival in (*rivals, "sfl over a complete graph"):
+        assert numbers("sfl/worth", rival, births, "change")[0] > 0, rival
+        assert change(births, rival) == "level", rival
     said("docs/guides/client-graph.md", "wrong ones in two sets of three", "on none of these does it matter with whom")

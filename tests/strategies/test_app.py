@@ -171,6 +171,7 @@ def test_what_a_run_sent_until_its_target_is_what_its_rounds_sent(digits_tables,
     sent = sum(line["bytes_down_alone"] + line["bytes_up_alone"] for line in rows)
     assert summary["bytes_to_target"]["test/accuracy"]["mean"] == pytest.approx(sent / summary["clients"])
     assert 0 < summary["seconds_to_target"]["test/accuracy"]["mean"] < summary["seconds"]
+    assert summary["core_seconds"] > 0
 
 
 def test_bytes_of_a_stock_strategy(digits_tables, run_experiment):

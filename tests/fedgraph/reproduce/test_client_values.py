@@ -50,8 +50,9 @@ def test_what_a_run_took():
     assert value_of(summary, Quantity.of("run/bytes-per-client")) == 32.5
     assert value_of(summary, Quantity.of("run/models-per-round")) == 6
     assert value_of(summary, Quantity.of("run/training-bytes-per-owner")) is None, "a method without owners"
-    summary |= {"exchanges": 175, "training_bytes_per_owner": 4230}
+    summary |= {"exchanges": 175, "training_bytes_per_owner": 4230, "core_seconds": 1.5}
     assert value_of(summary, Quantity.of("run/exchanges")) == 175
+    assert value_of(summary, Quantity.of("run/core-seconds")) == 1.5
     assert value_of(summary, Quantity.of("run/training-bytes-per-owner")) == 4230
     del summary["training"]
     assert value_of(summary, Quantity.of("run/passes")) is None, "a run of an earlier version"

@@ -84,3 +84,16 @@ def test_no_toml(tmp_path):
     (tmp_path / "bad.toml").write_text("[table")
     with pytest.raises(ExperimentError, match="bad.toml is not a TOML file"):
         load_table(str(tmp_path / "bad.toml"))
+
+
+def test_metrics_that_a_row_cannot_have_may_stand_in_columns_without_it(table, write):
+    content = copy.deepcopy(table)
+    distances = [{"title": "distance", "value": "peers/l2"}]
+    content["columns"].append({**content["columns"][0], "key": "peers", "metrics": distances})
+    after_turn = {"label": "after its turn", "method": "ipa", "suffix": "-after-turn"}
+    content["rows"].append(after_turn)
+    with pytest.raises(ExperimentError, match="'peers/l2' has no suffix '-after-turn'"):
+        load_table(str(write(content)))
+    after_turn["columns"] = ["digits"]
+    _, read, _ = load_table(str(write(content)))
+    assert [read.rows[-1].stands_in(column.key) for column in read.columns] == [True, False]

@@ -358,7 +358,8 @@ def test_what_a_whole_run_leaves_behind(digits_tables, run_experiment, method):
     summary = json.loads((folder.path / "summary.json").read_text())
     # The graph of these few clients has no edges, which matters to the one that aggregates over it.
     told = {"notes"} if method == "sfl" else set()
-    assert set(summary) == {*SUMMARY_KEYS, *told, "training", "models_per_round", "run", "task", "trained"}
+    noted = {"training", "models_per_round", "run", "task", "trained", "core_seconds"}
+    assert set(summary) == {*SUMMARY_KEYS, *told, *noted}
     assert not told or "the client graph has no edges" in summary["notes"][0]
     names = [f"client-{i}" for i in range(6)]
     assert (summary["clients"], summary["rounds"]) == (6, 2)
