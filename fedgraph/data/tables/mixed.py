@@ -16,6 +16,7 @@ from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of, with_notes
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
+from fedgraph.data.tables.hospitals import hospitals_table
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
@@ -30,7 +31,9 @@ class MixedTableSettings(DealtTableSettings, FileSettings):
     path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
                      data folder. Not needed where every node has a file of its own (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; with
-                     ``{client}`` in it, there is one for each of the clients that the node names.
+                     ``{client}`` in it, there is one for each of the clients that the node names. ``hospitals`` needs
+                     no file: patients at five hospitals, made up here, some of whose columns only some hospitals have
+                     (``client-column = "hospital"``).
     public         : a file of the same columns for everybody to see, instead of a part of the rows.
     limit          : number of rows of a single file that are used, drawn at random.
     gaps           : fraction of its cells that are made missing at random, to study missing values.
@@ -128,6 +131,8 @@ class MixedTableSource(DealtTableSource):
 
     @cached_property
     def _table(self) -> Table:
+        if self.own is None and self.settings.path == "hospitals":
+            return self._thinned(hospitals_table())
         return self._thinned(self._read(self._place))
 
     def _thinned(self, table: Table) -> Table:
