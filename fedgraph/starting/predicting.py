@@ -24,6 +24,7 @@ from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.models import ContextForecaster, parse_model
 from fedgraph.runs import Predicted, Run, RunFolder
+from fedgraph.starting.feature_predictions import predicted_feature
 from fedgraph.starting.running import check_grid, run_one
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import file_name, load_state
@@ -132,7 +133,7 @@ def predicted(
     if run.method in _NO_MODEL:
         raise RunError(f"{run.path}: {_NO_MODEL[run.method]}")
     if run.method == "fedngm":
-        return _of_graphical_model(run, data, target)
+        return predicted_feature(run, data, client, target)
     if target is not None:
         raise RunError(f"target is about runs of fedngm, and this is one of {run.method}: leave it out")
     found = _of_cnfgnn(run, data, windows) if run.method == "cnfgnn" else run.predicted(data, client, windows)
@@ -169,25 +170,6 @@ def _of_cnfgnn(run: Run, data: Any, windows: int | None) -> Predicted:
         return with_graph_embeddings(alone, model, models, network, weights)
 
     return Predicted.of(new, latest(scaled, windows), models, cohort, experiment.evaluation.horizons or (), new.notes)
-
-
-def _of_graphical_model(run: Run, data: Any, target: str | None) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
-    """Predict a feature of rows by the neural graphical model of a run."""
-    import pandas as pd
-
-    model = run.graphical_model
-    if target is None:
-        names = ", ".join(model.encoding.schema.names)
-        raise RunError(f"a graphical model predicts any feature: name the target, one of {names}")
-    with TemporaryDirectory() as folder:
-        table = read_table(as_file(data, Path(folder)), missing=run.experiment.data.as_table().get("missing", ("",)))
-    feature = model.encoding.schema[target]
-    values = model.predict(table, target)
-    columns: dict[str, Any] = {"row": range(1, table.num_rows + 1), "predicted": list(values)}
-    if not feature.is_scaled:
-        shares = model.predict_proba(table, target)
-        columns |= {f"probability {name}": shares[:, place] for place, name in enumerate(feature.categories)}
-    return pd.DataFrame(columns), {}, []
 
 
 def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:

@@ -19,8 +19,10 @@ from fedgraph.data.columns.columns import Floats
 from fedgraph.data.columns.files import Table
 from fedgraph.support.randomness import derive_seed
 
+HOSPITALS = "hospitals"
+"""In place of the path of a file: the table."""
+
 ROWS = 20_000
-"""Rows of the table that is named ``hospitals``."""
 
 Patients = Mapping[str, Floats]
 """By column: numbers, or the places of categories, ``[...]``."""
@@ -196,7 +198,7 @@ def hospitals_table(rows: int = ROWS, seed: int = 0) -> Table:
     """
     values = simulated(rows, seed)
     columns = {name: _as_column(PATIENTS[name], values[name], values["hospital"]) for name in values}
-    return Table(columns, "hospitals")
+    return Table(columns, HOSPITALS)
 
 
 def _as_column(column: Measured | Chosen, values: Floats, hospital: Floats) -> pa.Array:

@@ -16,9 +16,11 @@ from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of, with_notes
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
-from fedgraph.data.tables.hospitals import hospitals_table
+from fedgraph.data.tables.hospitals import HOSPITALS, hospitals_table
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
+
+_PUBLIC_PATIENTS = 1000
 
 
 class MixedTableSettings(DealtTableSettings, FileSettings):
@@ -34,7 +36,8 @@ class MixedTableSettings(DealtTableSettings, FileSettings):
                      ``{client}`` in it, there is one for each of the clients that the node names. ``hospitals`` needs
                      no file: patients at five hospitals, made up here, some of whose columns only some hospitals have
                      (``client-column = "hospital"``).
-    public         : a file of the same columns for everybody to see, instead of a part of the rows.
+    public         : a file of the same columns for everybody to see, instead of a part of the rows; ``hospitals``: a
+                     thousand other patients.
     limit          : number of rows of a single file that are used, drawn at random.
     gaps           : fraction of its cells that are made missing at random, to study missing values.
     whole          : columns without such gaps.
@@ -110,6 +113,8 @@ class MixedTableSource(DealtTableSource):
     def public_table(self) -> Table | None:
         """Return the public file, or the public part of the single one."""
         public = self.settings.public
+        if self.own is None and public == HOSPITALS:
+            return hospitals_table(_PUBLIC_PATIENTS, seed=1)
         return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
 
     def describe(self) -> str:
@@ -131,7 +136,7 @@ class MixedTableSource(DealtTableSource):
 
     @cached_property
     def _table(self) -> Table:
-        if self.own is None and self.settings.path == "hospitals":
+        if self.own is None and self.settings.path == HOSPITALS:
             return self._thinned(hospitals_table())
         return self._thinned(self._read(self._place))
 
