@@ -325,6 +325,16 @@ def test_peers_of_ipa_without_a_class_in_common_beside_every_rival(numbers):
     said("docs/methods/ipa.md", "it is level with FedAvg and FedDyn")
 
 
+def test_predictions_over_all_that_is_missing_beside_means(numbers):
+    file, tables = "fedngm/small-small", ("pima", "wisconsin", "haberman", "adult")
+    for row, better in (("Client's own NGM", 4), ("Global NGM", 3)):
+        rows = f"{row} over all that is missing", row
+        means = [[numbers(file, each, column, "AUC")[0] for each in rows] for column in tables]
+        assert sum(over > plugged_in for over, plugged_in in means) == better
+        assert ahead(numbers, file, *rows, "wisconsin", "AUC") == (5, 5)
+    said("simulations/fedngm/README.md", "better on all four tables for the clients' own models and on three for the")
+
+
 def test_where_personal_models_of_hospitals_are_ahead_and_where_not(numbers):
     def draws(other, question, metric, larger=True, ours="FedNGM, personal model"):
         return ahead(numbers, "fedngm/hospitals-small", ours, other, question, metric, larger)[0]
