@@ -20,8 +20,7 @@ from fedgraph.data import open_source
 from fedgraph.data.columns import Floats, Table
 from fedgraph.data.encoding import values_of
 from fedgraph.data.schema import Schema, infer_schema
-from fedgraph.data.tables import client_table_source, rows_of, schema_settings
-from fedgraph.data.tables.hospitals import NAMES, PATIENTS, Chosen, hospitals_table
+from fedgraph.data.tables import client_table_source, hospitals, rows_of, schema_settings
 from fedgraph.experiment import load_experiment
 from fedgraph.graphical import GraphicalModel, NeuralGraphicalModel
 from fedgraph.graphical.scores import TargetModel, Yardstick, fit_targets, score_targets
@@ -99,13 +98,13 @@ def hospitals_page(context: StudyContext) -> StudyPage:
 
 def errors(models: Models, question: Question, count: int) -> dict[str, dict[str, float]]:
     """Return the errors of every model that has an answer, by its name."""
-    table = hospitals_table(count, seed=1000 + models.seed)
+    table = hospitals.hospitals_table(count, seed=1000 + models.seed)
     asked = np.flatnonzero([value is not None for value in table.column(question.target).to_pylist()])
     schema = models.schema.select([question.target])
     values = values_of(table.part(asked), schema)
     known = _hidden(table, question, models.seed).part(asked)
     hospital = np.array(known.column("hospital").to_pylist())
-    parts = {name: np.flatnonzero(hospital == name) for name in NAMES}
+    parts = {name: np.flatnonzero(hospital == name) for name in hospitals.NAMES}
     order = np.concatenate(list(parts.values())).argsort()
     found = {
         who: np.concatenate(
@@ -132,7 +131,7 @@ def _hidden(table: Table, question: Question, seed: int) -> Table:
     """Return patients without the target, of whom some cells are missing."""
     columns = {}
     for name, column in table.columns.items():
-        shown = name == "hospital" or (name != question.target and name in (question.known or PATIENTS))
+        shown = name == "hospital" or (name != question.target and name in (question.known or hospitals.PATIENTS))
         random = np.random.default_rng([seed, *name.encode()])
         lost = random.random(table.num_rows) < (0 if name == "hospital" else question.hidden if shown else 1)
         columns[name] = pc.if_else(pa.array(lost), pa.scalar(None, column.type), column)
@@ -151,7 +150,7 @@ class Models:
         loaded = load_experiment(_NGM, [f"{key}={value}" for key, value in keys.items()])
         source = client_table_source(open_source(loaded.data, data_dir), "fedngm")
         about = schema_settings(source)
-        tables = {name: source.load_table(name) for name in NAMES}
+        tables = {name: source.load_table(name) for name in hospitals.NAMES}
         self._rows = {name: rows_of(each.table, each.rows("train")) for name, each in tables.items()}
         self._held_out = {name: rows_of(each.table, each.rows("validation")) for name, each in tables.items()}
         whole = {name: pa.table(each.table.columns) for name, each in tables.items()}
@@ -173,11 +172,11 @@ class Models:
             self._averaged = {}
             for target, rate in _RATES.items():
                 linear = made(_LINEAR, {"data.label": target, "train.learning-rate": rate})
-                _ = linear.models  # read while the folder is there
                 self._averaged[target] = linear
-                for name in NAMES:
+                # Models and scales are read while the folder is there.
+                for name in hospitals.NAMES:
                     linear.predict(self._rows[name].to_pandas().assign(hospital=name), name)
-        self._alone = {name: self._fitted_alone(name) for name in NAMES}
+        self._alone = {name: self._fitted_alone(name) for name in hospitals.NAMES}
 
     def _fitted_alone(self, name: str) -> GraphicalModel:
         """Return the model that a hospital makes of its own rows, with all columns that it has."""
@@ -196,14 +195,16 @@ class Models:
         found["NGM of a hospital"] = _of_graphical(self._alone.__getitem__)
         if target in self._common.encoding.schema.names:
             found["NGM of pooled rows"] = _of_graphical(lambda name: self._pooled)
-        found["Linear model of a hospital"] = self._linear({name: (name,) for name in NAMES}, target)
+        found["Linear model of a hospital"] = self._linear({name: (name,) for name in hospitals.NAMES}, target)
         if target in self._averaged:
             found["FedAvg of a linear model"] = self._of_averaged
-        found["Linear model of pooled rows"] = self._linear(dict.fromkeys(NAMES, NAMES), target)
+        found["Linear model of pooled rows"] = self._linear(dict.fromkeys(hospitals.NAMES, hospitals.NAMES), target)
         if question.known is not None:
-            only = self._linear(dict.fromkeys(NAMES, NAMES), target, question.known)
+            only = self._linear(dict.fromkeys(hospitals.NAMES, hospitals.NAMES), target, question.known)
             found["Linear model of pooled rows, for this question"] = only
-        found["Mean of pooled rows"] = self._linear(dict.fromkeys(NAMES, NAMES), target, None, "mean")
+        found["Mean of pooled rows"] = self._linear(
+            dict.fromkeys(hospitals.NAMES, hospitals.NAMES), target, None, "mean"
+        )
         found["The true distribution"] = true_answers
         return found
 
@@ -251,9 +252,9 @@ def true_answers(hospital: str, rows: Table, target: str) -> Floats:
     By likelihood weighting: what is unknown of a patient is drawn many times, causes first, and each draw is weighted
     by the likelihood of what is known.
     """
-    values = {name: _codes(rows, name) for name in PATIENTS if name not in ("hospital", target)}
+    values = {name: _codes(rows, name) for name in hospitals.PATIENTS if name not in ("hospital", target)}
     parts = np.array_split(np.arange(rows.num_rows), max(1, rows.num_rows // _AT_ONCE))
-    place = float(NAMES.index(hospital))
+    place = float(hospitals.NAMES.index(hospital))
     return np.concatenate(
         [_weighted({name: own[part] for name, own in values.items()}, place, len(part), target) for part in parts]
     )
@@ -262,7 +263,7 @@ def true_answers(hospital: str, rows: Table, target: str) -> Floats:
 def _weighted(known: Mapping[str, Floats], hospital: float, count: int, target: str) -> Floats:
     random, drawn = np.random.default_rng(0), {"hospital": np.full((count, _PARTICLES), hospital)}
     weight = np.zeros((count, _PARTICLES))
-    for name, column in PATIENTS.items():
+    for name, column in hospitals.PATIENTS.items():
         if name == "hospital":
             continue
         even = (random.permuted(np.tile(np.arange(_PARTICLES), (count, 1)), axis=1) + 0.5) / _PARTICLES
@@ -274,12 +275,12 @@ def _weighted(known: Mapping[str, Floats], hospital: float, count: int, target: 
             drawn[name] = own
     weight = np.exp(weight - weight.max(1, keepdims=True))
     mean: Floats = (weight * drawn[target]).sum(1) / weight.sum(1)
-    return np.stack([1 - mean, mean], 1) if isinstance(PATIENTS[target], Chosen) else mean
+    return np.stack([1 - mean, mean], 1) if isinstance(hospitals.PATIENTS[target], hospitals.Chosen) else mean
 
 
 def _codes(rows: Table, name: str) -> Floats:
     """Return a column as numbers, of categories their places; NaN where it is missing."""
-    column, told = PATIENTS[name], rows.column(name)
-    if isinstance(column, Chosen):
+    column, told = hospitals.PATIENTS[name], rows.column(name)
+    if isinstance(column, hospitals.Chosen):
         told = pc.index_in(told, value_set=pa.array(column.categories, told.type))
     return np.asarray(pc.cast(told, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
