@@ -26,6 +26,7 @@ from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
 from fedgraph.clients.engine.table_statistics import TableStatistics, consent_of
 from fedgraph.data import DataSource
+from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import Schema, WhyNone, schema_as_json
 from fedgraph.data.tables import client_table_source
 from fedgraph.experiment import Experiment
@@ -219,13 +220,21 @@ class FedNGMClient(Configured[FedNGMSettings]):
         """Return the scores of one client; ``local`` is its own model ``[1, parameters]``."""
         parameters = self._global(self._network)
         rows = self._rows(name, self.common)
-        given = GraphicalModel.of_one(self._network, parameters, rows.encoding)
+        given = self._given(parameters, rows.encoding)
         models = {"": given, "-local": GraphicalModel.of_one(self._network_of_fit, local, rows.encoding)}
         personal = self._personal(name, given)
         if personal is not None:
             models["-personal"] = personal
         (personal or given).save(self._model_file(name))
         return self._scores.of(name, models)
+
+    def _given(self, parameters: Tensor, encoding: Encoding) -> GraphicalModel:
+        """Return the global model; clients of equal ranges have one, with the rows that it has drawn."""
+        found = next((model for model in self._global_models if model.encoding == encoding), None)
+        if found is None:
+            found = GraphicalModel.of_one(self._network, parameters, encoding)
+            self._global_models.append(found)
+        return found
 
     def _personal(self, name: str, model: GraphicalModel) -> GraphicalModel | None:
         """Return the client's model made from the global one; None where it would be the same."""
@@ -308,6 +317,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
         if graph is None:
             raise ReplyError(f"the request for phase '{self.request.phase}' lacks the graph")
         return Network(self.common, graph.subgraph(self.common.names).adjacency, self.settings.network)
+
+    @cached_property
+    def _global_models(self) -> list[GraphicalModel]:
+        return []
 
     @cached_property
     def _network_of_fit(self) -> Network:

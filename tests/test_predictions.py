@@ -331,3 +331,40 @@ def test_a_graphical_model_is_as_far_off_on_new_rows_as_the_run_says(tmp_path):
         sick = (rows["sick"] == "yes").to_numpy()
         assert roc_auc_score(sick, chances) == pytest.approx(own["sick-auc"][client], rel=1e-5)
         assert calibration_error(chances, sick) == pytest.approx(own["sick-ece"][client], rel=1e-4)
+
+
+def test_patients_are_predicted_by_the_model_of_their_hospital_whatever_is_missing(tmp_path):
+    """Private columns, gaps, and columns that are not there at all."""
+    small = {
+        "data.limit": 500, "fedngm.ngm.epochs": 8, "fedngm.distillation.samples": 300, "fedngm.sampling.sweeps": 5,
+    }  # fmt: skip
+    run = fedgraph.run(
+        "fedngm/hospitals.toml", set=small, out=tmp_path, node_config={"consent": "ranges,sums"}, progress=False
+    )
+    source = client_table_source(open_source(run.experiment.data, tmp_path), "fedngm")
+    tables = {name: source.load_table(name) for name in source.client_names()}
+    frames = {
+        name: each.table.to_pandas().iloc[each.rows("test").numpy()].assign(hospital=name)
+        for name, each in tables.items()
+        if name in ("cardiac", "rural")
+    }
+    rows = pd.concat(frames.values(), ignore_index=True).sample(frac=1, random_state=0)
+    found = fedgraph.predict(run, rows, target="pressure")
+    assert list(found["client"]) == list(rows["hospital"])
+    for name in ("cardiac", "rural"):
+        own = rows[rows["hospital"] == name]
+        mine = found.loc[(found["client"] == name).to_numpy(), "predicted"]
+        np.testing.assert_allclose(
+            mine, fedgraph.predict(run, own.drop(columns="hospital"), client=name, target="pressure")["predicted"]
+        )
+        errors = (mine.to_numpy() - own["pressure"])[own["pressure"].notna()]
+        told = run.summary["per_client"]["test"]["pressure-rmse-personal"][name]
+        assert np.sqrt((errors**2).mean()) == pytest.approx(told, rel=0.02)
+    assert {"troponin", "ejection"} <= set(run.personal_models["cardiac"].encoding.schema.names)
+    few = rows[["hospital", "age", "sex"]]
+    chances = fedgraph.predict(run, few[few["hospital"] == "cardiac"], target="event")["probability yes"]
+    assert 0 < chances.min() < chances.max() < 0.6
+    with pytest.raises(RunError, match="the model of 'rural' knows no 'troponin'"):
+        fedgraph.predict(run, few[few["hospital"] == "rural"], target="troponin")
+    with pytest.raises(RunError, match="has no client 'urban'"):
+        fedgraph.predict(run, few, client="urban", target="event")

@@ -84,12 +84,12 @@ class TableScores:
 
     def _of_model(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
         """Score one model; in public rows the global one is scored once for all clients with equal ranges."""
-        targets = self._targets(model.encoding.schema)
+        targets, most = self._targets(model.encoding.schema), self._settings.marginalised
         if split != "public" or suffix:
-            return _named(split, suffix, score_model(model, values, targets))
+            return _named(split, suffix, score_model(model, values, targets, most))
         scaling = json_digest(model.encoding.scaling.as_json())
         if scaling not in self._public_scores:
-            self._public_scores[scaling] = _named(split, suffix, score_model(model, values, targets))
+            self._public_scores[scaling] = _named(split, suffix, score_model(model, values, targets, most))
         return self._public_scores[scaling]
 
     def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:

@@ -77,6 +77,10 @@ class FedNGMSettings(Settings):
                    categories how frequent each is) and ``median`` (the most frequent category); with ``global-model =
                    "pooled"`` they are trained on all rows.
     sample_quality : compare samples of the global model with each client's test rows, and with public rows.
+    marginalised : test and public rows with missing values, for each target at most so many, that are predicted over
+                   all that these may be, as :class:`fedgraph.graphical.model.GraphicalModel` and ``fedgraph predict``
+                   do it. In others, with 0 in all, the mean of a feature stands for its missing values, which is
+                   faster, and what the authors' program does.
     hidden       : if above 0, also measure (as ``hidden-<target>``) how well targets are predicted where this share of
                    the other values is hidden at random, the same for all models, in 1,000 rows at most. Graphical
                    models then predict as :class:`fedgraph.graphical.model.GraphicalModel` does, over all unknown
@@ -93,6 +97,7 @@ class FedNGMSettings(Settings):
     targets: tuple[str, ...] = ()
     yardsticks: bool = False
     sample_quality: bool = False
+    marginalised: int = Field(default=1000, ge=0)
     hidden: float = Field(default=0.0, ge=0, lt=1)
     disputes: Literal["error", "private"] = "error"
     recovery: FedNGMRecovery = Field(default_factory=FedNGMRecovery)

@@ -367,7 +367,30 @@ class GraphicalModel:
         def kept() -> KeptRows:
             return self._kept(seed, settings)
 
-        return conditional(self.network, self.parameters[None], units, targets, [_NAME], seed, draws, settings, kept)
+        def answer(some: Tensor) -> Conditional:
+            return conditional(self.network, self.parameters[None], some, targets, [_NAME], seed, draws, settings, kept)
+
+        common = self._global
+        if common is None or not set(targets) <= set(common.encoding.schema.names):
+            return answer(units)
+        count = len(common.encoding.schema.unit_feature)
+        told = ~units[0, :, count:].isnan().all(1)
+        if bool(told.all()):
+            return answer(units)
+        # Without a private feature the additions do not count: they must not count as something drawn either.
+        others = common._conditional(units[:, ~told, :count], targets, draws, seed, settings)
+        return Conditional.joined(answer(units[:, told]), others, told)
+
+    @cached_property
+    def _global(self) -> GraphicalModel | None:
+        """The global model in a personal one; None where this is no stitched model."""
+        network, encoding = self.network, self.encoding
+        if not isinstance(network, StitchedNetwork):
+            return None
+        known = network.common.schema
+        ranges = Scaling({name: own for name, own in encoding.scaling.ranges.items() if name in known.names})
+        row = network.common.layout.flatten(network.common_state(network.state(self.parameters[None])))
+        return GraphicalModel(network.common, row[0], Encoding(known, ranges, encoding.outside, encoding.own_ranges))
 
     def _kept(self, seed: int, settings: SamplingSettings | None) -> KeptRows:
         """Return rows of the joint distribution, which are kept with the model for further queries."""

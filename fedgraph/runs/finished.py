@@ -347,6 +347,13 @@ class Run:
         return GraphicalModel.load(self.path / file)
 
     @cached_property
+    def personal_models(self) -> dict[str, GraphicalModel]:
+        """By client, its neural graphical model, with its private features, as far as nodes have kept it here."""
+        folder = self.path / "nodes" / "local-models" / "graphical" / self.path.name
+        files = {name: folder / f"{file_name(name)}.safetensors" for name in self.clients.index}
+        return {name: GraphicalModel.load(file) for name, file in files.items() if file.is_file()}
+
+    @cached_property
     def graph(self) -> ClientGraph | None:
         """The client graph that the run was given; None without one."""
         return self._graph("graph.npz")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from fedgraph.data.owners import SampleSplit
 from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.runs import Predicted, Run, RunFolder
+from fedgraph.starting.feature_predictions import predicted_feature
 from fedgraph.starting.running import check_grid, run_one
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import file_name
@@ -129,32 +129,13 @@ def predicted(
     if reason := getattr(method, "no_predictions", ""):
         raise RunError(f"{run.path}: {reason}")
     if run.method == "fedngm":
-        return _of_graphical_model(run, data, target)
+        return predicted_feature(run, data, client, target)
     if target is not None:
         raise RunError(f"target is about runs of fedngm, and this is one of {run.method}: leave it out")
     together = getattr(method, "predicted", None)
     found: Predicted = run.predicted(data, client, windows) if together is None else together(run, data, windows)
     means = {name: float(values.nanmean()) for name, values in found.metrics.items()}
     return found.table, means, list(found.notes)
-
-
-def _of_graphical_model(run: Run, data: Any, target: str | None) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
-    """Predict a feature of rows by the neural graphical model of a run."""
-    import pandas as pd
-
-    model = run.graphical_model
-    if target is None:
-        names = ", ".join(model.encoding.schema.names)
-        raise RunError(f"a graphical model predicts any feature: name the target, one of {names}")
-    with TemporaryDirectory() as folder:
-        table = read_table(as_file(data, Path(folder)), missing=run.experiment.data.as_table().get("missing", ("",)))
-    feature = model.encoding.schema[target]
-    values = model.predict(table, target)
-    columns: dict[str, Any] = {"row": range(1, table.num_rows + 1), "predicted": list(values)}
-    if not feature.is_scaled:
-        shares = model.predict_proba(table, target)
-        columns |= {f"probability {name}": shares[:, place] for place, name in enumerate(feature.categories)}
-    return pd.DataFrame(columns), {}, []
 
 
 def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:

@@ -16,8 +16,11 @@ from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of, with_notes
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
+from fedgraph.data.tables.hospitals import HOSPITALS, hospitals_table
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
+
+_PUBLIC_PATIENTS = 1000
 
 
 class MixedTableSettings(DealtTableSettings, FileSettings):
@@ -30,8 +33,11 @@ class MixedTableSettings(DealtTableSettings, FileSettings):
     path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
                      the data folder. Not needed where every node has a file of its own (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; with
-                     ``{client}`` in it, there is one for each of the clients that the node names.
-    public         : a file of the same columns for everybody to see, instead of a part of the rows.
+                     ``{client}`` in it, there is one for each of the clients that the node names. ``hospitals`` needs
+                     no file: patients at five hospitals, made up here, some of whose columns only some hospitals have
+                     (``client-column = "hospital"``).
+    public         : a file of the same columns for everybody to see, instead of a part of the rows; ``hospitals``: a
+                     thousand other patients.
     limit          : number of rows of a single file that are used, drawn at random.
     gaps           : fraction of its cells that are made missing at random, to study missing values.
     whole          : columns without such gaps.
@@ -107,6 +113,8 @@ class MixedTableSource(DealtTableSource):
     def public_table(self) -> Table | None:
         """Return the public file, or the public part of the single one."""
         public = self.settings.public
+        if self.own is None and public == HOSPITALS:
+            return hospitals_table(_PUBLIC_PATIENTS, seed=1)
         return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
 
     def describe(self) -> str:
@@ -128,6 +136,8 @@ class MixedTableSource(DealtTableSource):
 
     @cached_property
     def _table(self) -> Table:
+        if self.own is None and self.settings.path == HOSPITALS:
+            return self._thinned(hospitals_table())
         return self._thinned(self._read(self._place))
 
     def _thinned(self, table: Table) -> Table:

@@ -96,6 +96,21 @@ class Conditional:
             found.append((low + high) / 2)
         return torch.cat(found, 2).float()
 
+    @classmethod
+    def joined(cls, first: Conditional, second: Conditional, of_first: Tensor) -> Conditional:
+        """Join answers of different rows to one question; ``of_first``, bool ``[rows]``, says which are the first's.
+
+        The noise is the first's.
+        """
+        draws = max(first.expected.shape[2], second.expected.shape[2])
+        expected = first.expected.new_empty(len(first.expected), len(of_first), draws, len(first.units))
+        effective = first.effective.new_empty(len(first.expected), len(of_first))
+        for part, rows in ((first, of_first), (second, ~of_first)):
+            # An exact answer is one draw.
+            expected[:, rows] = part.expected.expand(-1, -1, draws, -1)
+            effective[:, rows] = part.effective
+        return cls(first.units, expected, first.noise, effective)
+
 
 def conditional(
     network: Network,

@@ -22,9 +22,28 @@ MOST_QUESTIONS = 1000
 DRAWS_PER_QUESTION = 256
 """Number of draws of unknown features: scores are means over many queries and need fewer than a single answer."""
 
+_SAMPLING = SamplingSettings(kept=4096)
 
-def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Score predictions of targets from all other features of rows ``[rows, features]``, in one pass of the network.
+
+def score_model(
+    model: GraphicalModel, values: Floats, targets: Sequence[str], marginalised: int = MOST_QUESTIONS
+) -> dict[str, dict[str, float]]:
+    """Score predictions of targets from all other features of rows ``[rows, features]``.
+
+    Rows in which all others are known are predicted in one pass of the network.
+
+    Parameters
+    ----------
+    model : GraphicalModel
+        The model.
+    values : array
+        The rows, NaN for missing.
+    targets : sequence of str
+        The features to predict.
+    marginalised : int, default 1000
+        Number of rows with gaps, the first ones, that are predicted as :meth:`GraphicalModel.predict` does, over all
+        that missing values may be. In others, and in all of ``path-norm`` networks, the mean of a feature stands for
+        its missing values, as in the authors' program.
 
     Returns
     -------
@@ -35,8 +54,14 @@ def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -
     units = encoding.encode(values)[None]
     if network.masked:
         predicted = network.predict(parameters, units)[0]
-        return score_targets(encoding.schema, values, as_predictions(network, encoding, predicted, targets))
-    found: dict[str, Floats] = {}
+        found = dict(as_predictions(network, encoding, predicted, targets))
+        for target in targets:
+            others = np.delete(values, encoding.schema.value_slices[target], axis=1)
+            gaps = np.flatnonzero(np.isnan(others).any(1))[:marginalised]
+            if len(gaps):
+                found[target][gaps] = _answered(model, values[gaps], target)
+        return score_targets(encoding.schema, values, found)
+    found = {}
     for target in targets:
         # A perceptron that all features share would see its own target.
         hidden = units.clone()
@@ -73,17 +98,19 @@ def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str])
     """
     schema = model.encoding.schema
     asked = [name for name in targets if schema[name].kind != "embedding"]
-    found: dict[str, Floats] = {}
-    for name in asked:
-        feature = schema[name]
-        if not feature.is_scaled:
-            found[name] = model.predict_proba(values, name, draws=DRAWS_PER_QUESTION)
-        elif feature.categories:
-            place = {category: float(at) for at, category in enumerate(feature.categories)}
-            found[name] = np.array([place[str(each)] for each in model.predict(values, name, draws=DRAWS_PER_QUESTION)])
-        else:
-            found[name] = np.asarray(model.predict(values, name, draws=DRAWS_PER_QUESTION), dtype=np.float64)
-    return score_targets(schema, values, found)
+    return score_targets(schema, values, {name: _answered(model, values, name) for name in asked})
+
+
+def _answered(model: GraphicalModel, values: Floats, target: str) -> Floats:
+    """Predict a target over all that is unknown: numbers, of ordered words their positions, or probabilities."""
+    feature = model.encoding.schema[target]
+    if not feature.is_scaled:
+        return model.predict_proba(values, target, draws=DRAWS_PER_QUESTION, sampling=_SAMPLING)
+    found = model.predict(values, target, draws=DRAWS_PER_QUESTION, sampling=_SAMPLING)
+    if feature.categories:
+        place = {category: float(at) for at, category in enumerate(feature.categories)}
+        return np.array([place[str(each)] for each in found])
+    return np.asarray(found, dtype=np.float64)
 
 
 def score_samples(

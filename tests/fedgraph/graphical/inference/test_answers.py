@@ -95,6 +95,14 @@ def test_with_all_neighbours_known_the_network_says_it_and_nothing_is_drawn(dise
     assert found.expected.shape == (1, 3, 1, 1)
 
 
+def test_a_gap_does_not_matter_where_the_target_is_independent_of_what_is_missing(disease):
+    known = {"tub": "no", "either": "yes"}
+    whole = disease.predict_proba([known | {"xray": "yes"}, known | {"xray": "no"}], "lung")
+    with_gap = disease.predict_proba([known, known | {"xray": None}], "lung")
+    np.testing.assert_allclose(with_gap, whole, rtol=1e-6)
+    assert not np.allclose(disease.predict_proba({"tub": "no"}, "lung"), whole[:1], atol=0.05)
+
+
 def test_rows_with_and_without_gaps_are_each_answered_as_alone(disease):
     rows = [{"tub": "no", "either": "yes"}, {"xray": "yes"}]
     both = disease.conditional(rows, ["lung"])["lung"]

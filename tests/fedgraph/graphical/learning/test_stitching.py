@@ -74,6 +74,28 @@ def test_what_was_stitched_can_be_saved(stitched, tmp_path):
     assert again.sample(20).column("dose").equals(model.sample(20).column("dose"))
 
 
+@pytest.mark.parametrize("stitched", ["masked"], indirect=True)
+def test_where_no_private_feature_is_known_a_personal_model_answers_as_the_global_one(stitched):
+    model, schema, rows, fit, _ = stitched
+    ranges = dict.fromkeys(("size", "age", "dose"), (0.0, 10.0))
+    own = GraphicalModel.of_one(fit.network, fit.parameters, Encoding(schema, Scaling(ranges)))
+    common = model.network.schema
+    given = GraphicalModel.of_one(
+        model.network, model.parameters, Encoding(common, Scaling({name: ranges[name] for name in ("size", "age")}))
+    )
+    values = own.encoding.decode(rows[:40])
+    values[::3, 0], values[1::3, 1], values[::2, 4:] = np.nan, np.nan, np.nan
+    for target in common.names:
+        found, alone = own.predict(values, target), given.predict(values[:, :4], target)
+        np.testing.assert_array_equal(found[::2], alone[::2])
+        np.testing.assert_array_equal(found[1::2], own.predict(values[1::2], target))
+    chances, alone = own.predict_proba(values, "ill"), given.predict_proba(values[:, :4], "ill")
+    assert np.abs(chances - alone)[1::2].max() > 0.05
+    quantiles = own.conditional(values, ["age", "ill"])["age"].quantiles[0.5]
+    assert np.isfinite(quantiles).all()
+    np.testing.assert_array_equal(own.predict(values[::2], "dose") > 0, True)
+
+
 def losses(network, predictions, rows):
     """Mean squared errors of numbers and mean log losses of categories."""
     found = []

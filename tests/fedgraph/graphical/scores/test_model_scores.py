@@ -66,6 +66,21 @@ def test_own_values_of_targets_do_not_count(model):
     assert errors[0] == pytest.approx(float(np.square(predicted - values[:, 1]).mean()), rel=1e-3)
 
 
+def test_rows_with_gaps_are_scored_as_the_model_predicts_them(model):
+    values = rows(400, 6)
+    values[np.random.default_rng(0).random(400) < 0.5, 0] = np.nan
+    gaps = np.isnan(values[:, [0, 2]]).any(1)
+    found = {most: score_model(model, values, ["b"], most)["b"]["rmse"] for most in (1000, 100, 0)}
+    if not model.network.masked:
+        assert found[1000] == found[100] == found[0], "the authors' network has the authors' way"
+        return
+    predicted = model.predict(np.where(np.arange(3) == 1, np.nan, values), "b")
+    assert found[1000] == pytest.approx(np.sqrt(np.nanmean(np.square(predicted - values[:, 1]))), rel=0.03)
+    assert found[1000] < found[100] < found[0], "c tells something of a, and so of b"
+    whole = values[~gaps]
+    assert score_model(model, whole, ["b"]) == score_model(model, whole, ["b"], 0)
+
+
 def test_samples_are_compared_with_rows(model):
     found = score_samples(model, rows(400, 4), "one", 0)
     assert found == score_samples(model, rows(400, 4), "one", 0)
