@@ -191,7 +191,8 @@ def test_keys_that_would_have_no_effect_are_refused(tables, run_experiment):
     own = with_method(tables, "fedavg")
     own["train"]["momentum"] = 0.9
     decayed = with_method(tables, "fedavg", function="without_rate")
-    decayed["train"] |= {"learning-rate-decay": 0.5, "learning-rate": 0.01}
+    decayed["train"]["learning-rate-decay"] = 0.5
+    del decayed["train"]["learning-rate"]
     with pytest.raises(
         FedgraphError, match="learning-rate-decay would have no effect: .* no parameter 'learning_rate'"
     ):

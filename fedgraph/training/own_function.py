@@ -135,7 +135,9 @@ class OwnFunction:
                 f"{_WHERE} = '{self.path}' {wrong}: it is called as train(model, examples), with those of "
                 f"{', '.join(offered)} that its parameters name"
             )
-        default = TrainSettings().as_table(nulls=True)
+        # The usual rate is that of the optimiser.
+        usual = TrainSettings(optimizer=settings.optimizer).as_table(nulls=True)
+        default = {**usual, "optimizer": TrainSettings().optimizer}
         ignored = [
             key
             for key in keys

@@ -69,7 +69,7 @@ def test_messages_name_the_file_and_the_client(folder: Path) -> None:
     (folder / "less.csv").write_text("from,to,weight\nsouth,west,0.5\n")
     with pytest.raises(GraphError, match="north"):
         source(folder, graph="less.csv").given_graph()
-    with pytest.raises(DataError, match="names no path.*give the node the node config key 'data'"):
+    with pytest.raises(DataError, match="names no path.*node config key 'data'"):
         source(folder, path=None).client_names()
 
 
