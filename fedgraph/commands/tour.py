@@ -56,7 +56,9 @@ def tour(
             _tell(console, block, f"{number} of {len(wanted)}" if len(wanted) > 1 else "", time.monotonic() - began)
         page = write_page("fedgraph: a tour", _INTRODUCTION, blocks, out / f"{part or 'tour'}.html")
     console.print(f"\nAll of it, with charts and every client: {page.resolve()}", markup=False, soft_wrap=True)
-    console.print("Next: fedgraph run sfl/digits.toml, fedgraph runs, fedgraph new strategy NAME", highlight=False)
+    console.print(
+        "Next: fedgraph run sfl/digits-groups.toml, fedgraph runs, fedgraph new strategy NAME", highlight=False
+    )
 
 
 def _tell(console: Console, block: Block, number: str, seconds: float) -> None:

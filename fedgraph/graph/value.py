@@ -156,14 +156,15 @@ class ClientGraph(Builders):
         return torch.zeros(self.num_clients).index_add(0, self.edge_index[0], self.weights)
 
     def describe(self) -> str:
-        """Summarise the numbers of neighbours, and how much of itself one random-walk hop leaves a client."""
+        """Summarise the numbers of neighbours, and the share of its model that a client keeps in a random-walk hop."""
         others = self.without_self_loops()
         heard = torch.bincount(others.edge_index[0], minlength=self.num_clients)
         walk = self.normalised("random-walk")
         kept = walk.weights[walk.edge_index[0] == walk.edge_index[1]].sum() / self.num_clients
         return (
             f"{self.num_clients} clients with {float(heard.double().mean()):.1f} neighbours on average, "
-            f"{int((heard == 0).sum())} of them with none; one hop leaves a client {float(kept):.0%} of itself"
+            f"{int((heard == 0).sum())} of them with none; after one hop {float(kept):.0%} of a model is the "
+            "client's own"
         )
 
     def agreement(self, groups: Sequence[str]) -> dict[str, float]:

@@ -66,7 +66,7 @@ class Effect:
 
     def __str__(self) -> str:
         """Format as ``-8.1 % [-11.0, -5.2] error``."""
-        unit, what = (" %", "error") if self.is_error else (" points", "of the score")
+        unit, what = (" %", "error") if self.is_error else (" points", "score")
         return f"{self.mean:+.1f}{unit} [{self.low:+.1f}, {self.high:+.1f}] {what}"
 
 

@@ -146,12 +146,13 @@ def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
     for summary in counted:
         alone = summary["clients"] * (summary["bytes_down_per_client"] + summary["bytes_up_per_client"])
         if summary["bytes_down"] + summary["bytes_up"] < 0.95 * alone:
-            saved.append(f"{summary['method']} {_in_all(summary, with_nodes=False)} in place of {_megabytes(alone)}")
+            saved.append(
+                f"{_in_all(summary, with_nodes=False)} instead of {_megabytes(alone)} MB for {summary['method']}"
+            )
     if not counted:
         return ""
-    return " MB per client: of a client that has a node to itself." + (
-        f" Nodes of several clients send less where these share a model: {', '.join(saved)} MB in all." if saved else ""
-    )
+    here = f"; here clients of a node share downloads ({', '.join(saved)})" if saved else ""
+    return f" MB per client assumes one client per node{here}."
 
 
 def spread_text(values: Spread | None) -> str:

@@ -279,7 +279,8 @@ def test_what_is_said_of_a_graph_is_what_one_hop_does():
     # Self loops: 2 of 4, an added 1 of 4, and two clients alone.
     kept = (2 / 4 + 1 / 4 + 1 + 1) / 4
     assert graph.describe() == (
-        f"4 clients with 0.8 neighbours on average, 2 of them with none; one hop leaves a client {kept:.0%} of itself"
+        f"4 clients with 0.8 neighbours on average, 2 of them with none; after one hop {kept:.0%} of a model is the "
+        "client's own"
     )
     assert kept == pytest.approx(float(graph.propagate(torch.eye(4), 1, "random-walk").diagonal().mean()))
 

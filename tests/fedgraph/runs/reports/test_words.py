@@ -15,9 +15,9 @@ def spread(mean, **changes):
 def test_what_nodes_of_several_clients_save_is_told():
     packed = summary("fedavg", {}, bytes_down=500_000, bytes_up=100_000)
     told = sentence([summary("sfl", {}), packed])
-    assert "send less where these share a model: fedavg 0.60 in place of 2.40 MB in all" in told
-    assert "sfl 2" not in told
-    assert "send less" not in sentence([summary("sfl", {})])
+    assert "here clients of a node share downloads (0.60 instead of 2.40 MB for fedavg)." in told
+    assert "for sfl" not in told
+    assert "share downloads" not in sentence([summary("sfl", {})])
 
 
 def test_the_sentence_says_what_was_measured_on_what():
@@ -25,7 +25,7 @@ def test_the_sentence_says_what_was_measured_on_what():
     said = sentence([summary("a", measured), summary("b", measured), summary("c", measured, data="Other")])
     assert said == (
         "2 clients, each measured on its own validation data with the model it holds at the end. Data: Digits / Other. "
-        "MB per client: of a client that has a node to itself."
+        "MB per client assumes one client per node."
     )
 
 
