@@ -21,7 +21,7 @@ import fedgraph
 from fedgraph.commands.cli import app
 from fedgraph.commands.keys import setting_tables
 from fedgraph.experiment import built_ins, load_experiment, parse_experiment
-from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.support.plugins import add_plugin_paths
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -247,6 +247,48 @@ def test_quick_commands_of_the_pages_run(leave_no_trace):
     for words in shown:
         result = CliRunner().invoke(app, list(words))
         assert result.exit_code == 0, (words, result.output)
+
+
+# What makes a run of a page short, where its method has the key.
+SHORT = {
+    "experiment.rounds": 2, "train.local-epochs": 1, "f3.epochs": 2, "f3.draws": 2, "f3-forecast.steps": 20,
+    "f3-forecast.evaluate-every": 10, "f3-forecast.local-rounds": 1, "fedngm.ngm.epochs": 2, "fedngm.ngr.epochs": 2,
+    "fedngm.distillation.samples": 500, "fedngm.marginalised": 20, "fedngm.yardsticks": "false",
+    "fedngm.sample-quality": "false",
+}  # fmt: skip
+
+
+def runs_shown():
+    """Each ``fedgraph run`` of the pages that needs a file which comes along, and nothing that was made before."""
+    shown = {}
+    for page in PAGES:
+        for words in lines(page):
+            alone = "..." not in str(words) and not {"--resume", "--grid", "--site"} & set(words)
+            if words[:2] == ["fedgraph", "run"] and "/" in words[2] and alone:
+                shown[" ".join(words[1:])] = pytest.param(words[1:], id=" ".join(words[2:]))
+    return list(shown.values())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("words", runs_shown())
+def test_runs_of_shell_blocks_end_well(words, leave_no_trace, data_dir, monkeypatch):
+    """As shown, but for their length."""
+    from typer.testing import CliRunner
+
+    monkeypatch.setenv("FEDGRAPH_DATA", str(data_dir))
+    shown = COMMANDS["run"].make_context("run", words[1:]).params
+    tables = load_experiment(words[1], shown["set_"] or ()).as_dict()
+    method = tables["experiment"].get("method")
+    known = {"train.local-epochs"} if (tables.get("train") or {}).get("local-epochs") else set()
+    known |= {"experiment.rounds"} if not has_phases(built_ins()[method]) else set()
+    known |= {key for key in SHORT if key.startswith(f"{method}.")}
+    short = [part for key in sorted(known) for part in ("--set", f"{key}={SHORT[key]}")]
+    result = CliRunner().invoke(app, [*words, *short, "--quiet", "--out", "runs"])
+    if "fedgraph data" in result.output and result.exit_code:
+        pytest.skip("its data are not here")
+    assert result.exit_code == 0, result.output
+    summaries = list(Path("runs").rglob("summary.json"))
+    assert len(summaries) == 1 + len(shown["compare"] or ())
 
 
 def test_commands_and_tables_of_keys_in_the_text_are_known():
