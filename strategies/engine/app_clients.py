@@ -15,10 +15,8 @@ from fedgraph.support.untrusted import in_short
 
 log = logging.getLogger("fedgraph")
 
-ADVICE = (
-    "have `client_name` (from fedgraph.clients) as the first mod, `ClientApp(mods=[client_name])`. A node's name is "
-    "its node config `client`, else its `partition-id`"
-)
+_NAMES = "A node's name is its node config `client`, else its `partition-id`"
+ADVICE = f"have `client_name` (from fedgraph.clients) as the first mod, `ClientApp(mods=[client_name])`. {_NAMES}"
 
 
 class AppClients:
@@ -130,4 +128,5 @@ class AppClients:
         known = sorted(self._known or ())
         raise IdentityError(
             f"no connected client is in the client graph: connected are {quoted(named)}, the graph has {quoted(known)}"
+            f". {_NAMES}"
         )
