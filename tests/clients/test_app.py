@@ -262,7 +262,7 @@ def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, me
     assert (error_of(reply) is None) == (message is None)
 
 
-OWN_ANSWERS = ("sfl", "ipa", "adam", "f3", "f3-forecast", "f3-forecast-inference", "simple-forecast")
+OWN_ANSWERS = ("sfl", "ipa", "adam", "f3", "f3-forecast", "f3-forecast-inference", "cnfgnn", "simple-forecast")
 DID = re.compile(
     r"""took\ part\ in\ the\ roll\ call\ as\ .*\ \(.*\ s\)
   | (measured|trained|forecast|sent|received)\ .*(\d\ rows|\d\ windows|round\ \d|test).*\ \(.*\ s\)""",
@@ -280,7 +280,7 @@ def told(tmp_path, monkeypatch):
     return lambda: [line.text for line in StatusFile(tmp_path / "told").new_lines()]
 
 
-@pytest.mark.parametrize("name", OWN_ANSWERS)
+@pytest.mark.parametrize("name", [*OWN_ANSWERS, "joint-forecast"])
 def test_a_node_says_what_it_did_for_each_message(name, tmp_path, told):
     tables, configs = prepared(Scenario(title=name, experiment=name), tmp_path)
     undisturbed_run(InProcess(tmp_path, tables=tables, configs=configs, data_dir=tmp_path / "no-data"))

@@ -13,7 +13,7 @@ from fuzzing.requests import OWN, node_of, recorded_requests, try_request
 HERE = Path(__file__).parent
 REPLIES = json.loads((HERE / "replies.json").read_text())
 REQUESTS = json.loads((HERE / "requests.json").read_text())
-METHODS = ("sfl", "fedavg", "ipa", "f3", "vfl", "f3-forecast", "fedngm")
+METHODS = ("sfl", "fedavg", "ipa", "f3", "vfl", "cnfgnn", "f3-forecast", "fedngm")
 A_FEW = {"fedngm": 4}
 FIRST = ("sfl", "fedavg", "f3")
 

@@ -14,7 +14,7 @@ from fedgraph.experiment import load_experiment
 
 __all__ = ["NAMED", "NAMES", "ROUNDS", "prepared"]
 
-ROUNDS = ("sfl", "sfl-star", "scaffold", "fedper", "ipa", "fedavg", "adam")
+ROUNDS = ("sfl", "sfl-star", "scaffold", "fedper", "ipa", "fedavg", "adam", "cnfgnn")
 """Those that have rounds, and may have more of them."""
 
 NAMED = {"f3": 4, "fedngm": 4}

@@ -132,7 +132,7 @@ KILLED = {
 """What may be killed on each grid."""
 
 METHODS = {
-    "local": ("sfl", "sfl-star", "scaffold", "fedper", "ipa", "fedavg", "adam", "f3", "vfl", "f3-forecast",
+    "local": ("sfl", "sfl-star", "scaffold", "fedper", "ipa", "fedavg", "adam", "cnfgnn", "f3", "vfl", "f3-forecast",
               "fedngm"),
     "ray": ("sfl", "scaffold", "ipa", "f3", "fedngm"),
     "nodes": ("sfl", "scaffold", "ipa", "f3", "fedngm"),

@@ -88,14 +88,21 @@ def _tables(name: str, before: Path | None) -> dict[str, Any]:
         "f3-forecast-inference": _changed(
             _TRAFFIC, name, **{name: {**own, "local-rounds": 1, "windows": 10, "hidden": 4}}
         ),
+        "cnfgnn": _changed(
+            _TRAFFIC, "fedgraph.simulations.forecasting.cnfgnn:CNFGNN",
+            CNFGNN={"windows": 8, "server-steps": 2, "server-batch-size": 4, "hidden": 4, "layers": 1},
+        ),
         "simple-forecast": _changed(_TRAFFIC, name),
+        "joint-forecast": _changed(
+            _TRAFFIC, "fedgraph.simulations.forecasting.joint_forecast:JointForecast",
+            JointForecast={"network": "perceptron", "steps": 2, "evaluate-every": 1},
+        ),
         "cold-scale": _changed(_TRAFFIC, "sfl", data={"scaling": "pooled"}),
         "adam": _changed(_DIGITS, "flwr.serverapp.strategy:FedAdam"),
     }  # fmt: skip
     found = tables.get(name) or _changed(_DIGITS, name)
-    if name == "adam":
-        found["experiment"].pop("method")
-        found["experiment"]["strategy"] = "flwr.serverapp.strategy:FedAdam"
+    if ":" in found["experiment"]["method"]:
+        found["experiment"]["strategy"] = found["experiment"].pop("method")
     found["experiment"]["name"] = name
     found["output"] = {"report": False}
     return found
@@ -107,7 +114,7 @@ BEFORE = {"f3-inference": "f3", "f3-secret": "f3", "f3-forecast-inference": "f3-
 LIVE = ("f3-secret", "fedngm-masks")
 """Where answers depend on keys that are made anew in each run, so that recorded ones would not fit."""
 
-ON_ONE_NODE = ("centralised",)
+ON_ONE_NODE = ("centralised", "joint-forecast")
 """Where a bad reply leaves nobody, so that the run ends."""
 
 NAMES = (
@@ -115,7 +122,7 @@ NAMES = (
     "fedavg-own-start", "fedavg-ft", "fedatt", "feddc", "feddyn", "scaffold", "cgsv", "pfedgraph", "ditto", "fedper",
     "lg-fedavg", "local", "centralised", "ipa", "ipa-at-once", "f3", "f3-vote", "f3-inference", "f3-secret", "vfl",
     "fedngm", "fedngm-average", "fedngm-sums", "fedngm-masks", "f3-forecast", "f3-forecast-private",
-    "f3-forecast-inference", "simple-forecast",
+    "f3-forecast-inference", "cnfgnn", "simple-forecast", "joint-forecast",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def test_a_network_that_sees_all_knows_what_comes_down_the_road(tables, run_expe
     tables["JointForecast"]["network"] = network
     summary = run_experiment(tables, nodes=1).summary()
     errors = summary["metrics"]["test"]["mae"]["mean"]
-    del tables["experiment"]["strategy"]
+    del tables["experiment"]["strategy"], tables["JointForecast"]
     tables["experiment"]["method"] = "simple-forecast"
     alone = run_experiment(tables, nodes=1).summary()["metrics"]["test"]["mae"]["mean"]
     assert errors < 0.75 * alone
