@@ -95,7 +95,7 @@ def make_test_credentials(folder: Path, hosts: Iterable[str], nodes: Iterable[st
 
     found, names = Credentials(folder), list(nodes)
     if folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} is not empty: test credentials are written into a new folder")
+        raise RunError(f"{folder} is not empty: delete it, or name a new folder for the test credentials")
     if len({file_name(name) for name in names}) < len(names):
         raise RunError(f"node names must differ: {', '.join(names)}")
     try:
