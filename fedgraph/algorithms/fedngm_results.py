@@ -104,8 +104,8 @@ def outcome_of(
         files["learned-graph.npz"] = partial(write_graph, client_similarity(found.graphs))
     measured = (
         f"{len(found.scores)} clients, each target predicted from all other features by the global model; own model "
-        "(-local): by the client's, before it is given the global one; personal model (-personal): by what it makes "
-        "of that"
+        "(-local): by the client's, before it is given the global one; personal model (-personal): by the "
+        "client's, after it was given the global one"
     )
     return Outcome(
         tuple(found.scores), measured, metrics_of(list(found.scores.values()), targets), parameters[0], settings.rounds,

@@ -146,7 +146,7 @@ def _by_group(
 
 
 def environment() -> dict[str, Any]:
-    """Return when and by what a run is made: time, command, versions, machine and commit.
+    """Return the circumstances of a run: time, command, versions, machine and commit.
 
     Returns
     -------

@@ -66,20 +66,20 @@ def predicted_feature(
     with TemporaryDirectory() as folder:
         table = read_table(as_file(data, Path(folder)), missing=about.get("missing", ("",)))
     column = about.get("client-column")
-    told = client is not None or column in table.names
+    is_named = client is not None or column in table.names
     parts: list[pd.DataFrame] = []
     errors: list[dict[str, float]] = []
     by_all = []
     for name, rows in rows_by_client(table, column, client, UNNAMED).items():
         model = run.personal_models.get(name)
         if model is None:
-            by_all += [name] if told else []
+            by_all += [name] if is_named else []
             model = run.graphical_model
         if target not in model.encoding.schema.names:
-            whose = "the global model" if name in by_all or not told else f"the model of '{name}'"
+            whose = "the global model" if name in by_all or not is_named else f"the model of '{name}'"
             raise RunError(f"{whose} knows no '{target}', but {', '.join(model.encoding.schema.names)}")
         found, own = _predicted(model, table.part(rows), target)
-        parts.append(found.assign(row=rows + 1, **({"client": name} if told else {})))
+        parts.append(found.assign(row=rows + 1, **({"client": name} if is_named else {})))
         errors += [own] if own else []
     first = [name for name in ("client", "row") if name in parts[0].columns]
     every = pd.concat(parts, ignore_index=True).sort_values("row", ignore_index=True)

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 import fedgraph
+from fedgraph.models import flattened
 from fedgraph.simulations.benchmarks.gpu import made_up
 from fedgraph.simulations.benchmarks.gpu.found import Found
 from fedgraph.simulations.benchmarks.measure import target_line
 
 LARGEST_DIFFERENCE = 1e-3
-"""Between models of a CPU and a GPU, relative to their length."""
+"""Between models computed on a CPU and on a GPU, or on one node and on several, relative to their length."""
 
 _MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("images", {"name": "mlp", "hidden": [32]}),
@@ -37,7 +38,7 @@ _DRAWS = frozenset({"module"})
 def agreement(device: str, folder: str, kind: str, clients: int, rounds: int) -> Found:
     """Models after a few rounds of SFL, by a CPU and by the device, and by the device once more."""
     on_cpu, first, second = (_models(Path(folder), kind, clients, rounds, each) for each in ("cpu", device, device))
-    difference = float(torch.linalg.vector_norm(first - on_cpu) / torch.linalg.vector_norm(on_cpu))
+    difference = relative_difference(first, on_cpu)
     same = torch.equal(first, second)
     row = {"difference": f"{difference:.1e}", "twice": "the same, bit for bit" if same else "NOT the same"}
     lines = [] if same else [f"Target: {kind}: two runs on {device} are the same bit for bit: missed."]
@@ -46,6 +47,11 @@ def agreement(device: str, folder: str, kind: str, clients: int, rounds: int) ->
     elif not difference <= LARGEST_DIFFERENCE:
         lines.append(f"{kind}: " + target_line("relative difference", difference, LARGEST_DIFFERENCE))
     return Found({f"{kind}, {rounds} rounds of {clients} clients": row}, lines, {"difference": difference})
+
+
+def relative_difference(models: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the length of the difference of two vectors of parameters, relative to that of the second."""
+    return float(torch.linalg.vector_norm(models - wanted) / torch.linalg.vector_norm(wanted))
 
 
 def _models(folder: Path, kind: str, clients: int, rounds: int, device: str) -> torch.Tensor:
@@ -62,7 +68,7 @@ def _models(folder: Path, kind: str, clients: int, rounds: int, device: str) -> 
     }
     run = fedgraph.run(tables, out=folder / "agreement", nodes=1, progress=False)
     every = [run.models[name] for name in sorted(run.models)]
-    return torch.cat([value.flatten().float() for model in every for value in model.values()])
+    return torch.cat([flattened(model) for model in every])
 
 
 def _data(folder: Path, kind: str, clients: int) -> dict[str, Any]:

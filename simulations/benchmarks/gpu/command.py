@@ -65,7 +65,7 @@ def gpu(
 
 
 def _parts(chosen: list[str] | None) -> dict[str, Part]:
-    """Return the parts that are asked for, in their order. Raises ExperimentError for one that there is not."""
+    """Return the parts that are asked for, in their order. Raises ExperimentError for an unknown one."""
     for name in chosen or ():
         if not any(_belongs(part, name) for part in PARTS):
             families = dict.fromkeys(map(_family, PARTS))

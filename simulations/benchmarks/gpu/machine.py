@@ -27,7 +27,7 @@ def facts(device: str, folder: str, size: int, copied: int, repeats: int) -> Fou
     size : rows of square matrices. copied : float32 numbers of a copy.
     """
     where = TrainSettings.model_validate({"device": device}).torch_device()
-    told = {
+    values = {
         "torch": torch.__version__,
         "CUDA of torch": torch.version.cuda or "none: a CPU build",
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
@@ -38,14 +38,14 @@ def facts(device: str, folder: str, size: int, copied: int, repeats: int) -> Fou
     }
     if where.type == "cuda":
         properties, (free, total) = torch.cuda.get_device_properties(where), torch.cuda.mem_get_info(where)
-        told |= {
+        values |= {
             "device": properties.name,
             "driver": _driver(),
             "capability": "{}.{}".format(*torch.cuda.get_device_capability(where)),
             "multiprocessors": properties.multi_processor_count,
             "memory": f"{total / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free",
         }
-    rows = {name: {"": str(value)} for name, value in told.items()}
+    rows = {name: {"": str(value)} for name, value in values.items()}
     operations, many = 2 * size**3 / 1e12, torch.randn(copied, device=where)
     target = torch.empty_like(many)
     for kind in (torch.float32, torch.bfloat16):
@@ -80,5 +80,5 @@ def suite(device: str, folder: str) -> Found:
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
     if not counts:
         raise RunError(f"pytest counted nothing:\n{(done.stdout + done.stderr)[-2000:]}")
-    told = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return Found({"tests that need a GPU": {**dict.fromkeys(("passed", "failed", "skipped"), 0), **counts}}, told)
+    failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return Found({"tests that need a GPU": {**dict.fromkeys(("passed", "failed", "skipped"), 0), **counts}}, failures)

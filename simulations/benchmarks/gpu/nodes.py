@@ -10,12 +10,11 @@ from typing import Any
 import torch
 
 import fedgraph
+from fedgraph.models import flattened
+from fedgraph.simulations.benchmarks.gpu.agreement import LARGEST_DIFFERENCE, relative_difference
 from fedgraph.simulations.benchmarks.gpu.found import Found
 from fedgraph.simulations.benchmarks.gpu.training import week
 from fedgraph.simulations.benchmarks.measure import median, target_line
-
-LARGEST_DIFFERENCE = 1e-3
-"""Between models of clients that are dealt out to other nodes, relative to their length."""
 
 
 def nodes(
@@ -32,7 +31,7 @@ def nodes(
     found = Found({"in this process, 1 node": {"a round, ms": 1000 * seconds}})
     for count in counts:
         model, seconds = _run(tables, Path(folder), grid, count)
-        difference = float(torch.linalg.vector_norm(model - wanted) / torch.linalg.vector_norm(wanted))
+        difference = relative_difference(model, wanted)
         name = f"{'on Ray' if grid == 'flower' else 'in this process'}, {count} nodes"
         found.rows[name] = {"a round, ms": 1000 * seconds, "difference of the model": f"{difference:.1e}"}
         if not difference <= LARGEST_DIFFERENCE:
@@ -47,4 +46,4 @@ def _run(tables: dict[str, Any], folder: Path, grid: str, count: int) -> tuple[t
     seconds = [float(line["seconds"]) for line in lines if line["phase"] == "training"]
     model = run.global_model
     assert model is not None
-    return torch.cat([value.flatten().float() for value in model.values()]), median(seconds[1:])
+    return flattened(model), median(seconds[1:])

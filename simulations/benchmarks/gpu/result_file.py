@@ -64,7 +64,7 @@ class ResultFile:
 
     def add(self, name: str, title: str, outcome: Found | str, seconds: float) -> None:
         """Note what a part has found, or its error, and write the file."""
-        told = {"error": outcome} if isinstance(outcome, str) else asdict(outcome)
-        self.parts[name] = {"title": title, "seconds": round(seconds, 1), **told}
+        content = {"error": outcome} if isinstance(outcome, str) else asdict(outcome)
+        self.parts[name] = {"title": title, "seconds": round(seconds, 1), **content}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, (json.dumps(self._content, indent=1) + "\n").encode())
