@@ -45,8 +45,8 @@ def kernels(
     repeats: Repeats = 3,
     json: JsonFile = None,
 ) -> None:
-    """Seconds of whole runs with all kernels, and without each, one thread: a ratio says what the kernel brings."""
-    table, raw = Table("experiment", "kernel", "with it [s]", "without [s]", "ratio"), {}
+    """Core-seconds of whole runs with all kernels, and without each, one thread: a ratio says what the kernel brings."""
+    table, raw = Table("experiment", "kernel", "with it [core-s]", "without [core-s]", "ratio"), {}
     for file, (used, overrides) in EXPERIMENTS.items():
         if only and file != only:
             continue
@@ -62,7 +62,7 @@ def kernels(
 
 
 def _of(file: str, used: list[str], overrides: list[str], repeats: int) -> dict[str, list[float]]:
-    """Seconds of runs with all kernels, and without each of those that the experiment uses; in turn."""
+    """Core-seconds of runs with all kernels, and without each of those that the experiment uses; in turn."""
     experiment = load_experiment(file, overrides)
     found: dict[str, list[float]] = {name: [] for name in ("all", *used)}
     with pinned_threads(1):
@@ -70,7 +70,7 @@ def _of(file: str, used: list[str], overrides: list[str], repeats: int) -> dict[
         for _ in range(repeats):
             for name, seconds in found.items():
                 with _without(name):
-                    seconds.append(timed(lambda: run_here(experiment, 1)).wall)
+                    seconds.append(timed(lambda: run_here(experiment, 1)).core)
     return found
 
 
