@@ -322,6 +322,31 @@ def test_over_the_graph_of_the_groups_sfl_is_ahead_of_all_but_pfedgraph(numbers,
     said("docs/methods/sfl.md", "pFedGraph, which finds the groups itself, is as good")
 
 
+def test_graphs_that_are_learned_of_groups(numbers):
+    file, row = "sfl/groups-small", "SFL* without a given graph"
+    for column in ("digits-labels", "digits-turned", "fashion-labels", "fashion-turned"):
+        assert numbers(file, row, column, "edge recall")[0] < 0.5
+        precision = numbers(file, row, column, "edge precision")[0]
+        assert precision == 1 if column.startswith("fashion") else 0.7 < precision < 1
+    said(
+        "simulations/sfl/README.md",
+        "is right on Fashion-MNIST and mostly right on digits; it leaves out more than half",
+    )
+
+
+def test_sfl_beside_what_leaves_clients_something_of_their_own(numbers):
+    file = "sfl/table2-small"
+    for row in ("FedPer", "LG-FedAvg", "Ditto", "Local only", "FedAvg + fine-tuning"):
+        for metric in ("accuracy, mean", "best 5 %"):
+            assert ahead(numbers, file, row, "SFL", "shards-2", metric) == (3, 3)
+        worst, sfl = (numbers(file, label, "shards-2", "worst 5 %")[0] for label in (row, "SFL"))
+        if row == "FedAvg + fine-tuning":
+            assert abs(worst - sfl) < 0.5
+        else:
+            assert (worst < sfl) == (row == "LG-FedAvg")
+    said("simulations/sfl/README.md", "on the worst 5 % it is ahead of LG-FedAvg and level with fine-tuning")
+
+
 def test_peers_of_ipa_without_a_class_in_common_beside_every_rival(numbers):
     file, own = "ipa/own-models-small", "mean (%)"
     for other in ("Local only", "Ditto", "FedAvg + fine-tuning", "SFL over a complete graph", "pFedGraph", "FedAvg"):
