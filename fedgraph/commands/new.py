@@ -188,7 +188,9 @@ def project_files(name: str, method: str) -> dict[str, str]:
 
     name = name.removesuffix(".toml")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,31}", name):
-        raise ExperimentError(f"'{name}' is no name for a project: a letter, then letters, digits and dashes, 32 at most")
+        raise ExperimentError(
+            f"'{name}' is no name for a project: a letter, then letters, digits and dashes, 32 at most"
+        )
     file = f"{name}.toml"
     project = template("project").replace("NAME", name)
     experiment = {} if Path(file).exists() else experiment_file(name, method)
