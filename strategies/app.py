@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,15 +67,25 @@ def serve(
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
     """Return the experiment and the data folder that a Flower run config asks for."""
-    add_plugin_paths(plugin_folders(str(config["experiment"])))
+    name = _of_app(str(config["experiment"]))
+    add_plugin_paths(plugin_folders(name))
     overrides = shlex.split(str(config.get("set", "")))
     if int(config.get("seed", -1)) >= 0:
         overrides.append(f"experiment.seed={int(config['seed'])}")
     if config.get("output-dir"):
         overrides.append(f"output.dir={json.dumps(str(config['output-dir']))}")
-    experiment = load_experiment(str(config["experiment"]), overrides)
+    experiment = load_experiment(name, overrides)
     own = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA")
     return experiment, data_folder(str(own) if own else None)
+
+
+def _of_app(experiment: str) -> str:
+    """Return the file in the app's folder, if it is one of its files: Flower has put the folder on the search path.
+
+    It is the one that was submitted, wherever the server was started.
+    """
+    found = (Path(folder, experiment) for folder in sys.path if folder)
+    return str(next((path for path in found if path.is_file()), experiment))
 
 
 def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Sequence[Callback] = ()) -> RunFolder:

@@ -34,7 +34,7 @@ from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
 _TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
 _MOST = 1 << 22
-"""Largest number of examples for which a node pads its answers: windows of forty years, every five minutes."""
+"""Largest number of examples for which a node pads its answers, windows of forty years, every five minutes."""
 
 
 def evaluate_splits(
@@ -321,7 +321,7 @@ class CohortClient(Configured[S]):
 
     @cached_property
     def sent(self) -> Tensor:
-        """The models that came with the request, ``[clients, columns]``: a row for each client, or one for all.
+        """The models that came with the request, ``[clients, columns]``, a row for each client or one for all.
 
         Raises
         ------

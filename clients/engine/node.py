@@ -119,7 +119,7 @@ class Node:
 
     @property
     def sends_full_errors(self) -> bool:
-        """Whether the server may read errors in full: node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
+        """Whether the server may read errors in full, by node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
 
         By default it may not, because they name folders of this machine, or contain values from a computation.
         """

@@ -111,7 +111,10 @@ class ClientGraph(Builders):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges, including self loops: non-zero entries of A if directed, else pairs of clients."""
+        """Number of edges, including self loops.
+
+        Of a directed graph these are the non-zero entries of A, else pairs of clients.
+        """
         if self.directed:
             return self.weights.numel()
         return int((self.edge_index[0] <= self.edge_index[1]).sum())

@@ -349,7 +349,7 @@ class Identity:
 
     @property
     def alike(self) -> Hashable:
-        """The part of the answers that must be the same for all nodes: the task, and which numbers are sent."""
+        """What the answers of all nodes must share, which is the task, and which numbers are sent."""
         return self.task, self.label_counts is not None, self.moments is not None
 
     def check_trains(self) -> None:

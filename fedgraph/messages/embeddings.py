@@ -229,7 +229,7 @@ class EmbedReply:
 
     @property
     def alike(self) -> Hashable:
-        """The part of the answers that all nodes must share: the classes, and whether there are predictions."""
+        """What the answers of all nodes must share, which is the classes, and whether there are predictions."""
         return self.classes, self.predictions.shape[2] > 0
 
     def unusable(self, embedded: bool = True) -> dict[str, str]:

@@ -144,7 +144,7 @@ class Run:
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """Predictions of F3: a row per sample with its split, its probabilities, and their deviation over graphs.
+        """Predictions of F3, a row per sample with its split, its probabilities, and their deviation over graphs.
 
         Raises
         ------

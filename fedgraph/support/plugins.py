@@ -15,7 +15,7 @@ from fedgraph.support.untrusted import in_short
 _LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
 _HANDED: dict[str, Any] = {}
-"""Objects handed over as such, by dotted path: also classes and functions that no module has, such as local ones."""
+"""Objects handed over as such, by dotted path, even classes and functions that no module has, such as local ones."""
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:

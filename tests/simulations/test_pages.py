@@ -81,7 +81,7 @@ def test_a_number_beside_that_of_another_row(results):
     ("page", "begins"),
     [
         ("docs/guides/which-method.md", "## Each method at its best"),
-        ("docs/guides/reproduce.md", "What came out stands beside"),
+        ("docs/guides/reproduce.md", "## In short"),
         ("docs/methods/f3.md", "## When to use it"),
         ("docs/methods/f3-forecast.md", "## When to use it"),
         ("docs/methods/ipa.md", "## When to use it"),

@@ -159,7 +159,7 @@ class DealtTableSource(TablesOfClients):
 
     @cached_property
     def _notes(self) -> tuple[str, ...]:
-        """Notes on the columns: categories that may be meant as one."""
+        """Notes on categories of the columns that may be meant as one."""
         found = []
         for name in self._table.names:
             if self._table.numbers(name) is None and (
@@ -175,7 +175,7 @@ class DealtTableSource(TablesOfClients):
 
     @cached_property
     def _public(self) -> Tensor:
-        """Public rows: the same fraction of each combination of the values to stratify by."""
+        """Public rows, the same fraction of each combination of the values to stratify by."""
         settings, table = self.settings, self._table
         strata = np.zeros(table.num_rows, dtype=np.int64)
         for name in settings.stratify:

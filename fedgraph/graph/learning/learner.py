@@ -50,7 +50,7 @@ class GraphLearner:
     Attributes
     ----------
     weights : Tensor
-        A, float64 ``[N, N]``: non-negative, zero diagonal; zero where nothing is known.
+        A, float64 ``[N, N]``, non-negative, with zeros on the diagonal and where nothing is known.
     seen : Tensor
         Clients that were present when the graph was learned, bool ``[N]``.
     """

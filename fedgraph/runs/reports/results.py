@@ -79,7 +79,7 @@ class Results:
 
     @cached_property
     def split(self) -> str:
-        """The split that results are shown for: test if it was measured, else the last that was."""
+        """The split that results are shown for, which is test if it was measured, else the last that was."""
         return shown_split(self.summaries)
 
     @cached_property
@@ -107,7 +107,7 @@ class Results:
 
     @cached_property
     def features(self) -> dict[str, tuple[str, str]]:
-        """Rows of single features, such as ``age-mae`` beside ``mean-mae``: the feature, and what is measured of it."""
+        """The feature of each row like ``age-mae``, and what is measured of it, where there is a row ``mean-mae``."""
         measures = sorted((row[5:] for row in self.rows if row.startswith("mean-")), key=len, reverse=True)
         found = {}
         for row in self.rows:
