@@ -131,7 +131,7 @@ def _same(
     def check(trials: Trials) -> str:
         many = nodes(trials)
         whole = trials.undisturbed(many, change)
-        same = trials.run(many, change).difference(whole) == 0
+        same = trials.run(many, change).same(whole)
         require(same, f"a run with {change} has other final weights or metrics: {advice}")
         return remark
 
@@ -141,16 +141,16 @@ def _same(
 def _number_of_nodes(trials: Trials) -> str:
     one = trials.undisturbed(1)
     numbers = sorted({min(2, one.clients), one.clients})
-    furthest = max(trials.run(nodes).difference(one) for nodes in reversed(numbers))
+    runs = [trials.run(nodes) for nodes in reversed(numbers)]
     require(
-        furthest <= 1,
+        all(run.close(one) for run in runs),
         f"on {' or '.join(map(str, numbers))} nodes the weights are others than on one, by more than sums in another "
         f"order explain (a difference of {RELATIVE:g} of a weight plus {ABSOLUTE:g}): what a client does must not "
         "depend on which others share its node; in a client class each row of a tensor [clients, ...] is one client, "
         "so take no mean, maximum or random number over the first dimension; at the server, count clients, not replies "
         "of nodes",
     )
-    same = "bit for bit" if furthest == 0 else f"within {RELATIVE:g} of a weight plus {ABSOLUTE:g}"
+    same = "bit for bit" if all(run.same(one) for run in runs) else f"within {RELATIVE:g} of a weight plus {ABSOLUTE:g}"
     return f"1, {', '.join(map(str, numbers))} nodes: {same}"
 
 
@@ -189,7 +189,7 @@ def _malformed_replies(trials: Trials) -> str:
             stops.append(f"{kind}: '{_shortened(stop)}'")
             continue
         require(
-            not run.changed or (without is not None and run.difference(without) == 0),
+            not run.changed or (without is not None and run.same(without)),
             f"a reply with {kind} changes the weights: they are not those of a run that this reply never reached. Name "
             "in an Ask what clients answer (returns), so that it is checked (methods of phases: check in the function "
             "that reads a reply, and raise ReplyError)",

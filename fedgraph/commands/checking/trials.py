@@ -8,7 +8,7 @@ import random
 import shlex
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -65,25 +65,20 @@ class Finished:
         """Number of clients."""
         return int(self.summary["clients"])
 
-    def difference(self, other: Finished) -> float:
-        """Return 0.0 for the same weights, bit for bit; else by how much they differ, in units of the tolerance.
+    def same(self, other: Finished) -> bool:
+        """Return whether weights and metrics are the same, bit for bit."""
+        alike = all(self.summary[key] == other.summary[key] for key in ("weights_sha256", "metrics", "per_client"))
+        return alike and self._all(other, lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
 
-        Above 1 they differ by more than another order of summation explains.
-        """
+    def close(self, other: Finished) -> bool:
+        """Return whether weights differ by no more than another order of summation explains."""
+        return self._all(other, lambda a, b: torch.allclose(a.double(), b.double(), RELATIVE, ABSOLUTE, equal_nan=True))
+
+    def _all(self, other: Finished, alike: Callable[[Tensor, Tensor], bool]) -> bool:
         mine, theirs = self.tensors, other.tensors
-        if {name: each.shape for name, each in mine.items()} != {name: each.shape for name, each in theirs.items()}:
-            return float("inf")
-        pairs = [(mine[name], theirs[name]) for name in mine]
-        same = all(self.summary[key] == other.summary[key] for key in ("weights_sha256", "metrics", "per_client"))
-        if same and all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs):
-            return 0.0
-        return max([1e-9, *(_furthest(a, b) for a, b in pairs if a.numel())])
-
-
-def _furthest(a: Tensor, b: Tensor) -> float:
-    a, b = a.double(), b.double()
-    apart = (a - b).abs() / (ABSOLUTE + RELATIVE * b.abs())
-    return float(torch.where(a.isnan() & b.isnan(), 0.0, apart).nan_to_num(nan=float("inf")).max())
+        return mine.keys() == theirs.keys() and all(
+            mine[name].shape == theirs[name].shape and alike(mine[name], theirs[name]) for name in mine
+        )
 
 
 def _numbers(value: Any) -> list[float]:
@@ -169,7 +164,7 @@ class Trials:
                 raise SkipTest("the run has no exchange in which it could be stopped")
             found = Finished.of(folder, changed.happened)
         if change == AGAIN:
-            self.repeats = found.difference(self.run(nodes)) == 0
+            self.repeats = found.same(self.run(nodes))
         return found
 
     def _tables(self, on_missing: str) -> dict[str, Any]:

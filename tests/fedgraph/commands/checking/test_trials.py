@@ -8,13 +8,17 @@ def finished(change=0.0, sha="x", loss=1.0, **tensors):
     return Finished(summary, tensors or {"w": torch.ones(3) + change})
 
 
-def test_the_difference_of_runs_is_in_units_of_the_tolerance():
-    assert finished().difference(finished()) == 0
-    assert 0 < finished(1e-6, "y").difference(finished()) < 1
-    assert finished(1e-2, "y").difference(finished()) > 1
-    assert finished(float("nan"), "y").difference(finished()) == float("inf")
-    assert 0 < finished(sha="y").difference(finished()) < 1
-    assert finished(w=torch.ones(4)).difference(finished(sha="y")) == float("inf")
+def alike(one, other):
+    return one.same(other), one.close(other)
+
+
+def test_runs_are_the_same_bit_for_bit_close_or_neither():
+    whole = finished()
+    assert alike(finished(), whole) == (True, True)
+    assert alike(finished(sha="y"), whole) == (False, True)
+    assert alike(finished(1e-6), whole) == (False, True)
+    for other in (finished(1e-2), finished(float("nan")), finished(w=torch.ones(4)), finished(v=torch.ones(3))):
+        assert alike(other, whole) == (False, False)
 
 
 def test_runs_without_weights_are_compared_by_what_was_measured(tmp_path):
@@ -25,5 +29,4 @@ def test_runs_without_weights_are_compared_by_what_was_measured(tmp_path):
             self.summary = lambda: finished(sha=str(loss), loss=loss).summary
 
     one, close, far = (Finished.of(Folder(loss), changed=False) for loss in (1.0, 1.000001, 1.1))
-    assert one.difference(one) == 0
-    assert 0 < close.difference(one) < 1 < far.difference(one)
+    assert [alike(other, one) for other in (one, close, far)] == [(True, True), (False, True), (False, False)]
