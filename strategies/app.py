@@ -106,8 +106,8 @@ def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Seque
             folder.begin_or_go_on(experiment, method.may_change)
             log.info("run folder %s", folder.path)
             run = execute_phases if has_phases(method.strategy_class) else execute_rounds
-            with tracked(method.resolved(), folder) as trackers:
-                run(grid, experiment, method, data_dir, folder, (*listeners, *trackers))
+            with tracked(method.resolved(), folder):
+                run(grid, experiment, method, data_dir, folder, listeners)
     except Exception as error:
         log.error("the run stopped: %s", error)
         raise

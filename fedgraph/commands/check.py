@@ -30,23 +30,18 @@ def check(
     A data set must give the same examples whenever it is asked, of the shapes that its task has. Its keys are given by
     --set data.path=wards.csv, or in an experiment.
     """
-    from fedgraph.commands.checking import check_data_set, checks_of, names_data_set
+    from fedgraph.commands.checking import checks_of
     from fedgraph.experiment import plugin_folders
     from fedgraph.support.plugins import add_plugin_paths
 
     console = Console()
     with messages_for_people():
         add_plugin_paths(plugin_folders(experiment))
-        if names_data_set(what):
-            found = check_data_set(what, experiment, set_ or ())
-            title, outcomes = f"{what}, a data set", (result for result in found)
-        else:
-            checks = checks_of(what, experiment, set_ or (), ray)
-            title, outcomes = checks[0].trials.subject.describe(), (each.result() for each in checks)
-    console.print(title, markup=False, highlight=False)
+        checks = checks_of(what, experiment, set_ or (), ray)
+    console.print(checks[0].target.title, markup=False, highlight=False)
     results = []
-    for result in outcomes:
-        results.append(result)
+    for each in checks:
+        results.append(result := each.result())
         console.print(f"{result.status:10}", style=_STYLES[result.status], end="", markup=False, highlight=False)
         console.print(f"{result.name:19}{result.words}", markup=False, highlight=False)
         remark = Padding(Text(result.text, style="" if result.status == "fail" else "dim"), (0, 0, 0, 10), expand=False)

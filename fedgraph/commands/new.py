@@ -34,6 +34,13 @@ worth/
 _QUICK = {"epochs": 20, "steps": 300, "evaluate-every": 50, "server-steps": 5, "windows": 256}
 """Values in place of defaults that are meant for more data."""
 
+_CLASSES = {
+    "strategy": ("my_strategy", "MyStrategy", "digits"),
+    "dataset": ("my_data_set", "MyData", "data_set"),
+    "graphs": ("my_graphs", "MyGraphs", "graphs"),
+}
+"""Templates of a module, of the class in it, and of an experiment, by what a class is for."""
+
 
 def new(
     kind: Annotated[str, typer.Argument(help="strategy, dataset, experiment or project.")],
@@ -58,11 +65,10 @@ def new(
             raise ExperimentError(f"a {kind} needs a name: fedgraph new {kind} {_EXAMPLES[kind]}")
         if graphs and kind != "dataset":
             raise ExperimentError("--graphs is about a dataset: fedgraph new dataset NAME --graphs")
-        of_classes = {"strategy": strategy_files, "dataset": graph_set_files if graphs else data_set_files}
-        if kind in of_classes:
-            files = of_classes[kind](name or "")
-        else:
+        if kind in ("experiment", "project"):
             files = (project_files if kind == "project" else experiment_file)(name or method, method)
+        else:
+            files = class_files("graphs" if graphs else kind, name or "")
         there = [path for path in files if Path(path).exists()]
         if there:
             exist = "exist" if len(there) > 1 else "exists"
@@ -79,11 +85,13 @@ def new(
         console.print(f"    fedgraph check {module}:{_class_name(module)}", markup=False)
 
 
-def strategy_files(name: str) -> dict[str, str]:
-    """Return the texts of a strategy and of an experiment that runs it, by file name.
+def class_files(kind: str, name: str) -> dict[str, str]:
+    """Return the texts of a class and of an experiment that runs it, by file name.
 
     Parameters
     ----------
+    kind : {"strategy", "dataset", "graphs"}
+        A strategy, a data set, or a data set of graphs.
     name : str
         Such as ``trimmed-mean``, for a class ``TrimmedMean`` in ``trimmed_mean.py``.
 
@@ -95,52 +103,22 @@ def strategy_files(name: str) -> dict[str, str]:
     from fedgraph.commands.templates import template
     from fedgraph.commands.templates.my_strategy import MyStrategySettings
 
-    module, title, text = _module(name, "strategy", "my_strategy", "MyStrategy")
-    experiment = template("digits").replace("METHOD", f'strategy = "{module}:{title}"').replace("NAME", module)
-    return {f"{module}.py": text, f"{module}.toml": f"{experiment}\n{method_table(title, MyStrategySettings)}"}
-
-
-def data_set_files(name: str) -> dict[str, str]:
-    """Return the texts of a data set and of an experiment that runs it, by file name.
-
-    Raises ExperimentError as :func:`strategy_files` does.
-    """
-    from fedgraph.commands.templates import template
-
-    module, title, text = _module(name, "dataset", "my_data_set", "MyData")
-    experiment = template("data_set").replace("CLASS", f"{module}:{title}").replace("NAME", module)
-    return {f"{module}.py": text, f"{module}.toml": experiment}
-
-
-def graph_set_files(name: str) -> dict[str, str]:
-    """Return the texts of a data set of graphs and of an experiment that runs it, by file name.
-
-    Raises ExperimentError as :func:`strategy_files` does.
-    """
-    from fedgraph.commands.templates import template
-
-    module, title, text = _module(name, "dataset", "my_graphs", "MyGraphs")
-    return {
-        f"{module}.py": text,
-        f"{module}.toml": template("graphs").replace("CLASS", f"{module}:{title}").replace("NAME", module),
-    }
-
-
-def _module(name: str, kind: str, written: str, class_name: str) -> tuple[str, str, str]:
-    """Return names of module and class, and the text of a template with them in place of its own."""
-    from fedgraph.commands.templates import template
-
+    written, class_name, experiment = _CLASSES[kind]
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").lower()
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
-        example = "trimmed-mean" if kind == "strategy" else "ward-stays"
+        what, example = ("strategy", "trimmed-mean") if kind == "strategy" else ("dataset", "ward-stays")
         raise ExperimentError(
-            f"'{name}' is no name for a {kind}: letters and digits, in words that are joined by dashes, such as "
+            f"'{name}' is no name for a {what}: letters and digits, in words that are joined by dashes, such as "
             f"{example}"
         )
     text, title = template(written), _class_name(module)
     if re.search(rf"\b{title}\b", text) or (not Path(f"{module}.py").exists() and find_spec(module) is not None):
         raise ExperimentError(f"'{name}' is the name of a module or class that exists already: take another one")
-    return module, title, text.replace(class_name, title).replace(written, module)
+    path = f"{module}:{title}"
+    tables = template(experiment).replace("NAME", module).replace("CLASS", path)
+    if kind == "strategy":
+        tables = tables.replace("METHOD", f'strategy = "{path}"') + f"\n{method_table(title, MyStrategySettings)}"
+    return {f"{module}.py": text.replace(class_name, title).replace(written, module), f"{module}.toml": tables}
 
 
 def experiment_file(name: str, method: str) -> dict[str, str]:

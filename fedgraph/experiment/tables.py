@@ -148,7 +148,7 @@ class OutputTable(Settings):
     checkpoint_every : rounds between checkpoints.
     resume : run folder to continue, instead of starting a new one.
     report : write report.html at the end of a run.
-    track  : trackers that receive parameters, metrics by round (once a checkpoint has them) and results:
+    track  : trackers that receive parameters, metrics by round and results:
              ``tensorboard``, ``mlflow``, ``wandb``, or a class of your own by dotted path (see
              ``fedgraph.runs.tracking``). They write into the run folder, unless ``MLFLOW_TRACKING_URI``,
              ``WANDB_MODE`` and so on say otherwise.

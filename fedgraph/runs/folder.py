@@ -49,11 +49,14 @@ class RunFolder:
     ----------
     notes : list of str
         Sentences that come first among the notes of ``summary.json``.
+    on_line : callable or None
+        Called with each line that is added to ``metrics.jsonl``.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.notes: list[str] = []
+        self.on_line: Callable[[Mapping[str, Any]], None] | None = None
 
     @property
     def name(self) -> str:
@@ -318,6 +321,8 @@ class RunFolder:
         """Add a line to ``metrics.jsonl``."""
         with self.metrics.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line, allow_nan=False) + "\n")
+        if self.on_line is not None:
+            self.on_line(line)
 
     def evaluations(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the lines of ``metrics.jsonl`` with evaluations on a split, one per round.

@@ -1,14 +1,15 @@
-"""Checks of one class, with the exceptions that it declares, for the command and for tests."""
+"""The checks of one class, with the exceptions that it declares, for the command and for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from unittest import SkipTest
 
-from fedgraph.commands.checking.checks import COMPARED, CONTRACT
+from fedgraph.commands.checking.contract import CONTRACT, Promise
+from fedgraph.commands.checking.data_sets import DATA_CONTRACT, CheckedData, is_data_set
 from fedgraph.commands.checking.subject import Subject
 from fedgraph.commands.checking.trials import Trials
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
@@ -18,16 +19,9 @@ Status = Literal["pass", "fail", "skipped", "expected"]
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a check.
+    """What came of a check: its name, what it checks, and a remark; of a failure, what went wrong and what to do.
 
-    Attributes
-    ----------
-    name, words : str
-        Name of the check, and what it checks.
-    status : {"pass", "fail", "skipped", "expected"}
-        ``expected`` for a failure that the class declares.
-    text : str
-        A remark; of a failure, what went wrong and what to do.
+    The status ``expected`` is for a failure that the class declares.
     """
 
     name: str
@@ -38,23 +32,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Check:
-    """One check of one class.
+    """One promise of one class, and the reason for which the class is expected not to keep it, if any.
 
     Called, it does nothing for a class that keeps the promise, raises ContractError for one that does not, and
     ``unittest.SkipTest``, which pytest knows, where it does not apply or a failure is expected.
-
-    Attributes
-    ----------
-    name : str
-        Name of the check.
-    trials : Trials
-        Runs of the class, common to all its checks.
-    expected : str or None
-        Reason for which the class is expected to fail it.
     """
 
     name: str
-    trials: Trials
+    promise: Promise
+    target: Trials | CheckedData
     expected: str | None = None
 
     def __str__(self) -> str:
@@ -64,31 +50,27 @@ class Check:
         """Make the check; see the class."""
         result = self.result()
         if result.status == "fail":
-            raise ContractError(f"{self.trials.subject.path}: {self.name} ({result.words}): {result.text}")
+            raise ContractError(f"{self.target.title}: {self.name} ({result.words}): {result.text}")
         if result.status != "pass":
             raise SkipTest(result.text)
 
     def result(self) -> Result:
         """Make the check."""
-        words, check, _ = CONTRACT[self.name]
-        if not self.trials.repeats and self.name in COMPARED:
-            return Result(self.name, words, "skipped", "two runs with the same seed differ already: see 'same-seed'")
+        status: Status = "pass"
         try:
-            status, text = self._judged(True, check(self.trials))
+            text = self.promise.check(self.target)
         except SkipTest as reason:
-            status, text = "skipped", str(reason)
+            return Result(self.name, self.promise.words, "skipped", str(reason))
         except FedgraphError as error:
-            status, text = self._judged(False, str(error))
-        return Result(self.name, words, status, text)
-
-    def _judged(self, kept: bool, text: str) -> tuple[Status, str]:
-        if self.expected is None:
-            return ("pass" if kept else "fail"), text
-        if kept:
-            return "fail", (
-                f"expected_failures says that it fails ({self.expected}), but it passes: take '{self.name}' out of them"
-            )
-        return "expected", self.expected
+            status, text = "fail", str(error)
+        except Exception as error:  # of the class that is checked
+            status, text = "fail", f"{type(error).__name__}: {error}"
+        if self.expected is not None and status == "fail":
+            status, text = "expected", self.expected
+        elif self.expected is not None:
+            text = f"expected_failures says that it fails ({self.expected}), but it passes: take '{self.name}' out"
+            status = "fail"
+        return Result(self.name, self.promise.words, status, text)
 
 
 def checks_of(
@@ -99,49 +81,43 @@ def checks_of(
     Parameters
     ----------
     what : str or type
-        Dotted path ``package.module:Class`` of a strategy or client class, or the class; or the short name of a
-        built-in method.
+        Dotted path ``package.module:Class`` of a strategy, client class or data set, or the class; or the short name of
+        a built-in method.
     experiment : str or Path, optional
         Experiment file, where the class does not run on handwritten digits.
     overrides : iterable of str
-        Values such as ``train.learning-rate=0.05``.
+        Values such as ``train.learning-rate=0.05``; keys that a data set needs, such as ``data.path=wards.csv``.
     ray : bool, default False
         Also run it on Ray, which takes a minute.
-
-    Returns
-    -------
-    list of Check
-        Those that apply to the class.
 
     Raises
     ------
     ExperimentError
         When the class cannot be found or run, or declares a failure of an unknown check.
     """
+    if is_data_set(what):
+        data = CheckedData.of(what, experiment, overrides)
+        return _checks(DATA_CONTRACT, data, data.kind)
     subject = Subject.of(what, experiment, overrides)
-    expected: Mapping[str, str] = getattr(subject.checked, "expected_failures", {})
-    unknown = sorted(set(expected) - set(CONTRACT))
+    kept_by_clients = {name: promise for name, promise in CONTRACT.items() if promise.of_clients}
+    checks = _checks(kept_by_clients if subject.is_client else CONTRACT, Trials(subject), subject.checked)
+    return [check for check in checks if ray or check.name != "ray"]
+
+
+def _checks(contract: dict[str, Promise], target: Trials | CheckedData, kind: type[Any]) -> list[Check]:
+    expected = getattr(kind, "expected_failures", {})
+    unknown = sorted(set(expected) - set(contract))
     if unknown:
         raise ExperimentError(
-            f"'{subject.path}' declares expected_failures of '{unknown[0]}'; checks are {', '.join(CONTRACT)}"
+            f"{target.title}, declares expected_failures of '{unknown[0]}'; checks are {', '.join(contract)}"
         )
-    trials = Trials(subject)
-    return [
-        Check(name, trials, expected.get(name))
-        for name, contract in CONTRACT.items()
-        if (contract.of_clients or not subject.is_client) and (ray or name != "ray")
-    ]
+    return [Check(name, promise, target, expected.get(name)) for name, promise in contract.items()]
 
 
 def check_strategy(
     what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = (), ray: bool = False
 ) -> list[Result]:
-    """Make all checks of a strategy or client class; parameters and errors as for :func:`checks_of`.
-
-    Returns
-    -------
-    list of Result
-        What came of each check.
+    """Make all checks of a class and return what came of each; parameters and errors as for :func:`checks_of`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What is checked, and the small experiment on which it is checked."""
+"""The strategy or client class that is checked, and the small experiment on which it is checked."""
 
 from __future__ import annotations
 
@@ -30,33 +30,13 @@ _SMALL = {
     "series": ("data.sensors=3", "data.days=2", "model.hidden=4", "train.local-steps=5"),
 }
 """Overrides that make an experiment as small as a check can do with."""
-_SHORT = {
-    "epochs": 2,
-    "draws": 2,
-    "steps": 20,
-    "evaluate-every": 10,
-    "server-steps": 2,
-    "local-rounds": 1,
-    "windows": 64,
-}
+_SHORT = dict(epochs=2, draws=2, steps=20, **{"evaluate-every": 10, "server-steps": 2, "local-rounds": 1}, windows=64)
 """Values of keys of methods that train at the server, where they have these keys."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A class to check, with an experiment that runs it.
-
-    Attributes
-    ----------
-    path : str
-        Dotted path, or short name of a built-in method.
-    checked : type
-        The class.
-    is_client : bool
-        Whether it is a client class; otherwise it is a strategy.
-    experiment : Experiment
-        The experiment.
-    """
+    """A class to check: its dotted path or short name, whether it is a client class, and an experiment that runs it."""
 
     path: str
     checked: type[Any]
@@ -65,16 +45,7 @@ class Subject:
 
     @classmethod
     def of(cls, what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = ()) -> Subject:
-        """Find a class and choose its experiment.
-
-        Parameters
-        ----------
-        what : str or type
-            Dotted path of a strategy or client class, or the class; or the short name of a built-in method.
-        experiment : str or Path, optional
-            Experiment file; by default a small one that comes along.
-        overrides : iterable of str
-            Values such as ``data.clients=3``.
+        """Find a class and choose its experiment: that of the file, else a small one that comes along.
 
         Raises
         ------
@@ -87,8 +58,8 @@ class Subject:
         if is_client and not callable(getattr(checked, "handle", None)):
             raise ExperimentError(
                 f"'{path}' is neither a strategy (a subclass of fedgraph.algorithms.Algorithm, of "
-                "fedgraph.algorithms.phases.PhasedAlgorithm or of "
-                "flwr.serverapp.strategy.Strategy) nor a client class (with a classmethod handle(message, node))"
+                "fedgraph.algorithms.phases.PhasedAlgorithm or of flwr.serverapp.strategy.Strategy) nor a client class "
+                "(with a classmethod handle(message, node)) nor a data set (a subclass of fedgraph.data.DataSet)"
             )
         own = [f"experiment.client={path}"] if is_client else []
         changes = [*own, "experiment.rounds=3", "output.checkpoint-every=1", *overrides]
@@ -111,18 +82,10 @@ class Subject:
         return not has_phases(self.strategy)
 
     @property
-    def tables(self) -> dict[str, Any]:
-        """The tables of the experiment."""
-        return self.experiment.as_dict()
-
-    def describe(self) -> str:
-        """Return what is checked and on what, in one line."""
-        data = self.experiment.data.as_table()["set"]
-        return (
-            f"{self.path}, a client class, with {self.experiment.method.name} on {data}"
-            if self.is_client
-            else (f"{self.path}, a strategy, on {data}")
-        )
+    def title(self) -> str:
+        """What is checked and on what, in one line."""
+        kind = f"a client class, with {self.experiment.method.name}" if self.is_client else "a strategy,"
+        return f"{self.path}, {kind} on {self.experiment.data.as_table()['set']}"
 
     @property
     def modules(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""Runs of a strategy or client class on a small experiment, each with its own disturbance."""
+"""Runs of a strategy or client class on a small experiment, each with one thing changed."""
 
 from __future__ import annotations
 
@@ -8,313 +8,207 @@ import random
 import shlex
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
 import numpy as np
 import torch
+from flwr.app import Message
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedgraph.clients.app import app as client_app
-from fedgraph.commands.checking.disturbances import (
-    Disturbed,
-    OwnModules,
-    Place,
-    PowerCut,
-    PowerCuts,
-    Serve,
-    lost,
-    restarting,
-)
+from fedgraph.commands.checking.disturbance import AGAIN, CUT, ON_RAY, REORDERED, ChangedNodes, PowerCut, restartable
 from fedgraph.commands.checking.subject import Subject
 from fedgraph.experiment import parse_experiment
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.runs import RunFolder
 from fedgraph.starting.running import run_one
-from fedgraph.strategies.app import serve as serve_run
+from fedgraph.strategies.app import serve
 from fedgraph.support.errors import ContractError, FedgraphError
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 """How far weights may differ where sums are taken in another order, relative to a weight and in itself."""
 
-TOLERANT: dict[str, Any] = {"on_missing": "skip", "min_clients": 1, "wait": 0.0}
-"""Keys of ``[experiment]`` with which clients may be absent."""
+
+class StoppedError(FedgraphError):
+    """A run was stopped by an error that is meant for people, which is the cause."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a finished run has left.
+    """What a finished run has left: ``summary.json``, all tensors of its result files, and whether anything changed.
 
-    Attributes
-    ----------
-    summary : dict
-        ``summary.json``.
-    tensors : dict of str to Tensor
-        All tensors of its result files, by file and name.
+    Of a run that leaves nothing but a checksum of weights, what was measured takes the place of tensors.
     """
 
     summary: dict[str, Any]
     tensors: dict[str, Tensor]
+    changed: bool = False
 
     @classmethod
-    def of(cls, folder: RunFolder) -> Finished:
+    def of(cls, folder: RunFolder, changed: bool) -> Finished:
         """Read a run folder."""
+        summary = folder.summary()
         files = [path for path in sorted(folder.path.glob("*.safetensors")) if path != folder.checkpoint]
-        return cls(
-            folder.summary(),
-            {f"{path.name}: {name}": tensor for path in files for name, tensor in load_file(path).items()},
-        )
+        tensors = {f"{path.name}: {name}": tensor for path in files for name, tensor in load_file(path).items()}
+        measured = torch.tensor(_numbers([summary["metrics"], summary["per_client"]]), dtype=torch.float64)
+        return cls(summary, tensors or {"metrics": measured}, changed)
 
     @property
     def clients(self) -> int:
         """Number of clients."""
         return int(self.summary["clients"])
 
-    def difference(self, other: Finished) -> float:
-        """Return 0.0 for the same weights, bit for bit; else by how much they differ, in units of the tolerance.
+    def same(self, other: Finished) -> bool:
+        """Return whether weights and metrics are the same, bit for bit."""
+        alike = all(self.summary[key] == other.summary[key] for key in ("weights_sha256", "metrics", "per_client"))
+        return alike and self._all(other, lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
 
-        Above 1 they differ by more than another order of summation explains. Where nothing but a checksum of weights is
-        left, numbers that were measured are compared in their place.
-        """
-        keys = ("weights_sha256", "metrics", "per_client")
+    def close(self, other: Finished) -> bool:
+        """Return whether weights differ by no more than another order of summation explains."""
+        return self._all(other, lambda a, b: torch.allclose(a.double(), b.double(), RELATIVE, ABSOLUTE, equal_nan=True))
+
+    def _all(self, other: Finished, alike: Callable[[Tensor, Tensor], bool]) -> bool:
         mine, theirs = self.tensors, other.tensors
-        if all(self.summary[key] == other.summary[key] for key in keys) and _same(mine, theirs):
-            return 0.0
-        numbers = [pair for key in keys[1:] for pair in _pairs(self.summary[key], other.summary[key])]
-        if mine.keys() != theirs.keys() or any(mine[name].shape != theirs[name].shape for name in mine):
-            return float("inf")
-        pairs = [(mine[name].double(), theirs[name].double()) for name in mine]
-        # An accuracy jumps by an example; losses and errors do not.
-        pairs += [(torch.tensor(a).double(), torch.tensor(b).double()) for a, b in numbers] if not mine else []
-        return max([1e-9, *(_furthest(a, b) for a, b in pairs if a.numel())])
+        return mine.keys() == theirs.keys() and all(
+            mine[name].shape == theirs[name].shape and alike(mine[name], theirs[name]) for name in mine
+        )
 
 
-def _same(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
-
-
-def _furthest(a: Tensor, b: Tensor) -> float:
-    apart = (a - b).abs() / (ABSOLUTE + RELATIVE * b.abs())
-    return float(torch.where(a.isnan() & b.isnan(), 0.0, apart).nan_to_num(nan=float("inf")).max())
-
-
-def _pairs(mine: Any, theirs: Any) -> Iterator[tuple[float, float]]:
-    """Yield the numbers at the same places of two JSON values; NaN where one has none."""
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        for key in {*mine, *theirs}:
-            yield from _pairs(mine.get(key), theirs.get(key))
-    else:
-        yield tuple(float("nan") if value is None else float(value) for value in (mine, theirs))  # type: ignore[misc]
+def _numbers(value: Any) -> list[float]:
+    """Return the numbers of a JSON value in order of their keys; NaN where there is none."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value)]
+    if isinstance(value, list):
+        return [number for each in value for number in _numbers(each)]
+    return [float("nan") if value is None else float(value)]
 
 
 class Trials:
-    """Runs of one class, in this process unless said; those that several checks need are run once.
+    """Runs of one class, in this process unless said; one that finishes is made once, however many checks need it.
+
+    ``run(nodes, change="", on_missing="fail")`` runs the experiment on so many nodes, with one thing of
+    :mod:`~fedgraph.commands.checking.disturbance` changed. It raises StoppedError when the run is stopped on purpose,
+    ContractError when anything else ends it, and SkipTest when there was no exchange in which the power could be cut.
 
     Parameters
     ----------
     subject : Subject
         What is checked, and on which experiment.
-
-    Attributes
-    ----------
-    repeats : bool
-        Whether a second run with the same seed has come to the same weights, as far as this was tried.
     """
 
     def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self._modules = OwnModules(subject.modules)
+        self.subject, self.title = subject, subject.title
+        self.run = cache(self._run)
         self.repeats = True
 
-    def run(self, nodes: int, answer: Serve = client_app, grid: type[LocalGrid] = LocalGrid, **head: Any) -> Finished:
-        """Run the experiment.
-
-        Parameters
-        ----------
-        nodes : int
-            Number of nodes.
-        answer : callable, optional
-            Takes the place of the ClientApp.
-        grid : type, optional
-            Class of the grid.
-        **head
-            Keys of ``[experiment]`` that differ, with underscores for dashes.
-
-        Raises
-        ------
-        FedgraphError
-            When the run is stopped on purpose.
-        ContractError
-            When anything else ends it.
-        """
-        with self._folder(head) as folder:
-            self._serve(folder, nodes, answer, grid)
-            return Finished.of(folder)
-
-    def finish(self, what: str, nodes: int, *arguments: Any, **named: Any) -> Finished:
-        """Run the experiment as :meth:`run` does, and raise ContractError where it does not finish."""
-        try:
-            return self.run(nodes, *arguments, **named)
-        except ContractError:
-            raise
-        except FedgraphError as error:
-            raise ContractError(f"{what}: the run was stopped: {error}") from error
-
-    def resumed(self, nodes: int) -> Finished:
-        """Run the experiment with power cuts, each time with everything loaded anew.
-
-        Raises
-        ------
-        SkipTest
-            When the run has no exchange and no epoch in which it could be cut.
-        """
-        cuts = PowerCuts(within=2 if self.has_rounds else 1)
-        with self._folder({}) as folder:
-            while not folder.is_finished:
-                with suppress(PowerCut):
-                    self._serve(folder, nodes, cuts.serve, LocalGrid, [cuts])
-            if not cuts.happened:
-                raise SkipTest("the run has no exchange in which it could be stopped")
-            return Finished.of(folder)
-
-    def with_restarts(self, nodes: int) -> Finished:
-        """Run the experiment on nodes that are restarted before every message."""
-        return self.finish("nodes that are restarted", nodes, restarting(self._modules))
-
-    def on_ray(self, nodes: int) -> Finished:
-        """Run the experiment through ``flwr run``, with nodes on Ray."""
-        with self._folder({}) as folder:
-            run_one(folder, "flower", nodes, None, Console(quiet=True))
-            return Finished.of(folder)
-
-    # ---- runs that several checks need -----------------------------------------------------------------------------
-
-    @cached_property
-    def _one_node(self) -> Finished | FedgraphError:
-        return self._or_error(lambda: self.finish("on one node", 1))
-
-    @cached_property
-    def _apart(self) -> Finished | FedgraphError:
-        clients = self.one_node.clients
-        return self._or_error(lambda: self.finish(f"on {clients} nodes, one for each client", clients))
-
-    @staticmethod
-    def _or_error(run: Callable[[], Finished]) -> Finished | FedgraphError:
-        try:
-            return run()
-        except FedgraphError as error:
-            return error
+    def undisturbed(self, nodes: int, change: str = "") -> Finished:
+        """Return a run to compare with. Raises SkipTest when none finishes, or two are known to differ."""
+        if self.clients and not self.repeats and change != AGAIN:
+            raise SkipTest("two runs with the same seed differ already: see 'same-seed'")
+        return self.run(nodes)
 
     @property
-    def one_node(self) -> Finished:
-        """The undisturbed run on one node. Raises SkipTest when it does not finish."""
-        if isinstance(self._one_node, FedgraphError):
+    def clients(self) -> int:
+        """Number of clients. Raises SkipTest when no run finishes."""
+        if not self._finishes(1):
             raise SkipTest("no run finishes that this could be compared with: see 'finishes'")
-        return self._one_node
+        return self.run(1).clients
 
     @property
-    def apart(self) -> Finished:
-        """The undisturbed run on a node for each client. Raises SkipTest when it does not finish."""
-        if isinstance(self._apart, FedgraphError):
+    def each(self) -> int:
+        """Number of nodes that host a client each. Raises SkipTest when no run on them finishes."""
+        if not self._finishes(self.clients):
             raise SkipTest("no run on several nodes finishes: see 'number-of-nodes'")
-        return self._apart
+        return self.clients
 
     @property
-    def widest(self) -> Finished:
-        """:attr:`apart`, or :attr:`one_node` for what runs on one node alone."""
-        return self.one_node if isinstance(self._apart, FedgraphError) else self.apart
+    def most(self) -> int:
+        """Number of nodes that host a client each; 1 for what runs on one node alone."""
+        return self.clients if self._finishes(self.clients) else 1
 
-    def must_finish(self, apart: bool = False) -> Finished:
-        """Return one of these two runs. Raises the error that ended it."""
-        found = self._apart if apart else self._one_node
-        if isinstance(found, FedgraphError):
-            raise found
+    def _finishes(self, nodes: int) -> bool:
+        try:
+            return bool(self.run(nodes))
+        except FedgraphError:
+            return False
+
+    def _run(self, nodes: int, change: str = "", on_missing: str = "fail") -> Finished:
+        what = f"the run on {nodes} node{'s' * (nodes > 1)}{change and f' with {change}'}"
+        what += f' and on-missing = "{on_missing}"' if on_missing != "fail" else ""
+        with tempfile.TemporaryDirectory(prefix="fedgraph-check-") as scratch, _quiet():
+            with restartable(self.subject.modules) as restart:
+                folder = RunFolder.create(parse_experiment(self._tables(on_missing)), Path(scratch))
+                changed = ChangedNodes(change, self.subject.has_rounds, restart)
+                try:
+                    while not folder.is_finished:
+                        with suppress(PowerCut):
+                            restart()
+                            _start(folder, nodes, change, changed)
+                except FedgraphError as error:
+                    raise StoppedError(f"{what} was stopped: {error}") from error
+                except Exception as error:
+                    at = traceback.extract_tb(error.__traceback__)[-1]
+                    raise ContractError(
+                        f"{what} crashed with {type(error).__name__}: {error} ({Path(at.filename).name}, line "
+                        f"{at.lineno}). What can go wrong ends a run with an error of fedgraph.support.errors that "
+                        "says what to do"
+                    ) from error
+            if change == CUT and not changed.happened:
+                raise SkipTest("the run has no exchange in which it could be stopped")
+            found = Finished.of(folder, changed.happened)
+        if change == AGAIN:
+            self.repeats = found.same(self.run(nodes))
         return found
 
-    @cached_property
-    def with_lost_replies(self) -> Finished:
-        """The run on a node for each client in which replies are lost at :attr:`places`, and left out."""
-        answer = Disturbed(self.places, lost)
-        return self.finish('with on-missing = "skip"', self.apart.clients, answer, **TOLERANT)
+    def _tables(self, on_missing: str) -> dict[str, Any]:
+        tables = self.subject.experiment.as_dict()
+        head: dict[str, Any] = {"on-missing": on_missing}
+        if on_missing != "fail":
+            head |= {"min-clients": 1, "wait": 0.0}
+            if not self.subject.has_rounds:
+                # Without rounds, whom a node hosts is in its first answer: that nobody else may be named is said here.
+                per_client: dict[str, Any] = next(iter(self.run(1).summary["per_client"].values()))
+                tables["clients"] = {"expect": sorted(next(iter(per_client.values())))}
+        return {**tables, "experiment": {**tables["experiment"], **head}}
 
-    @property
-    def has_rounds(self) -> bool:
-        """Whether the method has rounds."""
-        return self.subject.has_rounds
 
-    @property
-    def places(self) -> list[Place]:
-        """Where replies are lost or spoilt: the first client's in round 1, the second's in round 2."""
-        return [Place(0, 1), Place(1, 2)] if self.has_rounds else [Place(0, None)]
+class _ReorderedGrid(LocalGrid):
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        return replies[-1:] + replies[:-1]
 
-    # ---- one run ---------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _folder(self, head: Mapping[str, Any]) -> Iterator[RunFolder]:
-        """Make a run folder for the time of the block, in which nothing is logged to the terminal."""
-        tables = self.subject.tables
-        changed = {key.replace("_", "-"): value for key, value in head.items()}
-        tables = {**tables, "experiment": {**tables["experiment"], "on-missing": "fail", **changed}}
-        if not self.has_rounds and head:
-            # Without rounds, whom a node hosts is in its first answer: that nobody else may be named is said here.
-            per_client: dict[str, Any] = next(iter(self.apart.summary["per_client"].values()))
-            tables["clients"] = {"expect": sorted(next(iter(per_client.values())))}
-        loggers = [logging.getLogger(name) for name in ("fedgraph", "flwr")]
-        before = [(logger.level, logger.propagate) for logger in loggers]
-        ours, flowers = loggers
-        ours.propagate = False
-        flowers.setLevel(logging.CRITICAL)
-        with tempfile.TemporaryDirectory(prefix="fedgraph-check-") as scratch, self._modules.kept():
-            try:
-                yield RunFolder.create(parse_experiment(tables), Path(scratch))
-            finally:
-                for logger, (level, propagate) in zip(loggers, before, strict=True):
-                    logger.setLevel(level)
-                    logger.propagate = propagate
-
-    def _serve(
-        self, folder: RunFolder, nodes: int, answer: Serve, grid: type[LocalGrid], listeners: Sequence[Any] = ()
-    ) -> None:
-        self._modules.restart()
-        run_config = {
-            "experiment": str(folder.path / "experiment.toml"),
-            "set": shlex.quote(f"output.resume={folder.path}"),
-            "data-dir": os.environ.get("FEDGRAPH_DATA", ""),
-        }
-        node = {"state_dir": str(folder.path / "nodes"), "full_errors": True, "any_files": True}
-        if run_config["data-dir"]:
-            node["data_dir"] = run_config["data-dir"]
-        local = grid.of_partitions(answer, nodes, run_config, **node)  # type: ignore[arg-type]
-        try:
-            with _generators_anew():
-                serve_run(local, run_config, listeners)
-        except FedgraphError:
-            raise
-        except Exception as error:
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            raise ContractError(
-                f"the run crashed with {type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno}). "
-                "What can go wrong ends a run with an error of fedgraph.support.errors that says what to do"
-            ) from error
+def _start(folder: RunFolder, nodes: int, change: str, changed: ChangedNodes) -> None:
+    """Run or go on with the experiment of a run folder."""
+    if change == ON_RAY:
+        run_one(folder, "flower", nodes, None, Console(quiet=True))
+        return
+    data = {"data-dir": os.environ["FEDGRAPH_DATA"]} if os.environ.get("FEDGRAPH_DATA") else {}
+    resume = shlex.quote(f"output.resume={folder.path}")
+    run_config = {"experiment": str(folder.path / "experiment.toml"), "set": resume, **data}
+    common = {"num-partitions": nodes, "state-dir": str(folder.path / "nodes"), "full-errors": True, "any-files": True}
+    configs = [{"partition-id": number, **common, **data} for number in range(nodes)]
+    # Whatever is drawn from global generators is to differ from run to run.
+    torch.seed()
+    np.random.seed()
+    random.seed()
+    kind, step = (_ReorderedGrid, -1) if change == REORDERED else (LocalGrid, 1)
+    serve(kind(changed, configs[::step], run_config), run_config, [changed])
 
 
 @contextmanager
-def _generators_anew() -> Iterator[None]:
-    """Have whatever is drawn from global generators in the block differ from run to run."""
-    before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.seed()
-        np.random.seed()
-        random.seed()
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
+def _quiet() -> Iterator[None]:
+    """Log nothing in the block."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)

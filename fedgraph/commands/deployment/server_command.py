@@ -26,7 +26,6 @@ from fedgraph.support.terminal import messages_for_people
 
 _SOON = timedelta(days=14)
 _ALREADY = "already in use"
-_LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def server(

@@ -19,14 +19,12 @@ Values = Mapping[str, float | Mapping[str, float]]
 Status = Literal["finished", "failed"]
 
 _KEY = "[output] track"
-_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
-"""What to install for each built-in tracker; its name is that of the module to import, and of our extra."""
-
 _BUILT_IN = {
-    "tensorboard": "fedgraph.runs.tracking.tensorboard:TensorBoardTracker",
-    "mlflow": "fedgraph.runs.tracking.mlflow:MLflowTracker",
-    "wandb": "fedgraph.runs.tracking.wandb:WandbTracker",
+    "tensorboard": ("tensorboard:TensorBoardTracker", "tensorboard"),
+    "mlflow": ("mlflow:MLflowTracker", "mlflow-skinny"),
+    "wandb": ("wandb:WandbTracker", "wandb"),
 }
+"""Class in this package and what to install, by the name of the module to import, which is also that of our extra."""
 
 PASSWORD = re.compile(r"://[^/\s]*@")
 """The beginning of an address with a name and a password."""
@@ -39,8 +37,8 @@ MOST_CLIENTS = 50
 class Tracker(Protocol):
     """A place where a run's parameters and metrics are kept; made by ``Class(folder, experiment)``.
 
-    A run that is resumed makes it anew with the same :class:`~fedgraph.runs.RunFolder`, where it may keep what it needs
-    to continue the same record. An error that one of its functions raises ends the tracker, not the run.
+    A run that is resumed makes it anew with the same :class:`~fedgraph.runs.RunFolder`. An error that one of its
+    functions raises ends the tracker, not the run.
     """
 
     def log_params(self, params: Mapping[str, bool | int | float | str]) -> None:
@@ -56,7 +54,7 @@ class Tracker(Protocol):
         """End the record; nothing is called afterwards."""
 
 
-def trackers_of(experiment: Experiment, folder: RunFolder) -> dict[str, Tracker]:
+def make_trackers(experiment: Experiment, folder: RunFolder) -> dict[str, Tracker]:
     """Return the trackers that an experiment names, by name.
 
     Raises
@@ -65,29 +63,29 @@ def trackers_of(experiment: Experiment, folder: RunFolder) -> dict[str, Tracker]
         When a package is not installed (with what to install), a dotted path leads nowhere or to something that is no
         tracker, or a tracker cannot be made.
     """
-    classes = {}
-    for name in experiment.output.track:
-        if name in _PACKAGES:
-            _check_installed(name)
-        classes[name] = load_object(_BUILT_IN.get(name, name), _KEY)
-    return {name: _made(name, kind, folder, experiment) for name, kind in classes.items()}
+    classes = {name: _class_of(name) for name in experiment.output.track}
+    return {name: _make(name, kind, folder, experiment) for name, kind in classes.items()}
 
 
-def _check_installed(name: str) -> None:
+def _class_of(name: str) -> type:
+    if name not in _BUILT_IN:
+        return load_object(name, _KEY)
+    path, package = _BUILT_IN[name]
     # A folder of that name, such as W&B leaves, looks like a package without a file of its own.
     found = importlib.util.find_spec(name)
     if found is None or found.origin is None:
         raise ExperimentError(
-            f'{_KEY} = ["{name}"] needs a package that is not installed: pip install {_PACKAGES[name]} (or fedgraph '
-            f"with its extra [{name}])"
+            f'{_KEY} = ["{name}"] needs a package that is not installed: pip install {package} (or fedgraph with its '
+            f"extra [{name}])"
         )
+    return load_object(f"fedgraph.runs.tracking.{path}", _KEY)
 
 
-def _made(name: str, kind: type, folder: RunFolder, experiment: Experiment) -> Tracker:
+def _make(name: str, kind: type, folder: RunFolder, experiment: Experiment) -> Tracker:
     try:
         tracker = kind(folder, experiment)
     except Exception as error:
-        raise ExperimentError(f"{_KEY}: '{name}' cannot be started: {in_words(error)}") from None
+        raise ExperimentError(f"{_KEY}: '{name}' cannot be started: {describe(error)}") from None
     if not isinstance(tracker, Tracker):
         wanted = ("log_params", "log_metrics", "save", "finalize")
         missing = [function for function in wanted if not hasattr(tracker, function)]
@@ -95,7 +93,7 @@ def _made(name: str, kind: type, folder: RunFolder, experiment: Experiment) -> T
     return tracker
 
 
-def in_words(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """Describe an error of a tracker, without the password that the address of a server may have."""
     return PASSWORD.sub("://", f"{type(error).__name__}: {error}")
 
@@ -111,10 +109,10 @@ def flat(values: Values, most: int = MOST_CLIENTS) -> dict[str, float]:
         if not isinstance(value, Mapping):
             found[name] = value
         elif len(value) <= most:
-            own = {"mean", "std", "best5", "worst5"}
+            taken = {"mean", "std", "best5", "worst5"}
             for position, (client, number) in enumerate(value.items()):
                 safe = re.sub(r"[^A-Za-z0-9_. -]|^[. ]+|[. ]+$", "_", client) or "_"
-                safe = f"{safe}-{position}" if safe in own else safe
-                own.add(safe)
+                safe = f"{safe}-{position}" if safe in taken else safe
+                taken.add(safe)
                 found[f"{name}/{safe}"] = number
     return found

@@ -10,7 +10,7 @@ import fedgraph
 from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.algorithms.sfl import SFLSettings
 from fedgraph.commands import cli
-from fedgraph.commands.new import experiment_file, method_table, strategy_files
+from fedgraph.commands.new import class_files, experiment_file, method_table
 from fedgraph.experiment import built_ins, parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
@@ -147,8 +147,8 @@ def test_a_project_of_an_experiment_that_is_there(tmp_path):
 
 
 def test_names_of_modules_and_classes():
-    assert list(strategy_files("TrimmedMean")) == list(strategy_files("trimmed-mean"))
-    text = strategy_files("trimmed-mean")["trimmed_mean.py"]
+    assert list(class_files("strategy", "TrimmedMean")) == list(class_files("strategy", "trimmed-mean"))
+    text = class_files("strategy", "trimmed-mean")["trimmed_mean.py"]
     assert "class TrimmedMean(Algorithm[TrimmedMeanSettings])" in text
     assert "class TrimmedMeanSettings(Settings)" in text
     assert "MyStrategy" not in text

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from fedgraph.commands.checking import check_data_set
+from fedgraph.commands.checking import checks_of
 from fedgraph.commands.templates.my_data_set import MyData
 from fedgraph.data import InputScale
 from fedgraph.graph import ClientGraph
@@ -15,7 +15,7 @@ CALLS = itertools.count()
 
 
 def statuses(kind, *overrides):
-    return {result.name: result for result in check_data_set(kind, overrides=overrides)}
+    return {check.name: check.result() for check in checks_of(kind, overrides=overrides)}
 
 
 def test_the_template_keeps_the_contract():

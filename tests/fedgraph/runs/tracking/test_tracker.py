@@ -7,7 +7,7 @@ import pytest
 
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs.tracking import Tracker, flat
-from fedgraph.runs.tracking.tracker import trackers_of
+from fedgraph.runs.tracking.tracker import make_trackers
 from fedgraph.support.errors import ExperimentError
 
 
@@ -66,7 +66,7 @@ def test_what_is_no_tracker_is_refused(digits_tables, own_tracker, monkeypatch):
 
     def made(path):
         digits_tables["output"] = {"track": [path]}
-        return trackers_of(parse_experiment(digits_tables), types.SimpleNamespace(name="run"))
+        return make_trackers(parse_experiment(digits_tables), types.SimpleNamespace(name="run"))
 
     assert isinstance(made("my_trackers:Own")["my_trackers:Own"], Tracker)
     with pytest.raises(ExperimentError, match="it has no function log_metrics, finalize"):
