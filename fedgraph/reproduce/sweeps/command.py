@@ -16,7 +16,6 @@ from rich.console import Console
 
 from fedgraph.experiment import Experiment, find_experiment, plugin_folders
 from fedgraph.reproduce.cells import digest, text_digest
-from fedgraph.reproduce.client_values import value_of
 from fedgraph.reproduce.execution import Execution, missing_data
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.sweeps.axes import Axis
@@ -162,7 +161,7 @@ def _conclude(console: Console, search: Search, folder: Path) -> None:
     chosen = plan.experiment(best.trial.overrides)
     if "test" in chosen.evaluation.splits:
         quantity = plan.quantity._replace(split="test")
-        found = [value_of(RunFolder(cell.path).summary(), quantity) for cell in best.trial.cells]
+        found = [quantity.value(RunFolder(cell.path).summary()) for cell in best.trial.cells]
         values = [value for value in found if value is not None]
         console.print(f"{quantity} of the chosen settings: {mean_in_words(values)}", markup=False, highlight=False)
     else:

@@ -22,7 +22,6 @@ from rich.console import Console
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.reproduce.cells import Cell, folder_of, resolved
 from fedgraph.reproduce.choosing import Trial
-from fedgraph.reproduce.client_values import value_of
 from fedgraph.reproduce.execution import Execution, failure, run_cells
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.sweeps.axes import Axis, Settings, combinations
@@ -247,7 +246,7 @@ class Search:
         summaries = [_summary(cell) for cell in trial.cells]
         seconds = sum(summary.get("seconds", 0.0) for summary in summaries)
         if found.state == TrialState.COMPLETE:
-            values = [value_of(summary, self.plan.quantity) for summary in summaries if summary]
+            values = [self.plan.quantity.value(summary) for summary in summaries if summary]
             known = tuple(value for value in values if value is not None)
             return Tried(found.number, "complete", trial, known or (float(found.values[0]),), seconds)
         if found.state == TrialState.PRUNED:

@@ -13,9 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.result_file import ResultLine
-from fedgraph.reproduce.results import Spread
+from fedgraph.reproduce.spreads import Difference, Spread
 
 if TYPE_CHECKING:
     import pandas as pd

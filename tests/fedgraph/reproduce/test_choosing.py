@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from fedgraph.commands import cli
 from fedgraph.reproduce.cells import CellMaker
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
-from fedgraph.reproduce.table import load_table
+from fedgraph.reproduce.table_files import load_table
 from fedgraph.support.errors import ExperimentError
 
 RATES = [1e-6, 0.1]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.commands import cli
-from fedgraph.reproduce.results import Spread
+from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
 from fedgraph.support.errors import ExperimentError
 

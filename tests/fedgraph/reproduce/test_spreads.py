@@ -5,13 +5,15 @@ import io
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.paired import difference, paired_csv
+from fedgraph.reproduce.csv_files import paired_csv
 from fedgraph.reproduce.result_file import ResultFile
 from fedgraph.reproduce.results import Outcome, Results
-from fedgraph.reproduce.table import PublishedTable, load_table
+from fedgraph.reproduce.table import PublishedTable
+from fedgraph.reproduce.table_files import load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
 from fedgraph.simulations.pages import Results as PageResults
 from fedgraph.simulations.pages import written_anew
@@ -46,7 +48,7 @@ def results(table, tmp_path):
 def between(results):
     column = results.columns[0]
     metric = results.table.metrics_of(column)[0]
-    return [difference(results, row, column, metric) for row in results.table.rows]
+    return [results.difference(row, column, metric) for row in results.table.rows]
 
 
 def test_differences_are_of_the_seeds_that_both_have_with_the_interval_of_scipy(results):
@@ -72,8 +74,8 @@ def test_they_are_shown_below_the_table_and_written(results):
     shown = str(between(found)[0])
     assert shown == "+10.000 [-39.683, +59.683] 2/3"
     assert f"| FedAvg | {shown} |" in text
-    assert len(list(terminal_tables(found, ["SFL", "FedAvg"], ["digits"]))) == 2
-    assert len(list(terminal_tables(found, ["SFL"], ["digits"]))) == 1
+    assert len(list(terminal_tables(Console(), found, ["SFL", "FedAvg"], ["digits"]))) == 2
+    assert len(list(terminal_tables(Console(), found, ["SFL"], ["digits"]))) == 1
     first = next(iter(csv.DictReader(io.StringIO(paired_csv(found)))))
     assert (first["row"], first["reference"], first["above"], first["seeds"]) == ("FedAvg", "SFL", "2", "3")
     assert float(first["mean"]) == pytest.approx(10.0)

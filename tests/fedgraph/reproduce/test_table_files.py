@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from fedgraph.reproduce.table import load_table
+from fedgraph.reproduce.table_files import files_that_come_along, load_table
 from fedgraph.support.errors import ExperimentError
 
 
@@ -13,6 +13,11 @@ def test_a_table_is_found_by_name_and_by_path(table, write):
     name, content, file = load_table(str(write(table)))
     assert (name, file.parent.joinpath("small.toml").exists()) == ("tiny", True)
     assert [row.method for row in content.rows] == ["fedavg", "sfl", None]
+
+
+def test_tables_come_along():
+    names = files_that_come_along()
+    assert {"f3-fig3", "f3-fig4", "sfl-table1", "sfl-table2", "sfl-table3", "sfl-table4", "sfl-fig3"} <= set(names)
 
 
 def test_an_unknown_table_is_answered_with_the_known():
@@ -48,7 +53,6 @@ def test_an_unknown_table_is_answered_with_the_known():
         (("rows", 0), {"suffix": "local"}, "suffix"),
         (("table",), {"stand-alone": "alone"}, "a row 'alone'; the rows that are run are FedAvg, SFL$"),
         (("table",), {"stand-alone": "Oracle"}, "a row 'Oracle'; the rows that are run are FedAvg, SFL$"),
-        (("table",), {"figure": "fairness"}, r'figure = "fairness" needs \[table\] stand-alone, the label of the row'),
         (("table", "metrics", 0), {"value": "test/loss:fairness"}, r"test/loss:fairness needs \[table\] stand-alone"),
         (
             ("table", "metrics", 0),
@@ -80,8 +84,9 @@ def test_what_is_wrong_is_said(table, write, where, entry, message):
     assert "tiny.toml" in str(error.value)
 
 
-def test_no_toml(tmp_path):
-    (tmp_path / "bad.toml").write_text("[table")
+@pytest.mark.parametrize("content", [b"[table", b"\xff"])
+def test_no_toml(tmp_path, content):
+    (tmp_path / "bad.toml").write_bytes(content)
     with pytest.raises(ExperimentError, match="bad.toml is not a TOML file"):
         load_table(str(tmp_path / "bad.toml"))
 

@@ -1,4 +1,4 @@
-"""Every client by round, and how fair that is given what each reaches alone (Gorbett, Shirazi, Ray 2023, fig. 4)."""
+"""Figures 3 and 4 of Gorbett, Shirazi and Ray 2023, drawn from the run folders of their tables."""
 
 from __future__ import annotations
 
@@ -7,16 +7,73 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.reproduce.client_values import at_the_end, by_round
-from fedgraph.reproduce.figures.panels import panels
-from fedgraph.reproduce.quantity import FAIRNESS, Quantity
-from fedgraph.reproduce.results import Results
-from fedgraph.reproduce.table import ColumnTable, RowTable
-from fedgraph.runs import fairness
+from fedgraph.reproduce import FAIRNESS, ColumnTable, Quantity, Results, RowTable, panels
+from fedgraph.runs import fairness as fairness_of
+from fedgraph.runs.reports import FILE, PeerComparison
+
+MOST_NAMED = 30
+"""Number of peers whose names fit along a side."""
+
+_SIDE, _SMALLEST = 3.4, 5.0
+"""Length of a side in inches, about; numbers that would have to be smaller than so many points are not written."""
 
 _ORANGE = "#e8710a"
-
 _MARK: dict[str, Any] = {"linewidth": 1.8, "linestyle": (0, (1.5, 0.7))}
+
+
+def peers(results: Results) -> Any:
+    """Draw figure 3: numbers of test examples that two peers predict differently, of the first seed that has them.
+
+    There is a panel for every column and row; shades are shares of the test examples, in one scale.
+    """
+    compared = {title: PeerComparison.read(each[0] / FILE) for title, each in results.folders_with(FILE).items()}
+    if not compared:
+        return None
+    from matplotlib import colormaps
+
+    figure, axes = panels(len(compared), width=_SIDE + 1.1, height=_SIDE + 1.2)
+    figure.set_layout_engine("compressed")
+    shares = [100 * each.hamming.double().numpy() / each.examples for each in compared.values()]
+    for each in shares:
+        np.fill_diagonal(each, np.nan)
+    low, high = float(min(map(np.nanmin, shares))), float(max(map(np.nanmax, shares)))
+    if low == high:
+        low, high = 0.0, 100.0
+    colours = colormaps["YlGnBu"].with_extremes(bad="0.93")
+    for axis, (title, comparison), each in zip(axes, compared.items(), shares, strict=True):
+        image = axis.imshow(each, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
+        axis.set_title(f"{title}\nmean {comparison.mean('hamming'):,.1f} of {comparison.examples:,}", fontsize=9)
+        _name_peers(axis, comparison.names)
+        _write_numbers(axis, comparison, each > low + 0.55 * (high - low))
+    bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02, aspect=30)
+    bar.set_label("test examples predicted differently (%)", fontsize=8)
+    bar.ax.tick_params(labelsize=7.5)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _name_peers(axis: Any, names: tuple[str, ...]) -> None:
+    axis.spines[:].set_visible(False)
+    axis.tick_params(length=0, labelsize=7.5)
+    if len(names) > MOST_NAMED:
+        axis.set(xticks=[], yticks=[])
+        axis.set_xlabel(f"{len(names)} peers", fontsize=8)
+        return
+    short = [name if len(name) <= 14 else f"{name[:6]}…{name[-7:]}" for name in names]
+    axis.set_xticks(range(len(names)), short, rotation=90 if max(map(len, names)) > 2 else 0)
+    axis.set_yticks(range(len(names)), short)
+
+
+def _write_numbers(axis: Any, comparison: PeerComparison, dark: NDArray[np.bool_]) -> None:
+    """Write numbers into the cells, where they are large enough to be read."""
+    count, digits = len(comparison.names), len(f"{int(comparison.hamming.max()):,}")
+    # A digit is about 0.6 times as wide as a letter is high, which is given in points of 1/72 inch.
+    size = min(9.0, 0.85 * 72 * _SIDE / (count * 0.6 * digits))
+    if size < _SMALLEST:
+        return
+    for row, column in np.argwhere(~np.eye(count, dtype=bool)):
+        text, colour = f"{comparison.hamming[row, column]:,}", "white" if dark[row, column] else "0.15"
+        axis.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
 
 
 class _Course(NamedTuple):
@@ -32,8 +89,8 @@ class _Course(NamedTuple):
     fairness: NDArray[np.float64]
 
 
-def of_fairness(results: Results) -> Any:
-    """Draw a panel per column and row: a thin line per client, lighter for larger values alone; fairness in orange.
+def fairness(results: Results) -> Any:
+    """Draw figure 4: a thin line per client, lighter the more it reaches alone, and the fairness of all in orange.
 
     Panels show the first seed that is there, of the highlighted rows, if any; a row without any fairness, such as one
     model for all, has no panel. The metric is the first of the column with fairness, else the first.
@@ -56,10 +113,9 @@ def of_fairness(results: Results) -> Any:
         axis.set_title(f"{column.title}, {row.label}" if several else column.title, fontsize=10)
         axis.set_ylabel(f"{quantity.metric} of each client on {quantity.split} data", fontsize=8)
         _draw(axis, course, lowest)
-    grey = "0.45"
     handles = [
-        Line2D([], [], color=grey, linewidth=0.9, label="a client, the lighter the more it reaches alone"),
-        Line2D([], [], color=grey, **_MARK, label="what it reaches alone"),
+        Line2D([], [], color="0.45", linewidth=0.9, label="a client, the lighter the more it reaches alone"),
+        Line2D([], [], color="0.45", **_MARK, label="what it reaches alone"),
         Line2D([], [], color=_ORANGE, linewidth=2.2, label="fairness: 100 × their correlation"),
     ]
     # Three in a row are wider than a single panel.
@@ -114,9 +170,9 @@ def _course(results: Results, row: RowTable, column: ColumnTable, quantity: Quan
         summary = results.stand_alone(outcome.cell)
         if outcome.summary is None or summary is None:
             continue
-        alone = {name: value for name, value in at_the_end(summary, quantity).items() if value is not None}
-        history = by_round(outcome.cell.path, quantity)
-        course = np.array([fairness(alone, values) for values in history.values()])
+        alone = {name: value for name, value in quantity.by_client(summary).items() if value is not None}
+        history = quantity.by_round(outcome.cell.path)
+        course = np.array([fairness_of(alone, values) for values in history.values()])
         if np.isnan(course).all():
             return None
         names = sorted(alone, key=lambda name: alone[name])
