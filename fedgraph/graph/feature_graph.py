@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedgraph.graph.drawing import draw_graph
+from fedgraph.graph.drawing import GraphChart, in_a_circle
 from fedgraph.graph.tables import read_pairs
 from fedgraph.graph.value import ClientGraph
 from fedgraph.support.errors import GraphError, quoted
@@ -145,12 +145,12 @@ class FeatureGraph:
 
     def draw(self, axes: Any, strengths: Mapping[Pair, float] | None = None) -> None:
         """Draw the graph into axes of Matplotlib, as :meth:`plot` does: every feature in the same place each time."""
-        import networkx as nx  # takes a fifth of a second
+        self.chart(strengths).draw(axes)
 
-        drawn = nx.Graph()
-        drawn.add_nodes_from(self.names)
-        drawn.add_weighted_edges_from((*pair, (strengths or {}).get(pair, 1.0)) for pair in self.edges)
-        draw_graph(axes, drawn, nx.circular_layout(sorted(self.names)), named=True)
+    def chart(self, strengths: Mapping[Pair, float] | None = None, **about: Any) -> GraphChart:
+        """Describe the picture of the graph; see :class:`GraphChart`."""
+        edges = ((*pair, (strengths or {}).get(pair, 1.0)) for pair in self.edges)
+        return GraphChart.of(edges, in_a_circle(self.names), named=True, **about)
 
     def subgraph(self, names: Sequence[str]) -> FeatureGraph:
         """Return the graph among ``names``, in that order. Raises GraphError naming features that the graph lacks."""

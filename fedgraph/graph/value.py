@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.graph.build import Builders
 from fedgraph.graph.constructors import unknown_clients
-from fedgraph.graph.drawing import draw_graph, spring_layout
+from fedgraph.graph.drawing import MOST_EDGES, GraphChart, spring_layout
 from fedgraph.graph.edges import (
     asymmetric,
     canonical,
@@ -383,7 +383,7 @@ class ClientGraph(Builders):
         label: str = "",
         places: Mapping[str, tuple[float, float]] | None = None,
     ) -> Figure:
-        """Draw the graph, with edges as wide as they weigh.
+        """Draw the graph, with edges as wide as they weigh; of many, the strongest.
 
         Parameters
         ----------
@@ -411,8 +411,17 @@ class ClientGraph(Builders):
         places: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         """Draw the graph into axes of Matplotlib, as :meth:`plot` does."""
-        drawn = self.without_self_loops().to_networkx().to_undirected()
-        draw_graph(axes, drawn, places or spring_layout(drawn), values, label)
+        self.chart(values=values, label=label, places=places).draw(axes)
+
+    def chart(self, places: Mapping[str, tuple[float, float]] | None = None, **about: Any) -> GraphChart:
+        """Describe the picture of the graph, in places or with neighbours together; see :class:`GraphChart`."""
+        plain = self.without_self_loops()
+        source, target = plain.edge_index.tolist()
+        edges = ((self.names[one], self.names[other], weight) for one, other, weight in
+                 zip(source, target, plain.weights.tolist(), strict=True))  # fmt: skip
+        found = places or spring_layout(plain.to_networkx().to_undirected())
+        at = {name: found[name] for name in self.names if name in found}
+        return GraphChart.of(edges, at, MOST_EDGES, **about)
 
     def _repr_html_(self) -> str:
         degree = dict(zip(self.names, self.without_self_loops().degree().tolist(), strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -21,11 +21,9 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
 from fedgraph.runs.predicting import Predicted, Predictor
 from fedgraph.runs.reports.plot import picture_of_runs
-from fedgraph.runs.reports.results import Results
-from fedgraph.runs.reports.words import sentence, spread_text
+from fedgraph.runs.reports.tables import as_html
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import file_name
-from fedgraph.support.notebook import table_as_html
 from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
@@ -378,36 +376,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         return as_html([self.summary])
-
-
-def final_metrics(summaries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return final metrics of runs: a row per ``<split>/<metric>``, and for each method the columns mean and std.
-
-    Parameters
-    ----------
-    summaries : sequence of mapping
-        Contents of ``summary.json``, with methods of different names.
-    """
-    import pandas as pd
-
-    columns = {
-        (summary["method"], spread): {
-            f"{split}/{metric}": values[spread]
-            for split, metrics in summary["metrics"].items()
-            for metric, values in metrics.items()
-        }
-        for summary in summaries
-        for spread in ("mean", "std")
-    }
-    return pd.DataFrame(columns).astype(float)
-
-
-def as_html(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return what a notebook shows of runs: the table of results, and a sentence."""
-    results = Results(summaries)
-    rows = [(row, *map(spread_text, results.row(row))) for row in results.rows]
-    heads = (f"{results.split} data", *(column.name for column in results.columns))
-    return table_as_html("", "", heads, rows, sentence(summaries))
 
 
 def load_run(path: str | Path) -> Run:

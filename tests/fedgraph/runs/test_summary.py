@@ -6,8 +6,9 @@ from flwr.app import Message
 from fedgraph.clients.app import app as client_app
 from fedgraph.messages.envelope import error_content
 from fedgraph.runs import load_run
-from fedgraph.runs.attendance import attendance, captions, counts, in_words, measured_clients, rows
 from fedgraph.runs.reports import as_text, sentence
+from fedgraph.runs.reports.words import captions, lost_clients
+from fedgraph.runs.summary import attendance, counts, in_words, measured_clients
 
 NAMES = ("a", "b", "c", "d")
 
@@ -37,7 +38,7 @@ def test_a_client_with_any_value_is_measured():
 def test_nothing_is_said_where_nobody_was_lost():
     whole = summary(of(*NAMES))
     assert "not_measured" not in whole
-    assert rows([whole], "test") == {}
+    assert lost_clients([whole], "test") == {}
     assert (
         captions([whole], "test") == "4 clients, each measured on its own test data with the model it holds at the end"
     )
@@ -52,7 +53,7 @@ def test_lost_clients_are_counted_and_named():
         "d": {"rounds": 2, "of": 2, "reason": "no reply"},
     }
     assert counts(lost, "test") == (2, 4)
-    assert rows([lost, summary(of(*NAMES))], "test") == {
+    assert lost_clients([lost, summary(of(*NAMES))], "test") == {
         "clients measured": ["2 of 4", "4 of 4"],
         "never trained": ["d", "-"],
         "missed rounds": ["c: 1 of 2", "-"],
@@ -79,7 +80,7 @@ def test_each_run_has_its_count_where_they_differ():
 
 def test_of_many_clients_a_few_are_named():
     lines = [{"absent": {f"c{number}": "gone" for number in range(9)}}]
-    assert rows([summary(of(*NAMES), lines=lines)], "test") == {"never trained": ["c0\nc1\nc2\nand 6 more"]}
+    assert lost_clients([summary(of(*NAMES), lines=lines)], "test") == {"never trained": ["c0\nc1\nc2\nand 6 more"]}
 
 
 def test_a_summary_of_an_older_version_is_counted_too():
