@@ -56,19 +56,19 @@ def test_unknown_key(digits_tables, table, key, message):
 
 
 def test_unknown_key_of_the_method_and_of_the_model(digits_tables, run_experiment):
-    with pytest.raises(ExperimentError, match=r"\[sfl\] has no key 'hop'; known keys: alpha, .*hops"):
+    with pytest.raises(ExperimentError, match=r"\[sfl\] .*'hop'; .*hops"):
         run_experiment({**digits_tables, "sfl": {"hop": 1}})
-    with pytest.raises(FedgraphError, match=r"\[model\] has no key 'hiden'; known keys: .*hidden"):
+    with pytest.raises(FedgraphError, match=r"\[model\] .*'hiden'; .*hidden"):
         run_experiment({**digits_tables, "model": {"name": "mlp", "hiden": [3]}})
 
 
 def test_unknown_table_and_unknown_method(digits_tables):
     with pytest.raises(
         ExperimentError,
-        match=r"no table \[trian\]; known tables: experiment, data, model, train.*; did you mean 'train' for 'trian'",
+        match=r"\[trian\]; .*'train' .*'trian'",
     ):
         parse_experiment({**digits_tables, "trian": {}})
-    with pytest.raises(ExperimentError, match="method 'slf' is not a built-in; known: .*fedavg, .*local, .*sfl"):
+    with pytest.raises(ExperimentError, match="'slf' .*fedavg, .*sfl"):
         parse_experiment({**digits_tables, "experiment": {"method": "slf"}})
 
 
@@ -78,7 +78,7 @@ def test_file_that_is_no_toml_and_no_file(tmp_path):
         load_experiment(tmp_path / "x.toml")
     with pytest.raises(ExperimentError, match="no experiment file 'nowhere.toml'"):
         load_experiment("nowhere.toml")
-    with pytest.raises(ExperimentError, match="an experiment is a file, by path or by name .*, not 3"):
+    with pytest.raises(ExperimentError, match="by path or by name .*3$"):
         load_experiment(3)
 
 
@@ -92,7 +92,7 @@ def test_overrides(digits_tables, tmp_path):
     assert (experiment.train.learning_rate, experiment.experiment.name) == (0.05, "other")
     assert experiment.method_table == {"hops": 2}
     assert load_experiment(tmp_path / "x.toml", "experiment.rounds=5").experiment.rounds == 5
-    with pytest.raises(ExperimentError, match="is not of the form table.key=value"):
+    with pytest.raises(ExperimentError, match="form table.key=value"):
         load_experiment(tmp_path / "x.toml", ["rounds=3"])
 
 
@@ -167,12 +167,12 @@ def test_client_hosted_twice(digits_tables, run_experiment):
 
 
 def test_node_with_no_identity(digits_tables, run_experiment):
-    with pytest.raises(IdentityError, match="does not know which clients it hosts: .*node config key 'clients'"):
+    with pytest.raises(IdentityError, match="hosts: .*'clients'"):
         run_experiment(digits_tables, node_configs=[{"data-dir": "x"}])
 
 
 def test_partition_hosted_by_nobody(digits_tables, run_experiment):
-    with pytest.raises(IdentityError, match="'partition-id' 1 of 3 is hosted by nobody"):
+    with pytest.raises(IdentityError, match="'partition-id' 1 of 3"):
         run_experiment(
             digits_tables,
             node_configs=[{"partition-id": 0, "num-partitions": 3}, {"partition-id": 2, "num-partitions": 3}],
@@ -256,7 +256,7 @@ def test_wrong_shape_costs_the_whole_node_its_part(digits_tables, run_experiment
 
 
 def test_bad_reply_ends_the_run_by_default(digits_tables, run_experiment):
-    with pytest.raises(RunError, match="round 1: no usable reply from 1 clients .*client-0: array.*on-missing"):
+    with pytest.raises(RunError, match="client-0: .*on-missing"):
         run_experiment(digits_tables, client=spoiled(put_nan))
 
 
@@ -297,7 +297,7 @@ def test_failures_that_a_node_tells_are_read_with_care(digits_tables, run_experi
         reply.content.config_records["config"]["failed"] = "[1]"
 
     tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 1}}
-    with pytest.raises(RunError, match="the reply does not say which clients failed"):
+    with pytest.raises(RunError, match="which clients failed"):
         run_experiment(tables, client=spoiled(absurd))
 
 
@@ -326,7 +326,7 @@ def test_folders_and_modules_of_users_may_be_called_as_ours(tmp_path, theirs):
 
 
 def test_a_path_from_before_the_package_had_all_is_explained():
-    with pytest.raises(ExperimentError, match=r"fedgraph's own module is called 'fedgraph\.strategies\.sfl'"):
+    with pytest.raises(ExperimentError, match=r"'fedgraph\.strategies\.sfl'"):
         plugins.load_object("strategies.sfl:Sfl", "[experiment] strategy")
 
 
@@ -367,7 +367,7 @@ def test_client_class_and_horizons_are_checked_before_the_first_round(tmp_path, 
         run_experiment(digits_tables)
     tables = series_tables(write_series(tmp_path / "s.npz"))
     tables["evaluation"] = {"horizons": [99]}
-    with pytest.raises(IdentityError, match="there is no step 99 in forecasts of 2 steps"):
+    with pytest.raises(IdentityError, match="no step 99"):
         run_experiment(tables)
 
 
@@ -380,7 +380,7 @@ def test_client_names_with_commas_stand_in_quotes():
 @pytest.mark.parametrize("method", ["f3", "vfl"])
 def test_data_whose_clients_have_the_same_features(digits_tables, run_experiment, method):
     tables = {key: value for key, value in digits_tables.items() if key not in ("sfl", "graph")}
-    with pytest.raises(IdentityError, match="^method 'f3' needs clients.*sets that do: .*image-patch"):
+    with pytest.raises(IdentityError, match="^method 'f3' .*image-patch"):
         run_experiment({**tables, "experiment": {"method": method}})
 
 
@@ -388,11 +388,11 @@ def test_a_model_that_a_node_was_to_bring_along(patches_tables, run_experiment, 
     def run(**config):
         return run_experiment(patches_tables, node_configs=[{"partition-id": 0, "num-partitions": 1, **config}])
 
-    with pytest.raises(IdentityError, match="'models' has the entry 'patch-9-9=x'.* patch-0-0, patch-0-1"):
+    with pytest.raises(IdentityError, match="'models' .*'patch-9-9=x'.*patch-0-0"):
         run(models="patch-9-9=x")
     with pytest.raises(IdentityError, match=r"^local model .*gone\.pt2"):
         run(model=str(tmp_path / "gone.pt2"))
-    with pytest.raises(IdentityError, match="local model 'weights.pkl' is a pickle, which can run code"):
+    with pytest.raises(IdentityError, match="'weights.pkl' .*pickle"):
         run(models="patch-0-1=weights.pkl")
 
 

@@ -50,7 +50,7 @@ def test_runs_by_dotted_path(plugin_folder):
 
 @pytest.mark.process
 def test_its_table_is_checked(plugin_folder):
-    with pytest.raises(AssertionError, match="has no key 'trimm'; known keys: trim"):
+    with pytest.raises(AssertionError, match="'trimm'; .*trim"):
         run(plugin_folder, "--json", "out.json", "--set", "TrimmedNeighbourMean.trimm=0.3")
 
 
@@ -225,5 +225,5 @@ def test_a_method_of_phases_edits_no_other_file(tmp_path, monkeypatch, table_tab
     assert twice == {name: 2 * rows for name, rows in counted["per_client"]["train"]["rows"].items()}
     assert min(twice.values()) > 0
     table_tables["Counting"] = {"tims": 2}
-    with pytest.raises(Exception, match=r"\[Counting\] has no key 'tims'; known keys: times"):
+    with pytest.raises(Exception, match=r"\[Counting\] .*'tims'; .*times"):
         run_experiment(table_tables)

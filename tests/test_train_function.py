@@ -193,11 +193,9 @@ def test_keys_that_would_have_no_effect_are_refused(tables, run_experiment):
     decayed = with_method(tables, "fedavg", function="without_rate")
     decayed["train"]["learning-rate-decay"] = 0.5
     del decayed["train"]["learning-rate"]
-    with pytest.raises(
-        FedgraphError, match="learning-rate-decay would have no effect: .* no parameter 'learning_rate'"
-    ):
+    with pytest.raises(FedgraphError, match="learning-rate-decay .*'learning_rate'"):
         run_experiment(decayed)
-    with pytest.raises(FedgraphError, match=r"\[train\] momentum would have no effect: .* no parameter 'momentum'"):
+    with pytest.raises(FedgraphError, match=r"\[train\] momentum .*'momentum'"):
         run_experiment(own)
 
 
@@ -206,7 +204,7 @@ def test_a_node_that_allows_only_some_code_runs_no_other_function():
 
     node = SimpleNamespace(config={"allow": "fedgraph.clients.*"})
     assignment = SimpleNamespace(model={"name": "mlp"}, train=SimpleNamespace(function="their_training:train"))
-    with pytest.raises(IdentityError, match=r"does not run \[train\] function = 'their_training:train'"):
+    with pytest.raises(IdentityError, match=r"\[train\] function = 'their_training:train'"):
         check_allowed(node, "fedgraph.clients.engine.base:CohortClient", assignment)
 
 

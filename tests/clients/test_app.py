@@ -4,10 +4,10 @@ import re
 
 import pytest
 import torch
-from faulting.in_process import InProcess
-from faulting.scenario import Scenario
-from faulting.small import prepared
-from faulting.trial import undisturbed_run
+from disturbances.experiments import prepared
+from disturbances.in_process import InProcess
+from disturbances.scenario import Scenario
+from disturbances.trial import undisturbed_run
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 

@@ -234,7 +234,7 @@ def test_a_node_with_models_of_its_own(ask, exported, tmp_path, trained):
 
 def test_data_whose_clients_have_the_same_features_is_refused(ask, digits_tables):
     tables = {**digits_tables, "experiment": {"method": "f3"}, "f3": {}}
-    with pytest.raises(DataError, match="method 'f3' needs clients that hold different features.*image-patches"):
+    with pytest.raises(DataError, match="'f3' .*image-patches"):
         ask(tables=tables, config={"clients": "client-0"})
 
 

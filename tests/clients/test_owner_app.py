@@ -144,7 +144,7 @@ def test_layers_that_are_not_called_or_called_again_and_again():
         def forward(self, x):
             return self.step(self.step(x))
 
-    with pytest.raises(ValueError, match="layer 'idle' is not called when the model is"):
+    with pytest.raises(ValueError, match="'idle' .*called"):
         penultimate(Steps(), X, layer="idle")
     with pytest.raises(ValueError, match="layer 'step' is called 2 times"):
         penultimate(Steps(), X)

@@ -109,7 +109,7 @@ def test_who_is_left_out_for_contradicting_the_others_is_told(patches_tables, ru
     assert "1 samples are left out, because owners disagree on their label" in caplog.text, "two against two"
     assert "image-00003" not in (folder.path / "predictions.csv").read_text()
     patches_tables["experiment"]["on-missing"] = "fail"
-    with pytest.raises(DataError, match="disagree on the label of sample 'image-00003'"):
+    with pytest.raises(DataError, match="label of sample 'image-00003'"):
         run_experiment(patches_tables, node_configs=nodes, client=spoiling("patch-0-1", with_other_label))
 
 
@@ -122,9 +122,9 @@ def test_one_bad_owner_does_not_cost_the_others_of_its_node(patches_tables, run_
 
 def test_fewer_owners_than_there_must_be(patches_tables, run_experiment):
     patches_tables["experiment"] |= {"on-missing": "skip", "min-clients": 4}
-    with pytest.raises(RunError, match=r"only 3 of at least 4 owners \(\[experiment\] min-clients\).*patch-0-0: its"):
+    with pytest.raises(RunError, match=r"\[experiment\] min-clients.*patch-0-0"):
         run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", with_nan))
-    with pytest.raises(IdentityError, match="only 3 of at least 4 clients are hosted; node 1000: the disk is full"):
+    with pytest.raises(IdentityError, match="only 3 of .*node 1000: the disk is full"):
         run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", failing))
     with pytest.raises(IdentityError, match="^only 2 of at least 4"):
         run_experiment(patches_tables, node_configs=APART[:2])
@@ -132,7 +132,7 @@ def test_fewer_owners_than_there_must_be(patches_tables, run_experiment):
 
 def test_a_partition_that_nobody_hosts(patches_tables, run_experiment):
     nodes = [{"partition-id": part, "num-partitions": 3} for part in (0, 2)]
-    with pytest.raises(IdentityError, match="'partition-id' 1 of 3 is hosted by nobody"):
+    with pytest.raises(IdentityError, match="'partition-id' 1 of 3"):
         run_experiment(patches_tables, node_configs=nodes)
     patches_tables["experiment"]["on-missing"] = "skip"
     folder = run_experiment(patches_tables, node_configs=nodes)
@@ -149,7 +149,7 @@ def test_too_few_samples_are_told(patches_tables, run_experiment, share):
 
 def test_variants_for_nobody_are_told(patches_tables, run_experiment):
     patches_tables["model"]["variants"] = [{"clients": ["patch-7-*"], "name": "mlp", "hidden": [3]}]
-    with pytest.raises(FedgraphError, match=r"no client of this run is called, or matches, 'patch-7-\*'"):
+    with pytest.raises(FedgraphError, match=r"'patch-7-\*'"):
         run_experiment(patches_tables)
 
 

@@ -309,7 +309,7 @@ def test_a_resumed_run_names_an_owner_that_is_gone(tables, run_experiment, tmp_p
     with pytest.raises(KeyboardInterrupt):
         run_experiment(tables, node_configs=nodes, client=dying(6))
     (path,) = (tmp_path / "runs").iterdir()
-    with pytest.raises(FedgraphError, match="patch-1-1 took part before this run was .*no answer.*all are there"):
+    with pytest.raises(FedgraphError, match="^patch-1-1 "):
         run_experiment(tables, node_configs=nodes[:1], folder=RunFolder.open(path))
 
 
@@ -404,7 +404,7 @@ def test_a_node_that_falls_silent_is_named(tables, run_experiment, monkeypatch):
         return [reply for reply, is_mine in zip(replies, mine, strict=True) if not is_mine]
 
     monkeypatch.setattr(LocalGrid, "send_and_receive", lossy)
-    with pytest.raises(RunError, match=r"step 1: nothing usable from 2 owners \(patch-1-0, patch-1-1: no reply"):
+    with pytest.raises(RunError, match="step 1: .*patch-1-0, patch-1-1"):
         run_experiment(tables)
 
 
@@ -423,7 +423,7 @@ def test_divergence_is_told(tables, run_experiment, where):
 
 def test_models_that_cannot_be_updated_are_refused(tables, run_experiment):
     tables["model"]["variants"] = [{"clients": ["patch-0-1"], "name": "scikit-learn"}]
-    with pytest.raises(IdentityError, match="only 1 of 2 owners of this node have models that can be"):
+    with pytest.raises(IdentityError, match="only 1 of 2 owners"):
         run_experiment(tables)
 
 

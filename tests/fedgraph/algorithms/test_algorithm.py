@@ -91,7 +91,7 @@ def test_a_measurement_is_the_exchange_of_a_round_without_training():
 
 
 def test_an_algorithm_without_mathematics_says_what_it_needs():
-    with pytest.raises(RunError, match="Algorithm needs an aggregate, or a round of its own"):
+    with pytest.raises(RunError, match="aggregate, or a round"):
         Algorithm(Settings())
 
 
@@ -233,7 +233,7 @@ def test_rows_that_are_taken_for_a_tensor_say_what_to_write(use):
 
 
 def test_rows_lack_other_attributes_as_any_object_does():
-    with pytest.raises(AttributeError, match="^'ModelRows' object has no attribute 'weights'$"):
+    with pytest.raises(AttributeError, match="^'ModelRows' .*'weights'$"):
         _ = rows().weights
 
 

@@ -91,7 +91,7 @@ def test_requests_of_another_version_are_refused():
     for request in (ShareRequest("r", "new", {}, {}, **ADDRESS), compute_request()):
         content = request.pack()
         del content["config"]["request"]
-        with pytest.raises(ReplyError, match="lacks 'request'; server and node run different versions"):
+        with pytest.raises(ReplyError, match="lacks 'request'"):
             type(request).unpack(content)
 
 
@@ -101,7 +101,7 @@ def test_replies_arrive_as_they_were_sent():
     shares = torch.randint(2**61 - 1, (2, 3, 4, 5))
     refusal = ComputeReply(None, ("b",)).pack()
     assert ComputeReply.unpack(refusal, (2,), SEALED) == ComputeReply(None, ("b",))
-    with pytest.raises(ReplyError, match="names owners of whom no shares were sent"):
+    with pytest.raises(ReplyError, match="no shares were sent"):
         ComputeReply.unpack(refusal, (2,), {"a": SEALED["a"]})
     assert torch.equal(ComputeReply.unpack(ComputeReply(shares).pack(), (2, 3, 4, 5), SEALED).shares, shares)
 
@@ -138,7 +138,7 @@ def test_introductions():
     for name, public in (("north", b"short"), (None, b"k" * 32)):
         with pytest.raises(ReplyError, match="does not have 32 bytes"):
             Introduction.unpack(Introduction(nobody, name, public).pack())
-    with pytest.raises(ReplyError, match="what the answer says of an aggregator is malformed"):
+    with pytest.raises(ReplyError, match="is malformed"):
         Introduction.unpack(nobody.pack())
 
 
@@ -149,7 +149,7 @@ def test_an_introduction_with_embeddings_is_refused():
         torch.ones(1, 1, 2), torch.zeros(1, 1, 0), ("f",),
     )  # fmt: skip
     whole = Introduction(owners)
-    with pytest.raises(ReplyError, match="in the clear, which were not asked for"):
+    with pytest.raises(ReplyError, match="in the clear"):
         Introduction.unpack(whole.pack())
 
 

@@ -385,7 +385,7 @@ def test_what_privacy_costs_and_guarantees_is_in_the_summary(problem):
 
 
 def test_as_many_releases_as_rounds(problem):
-    with pytest.raises(ExperimentError, match="3 rounds are as many releases of a peer, but releases = 2"):
+    with pytest.raises(ExperimentError, match="3 rounds .*releases = 2"):
         problem.run("ipa", {**TABLE, "privacy": {**PRIVACY, "releases": 2}}, evaluation=UNMEASURED)
 
 
@@ -396,7 +396,7 @@ def test_a_node_ends_releases_when_they_are_spent(problem, monkeypatch):
 
 
 def test_metrics_of_own_data_would_leave_without_noise(problem):
-    with pytest.raises(ExperimentError, match=r"metrics of clients' own data \(train, test\) would leave"):
+    with pytest.raises(ExperimentError, match=r"\(train, test\)"):
         problem.run("ipa", {**TABLE, "privacy": PRIVACY})
 
 

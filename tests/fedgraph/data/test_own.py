@@ -16,9 +16,9 @@ def test_own_data_takes_the_place_of_what_the_experiment_names(tmp_path):
     assert place_of("a.csv", Path("/data"), own) == place_of(None, Path("/data"), own) == tmp_path
     assert title_of("b/a.csv", None) == "a.csv"
     assert title_of("b/a.csv", own) == title_of(None, own) == title_of(None, None) == "own data"
-    with pytest.raises(DataError, match="names no path, .*node config key 'data'"):
+    with pytest.raises(DataError, match="no path, .*'data'"):
         place_of(None, Path("/data"), None)
-    with pytest.raises(DataError, match="there is no .*none.csv, which the node config key 'data' names"):
+    with pytest.raises(DataError, match=r"none\.csv, .*'data'"):
         place_of(None, Path("/data"), OwnData(tmp_path / "none.csv"))
     # For each client another one: who knows which are there.
     each = OwnData(tmp_path / "{client}.csv")

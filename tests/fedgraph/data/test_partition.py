@@ -193,7 +193,7 @@ def test_split_is_disjoint_and_leaves_no_part_empty():
         assert all(len(part) for part in parts)
     assert [len(part) for part in p.split(100, (0.7, 0.1, 0.2), generator(0), "a")] == [70, 10, 20]
     assert [len(part) for part in p.split(1, (1.0, 0.0), generator(0), "a")] == [1, 0]
-    with pytest.raises(DataError, match=r"client a has too few examples \(2\) to split 0\.7 / 0\.1 / 0\.2"):
+    with pytest.raises(DataError, match=r"client a .*\(2\)"):
         p.split(2, (0.7, 0.1, 0.2), generator(0), "client a")
 
 

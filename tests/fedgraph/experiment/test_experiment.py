@@ -165,12 +165,12 @@ def test_a_strategy_that_is_set_takes_the_place_of_the_method_and_the_reverse(di
     assert method("experiment.strategy=fedgraph.algorithms.bounds:LocalOnly") == ("LocalOnly", "mine:Client"), (
         "that of the file, once more"
     )
-    with pytest.raises(ExperimentError, match="give a method or a strategy, not both"):
+    with pytest.raises(ExperimentError, match="a method or a strategy"):
         method("experiment.strategy=fedgraph.algorithms.bounds:LocalOnly", "experiment.method=sfl")
 
 
 def test_a_value_where_a_table_is_expected(digits_tables):
-    with pytest.raises(ExperimentError, match=r"'train' must be a table: write \[train\]"):
+    with pytest.raises(ExperimentError, match=r"'train' .*\[train\]"):
         parse_experiment({**digits_tables, "train": 3})
 
 
@@ -185,13 +185,13 @@ def test_one_of_early_stopping_and_fairness_chooses_the_final_models(digits_tabl
     digits_tables |= {"evaluation": {"monitor": "test/loss", "patience": 2}, "fairness": {"stand-alone": "runs/x"}}
     parse_experiment(digits_tables)
     digits_tables["fairness"]["stop-below"] = 80
-    with pytest.raises(ExperimentError, match="both choose the models that the run ends with"):
+    with pytest.raises(ExperimentError, match="both choose the models"):
         parse_experiment(digits_tables)
     digits_tables["evaluation"]["restore-best"] = False
     found = tomllib.loads(parse_experiment(digits_tables).as_toml())["fairness"]
     assert found == {"stand-alone": "runs/x", "metric": "test/accuracy", "stop-below": 80.0}
     digits_tables["evaluation"]["average-last"] = 5
-    with pytest.raises(ExperimentError, match="stop-below and .* average-last both choose the models"):
+    with pytest.raises(ExperimentError, match="stop-below .*average-last"):
         parse_experiment(digits_tables)
 
 
@@ -323,11 +323,11 @@ def test_a_list_of_clients_that_is_none(digits_tables, table, message):
 def test_public_keys_that_are_missing_or_none(digits_tables, tmp_path, write_key):
     write_key(tmp_path / "client-0")
     digits_tables["clients"] = {"expect": ["client-0", "client-1"], "public-keys": str(tmp_path)}
-    with pytest.raises(ExperimentError, match=r"lacks the public key client-1\.pub"):
+    with pytest.raises(ExperimentError, match=r"public .*client-1\.pub"):
         parse_experiment(digits_tables).roll_call()
     (tmp_path / "client-1.pub").write_text("ssh-rsa nonsense")
     with pytest.raises(ExperimentError, match=r"client-1\.pub .*ssh-keygen"):
         parse_experiment(digits_tables).roll_call()
     digits_tables["clients"] = {"public-keys": str(tmp_path / "nowhere")}
-    with pytest.raises(ExperimentError, match=r"there is no public key NAME\.pub in"):
+    with pytest.raises(ExperimentError, match=r"public key NAME\.pub"):
         parse_experiment(digits_tables).roll_call()

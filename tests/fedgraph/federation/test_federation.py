@@ -124,7 +124,7 @@ def test_nodes_of_clients_and_back():
     assert node_of == {"c": 7, "a": 7, "b": 3}
     hosts = hosts_of(["a", "x", "b", "c"], node_of)
     assert {node: positions.tolist() for node, positions in hosts.items()} == {7: [0, 3], 3: [2]}
-    with pytest.raises(IdentityError, match="owner 'a' is hosted twice, by node 1 and by node 2: give each node"):
+    with pytest.raises(IdentityError, match="'a' .*node 1 .*node 2"):
         nodes_of({1: ["a"], 2: ["a"]}, "owner")
 
 

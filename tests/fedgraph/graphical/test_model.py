@@ -120,7 +120,7 @@ def test_given_features_stay_as_they_are(fitted):
     assert shares == pytest.approx([0, 1 / 3, 2 / 3], abs=0.05)
     each = model.sample(2, given=[{"place": "a"}, {"place": "b"}])
     assert each.column("place").to_pylist() == ["a", "b"]
-    with pytest.raises(DataError, match="2 rows are given: give one for all 3 rows"):
+    with pytest.raises(DataError, match="2 rows .*3 rows"):
         model.sample(3, given=[{}, {}])
     with pytest.raises(DataError, match="-1 rows"):
         model.sample(-1)
@@ -205,14 +205,14 @@ def test_damaged_files_are_refused(fitted, tmp_path, key, value):
 def test_a_range_that_is_none_is_no_damage_of_the_file(fitted, tmp_path, limits):
     model, _ = fitted
     model.save(tmp_path / "it")
-    with pytest.raises(DataError, match="the range of 'size' cannot be used"):
+    with pytest.raises(DataError, match="'size' .*used"):
         GraphicalModel.load(tmp_path / "it", ranges={"size": limits})
 
 
 def test_foreign_files_are_refused(fitted, tmp_path):
     model, _ = fitted
     save_state(tmp_path / "other", {"a": 1})
-    with pytest.raises(RunError, match="no graphical model of this version"):
+    with pytest.raises(RunError, match="no graphical model"):
         GraphicalModel.load(tmp_path / "other")
     model.save(tmp_path / "it")
     (tmp_path / "it").write_bytes((tmp_path / "it").read_bytes()[:-50])
@@ -243,14 +243,14 @@ def test_a_single_feature_is_asked_for_by_its_name(fitted):
     assert list(one) == ["age"]
     np.testing.assert_array_equal(one["age"].mean, several["age"].mean)
     for ask in (model.predict, model.predict_proba):
-        with pytest.raises(DataError, match=r"\['ill'\] is not the name of a feature: name the one to predict"):
+        with pytest.raises(DataError, match=r"\['ill'\]"):
             ask({"age": 30}, ["ill"])
 
 
 def test_what_is_given_in_a_dict_is_not_asked_for(fitted):
     model, _ = fitted
     for rows in ({"ill": "yes"}, [{"ill": np.nan}, {"ill": "yes"}]):
-        with pytest.raises(DataError, match="'ill' cannot be both given and asked for"):
+        with pytest.raises(DataError, match="'ill' .*both"):
             model.conditional(rows, ["age", "ill"])
     assert "ill" in model.conditional({"ill": None}, "ill"), "it is unknown"
 

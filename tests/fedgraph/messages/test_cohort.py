@@ -57,7 +57,7 @@ def test_tensors_of_another_type_are_read_where_they_are_expected():
     content = reply_content({"classes": torch.ones(2, 3, dtype=torch.int32)})
     reply = WorkReply.unpack(content, NAMES, {"classes": (3,)}, {"classes": "int32"})
     assert reply.stacked["classes"].dtype == torch.int32
-    with pytest.raises(ReplyError, match="'classes' has the type int32, expected float32"):
+    with pytest.raises(ReplyError, match="'classes' .*int32"):
         WorkReply.unpack(content, NAMES, {"classes": (3,)})
 
 
@@ -170,7 +170,7 @@ def test_identity_with_moments():
     ],
 )
 def test_malformed_moments_are_refused(told):
-    with pytest.raises(ReplyError, match="does not give the mean and deviation of each client"):
+    with pytest.raises(ReplyError, match="mean and deviation"):
         Identity.unpack(identity(moments=told).pack())
 
 

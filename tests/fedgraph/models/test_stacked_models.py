@@ -113,7 +113,7 @@ def test_recurrent_gradient_reaches_the_inputs(name):
 def test_unknown_model_lists_the_known_ones():
     with pytest.raises(
         ExperimentError,
-        match=r"no model 'gur'; known models: cnn, gcn, gin, graphsage, gru, .*, rnn, scikit-learn, or 'package",
+        match="'gur'; .*gru, .*'package",
     ):
         build({"name": "gur"}, FORECAST)
 

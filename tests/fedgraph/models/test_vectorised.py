@@ -253,12 +253,12 @@ def test_parameters_of_another_type_become_float32_and_that_is_said(caplog):
     assert model.twin().last.weight.dtype == torch.float32
     (said,) = (record.getMessage() for record in caplog.records)
     assert "InBfloat16 has bfloat16 parameters: fedgraph makes every model float32" in said
-    with pytest.raises(ExperimentError, match="its parameters were bfloat16: fedgraph makes every model float32, so"):
+    with pytest.raises(ExperimentError, match="bfloat16: .*float32"):
         make("InBfloat16Alone")
 
 
 def test_complex_parameters_are_refused():
-    with pytest.raises(ExperimentError, match="Complex: filter is complex.*torch.view_as_complex"):
+    with pytest.raises(ExperimentError, match="filter is complex"):
         make("Complex")
 
 

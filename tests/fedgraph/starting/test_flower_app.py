@@ -37,7 +37,7 @@ def test_a_run_config_may_be_a_file(tmp_path):
     assert read_run_config([str(tmp_path / "config.toml")]) == {"lr": 0.2, "model.width": 3}
     with pytest.raises(AppError, match="not both"):
         read_run_config([str(tmp_path / "config.toml"), "lr=1"])
-    with pytest.raises(AppError, match=r"cannot read .*other\.toml: No such file"):
+    with pytest.raises(AppError, match=r"cannot read .*other\.toml"):
         read_run_config("other.toml")
 
 
@@ -63,9 +63,7 @@ def test_defaults_of_nested_tables_have_dots_and_unknown_keys_are_refused(write_
     assert app.run_config("model.width=9 lr=1")["model.width"] == 9
     assert type(app.run_config("lr=1")["lr"]) is int
     assert app.defaults["lr"] == 0.1
-    with pytest.raises(
-        AppError, match=r"of app has no key 'model.widht'; did you mean 'model.width'.*known: model.wid"
-    ):
+    with pytest.raises(AppError, match=r"'model\.widht'; .*'model\.width'"):
         app.run_config({"model": {"widht": 1}})
 
 
@@ -115,7 +113,7 @@ def test_a_component_that_is_missing_is_named(write_app):
     folder = write_app()
     (folder / "client_app.py").unlink()
     with (
-        pytest.raises(AppError, match="cannot be imported: No module named 'client_app'$"),
+        pytest.raises(AppError, match="No module named 'client_app'$"),
         FlowerApp.open(folder).imported(),
     ):
         pass

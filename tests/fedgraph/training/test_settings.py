@@ -48,7 +48,7 @@ def test_a_factor_of_the_learning_rate_changes_with_the_round():
     table = {"learning-rate": 0.4, "learning-rate-decay": 0.5, "learning-rate-factor": [[1, 1.0], [3, 0.25]]}
     settings = parse(TrainSettings, table, "[train]")
     assert [settings.rate(round) for round in (0, 1, 2, 3, 4)] == [0.4, 0.4, 0.2, 0.025, 0.0125]
-    with pytest.raises(ExperimentError, match=r"\[train\] learning-rate-factor.*ascending rounds, starting at 1"):
+    with pytest.raises(ExperimentError, match=r"\[train\] learning-rate-factor"):
         parse(TrainSettings, {"learning-rate-factor": [[2, 0.5]]}, "[train]")
 
 
@@ -78,5 +78,5 @@ def test_a_rate_holds_in_every_round():
 
 
 def test_both_lengths_are_refused():
-    with pytest.raises(ExperimentError, match=r"\[x\] local-steps: give either local-epochs or local-steps"):
+    with pytest.raises(ExperimentError, match=r"\[x\] local-steps: .*local-epochs"):
         training().second("[x]", local_epochs=1, local_steps=1)

@@ -56,11 +56,11 @@ def test_what_cannot_be(changes, message):
 
 
 def test_what_cannot_be_of_several_graphs_names_the_one():
-    with pytest.raises(DataError, match="mercy.pt.*, graph 1: an edge has the node 9"):
+    with pytest.raises(DataError, match=r"mercy\.pt.*, graph 1: .*node 9"):
         of(raw(), raw(edge_index=RING + 6))
-    with pytest.raises(DataError, match="differing numbers of features, 3 in .*graph 0 and 2 in .*graph 1"):
+    with pytest.raises(DataError, match="graph 0 and 2 .*graph 1"):
         of(raw(), raw(x=torch.ones(4, 2)))
-    with pytest.raises(DataError, match='graph 0: y has 4 classes, and there is one graph; .data. level = "node"'):
+    with pytest.raises(DataError, match='graph 0: .*level = "node"'):
         of(raw(), raw(), level="graph")
     with pytest.raises(DataError, match="mercy.pt. has no graphs"):
         of()

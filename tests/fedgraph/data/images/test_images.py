@@ -176,15 +176,13 @@ def test_descriptions():
 
 
 def test_errors_name_the_client():
-    with pytest.raises(DataError, match="digits has no client 'anna': they are client-00 to client-19"):
+    with pytest.raises(DataError, match="'anna': .*client-19"):
         digits().load(["client-00", "anna"])
-    with pytest.raises(
-        DataError, match=r"client-\d+ gets no test examples, as there are 359 for 500 clients: use test"
-    ):
+    with pytest.raises(DataError, match=r"client-\d+ .*359 for 500"):
         digits(partition="iid", clients=500).load(["client-000"])
     with pytest.raises(DataError, match="leaves client-1438 without examples"):
         digits(partition="iid", clients=1439).load(["client-0000"])
-    with pytest.raises(DataError, match=r"client-0038 has too few examples \(1\) to split"):
+    with pytest.raises(DataError, match=r"client-0038 .*\(1\)"):
         digits(partition="iid", clients=1400, test="shared").load(["client-1399"])
 
 
@@ -210,7 +208,7 @@ def test_augmentation_that_does_not_fit_is_refused(table, message):
 
 
 def test_unknown_keys_are_refused():
-    with pytest.raises(ExperimentError, match=r"has no key 'normalize'; known keys: .*normalise.*partition-seed"):
+    with pytest.raises(ExperimentError, match="'normalize'; .*normalise"):
         parse(ImageSettings, {"set": "digits", "normalize": "unit"}, "[data]")
     with pytest.raises(ExperimentError, match="validation-share"):
         parse(ImageSettings, {"set": "digits", "validation-share": 1.0}, "[data]")
@@ -262,7 +260,7 @@ def test_mnist_reads_packed_and_unpacked_files_and_refuses_others(tmp_path):
     shutil.copy(DATA / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz", tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz")
     for name in image_sets.IDX_NAMES[:3]:
         shutil.copy(DATA / "mnist" / f"{name}.gz", tmp_path / "mnist")
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte.gz does not hold the published data"):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz"):
         ImageSource(ImageSettings(set="mnist"), tmp_path).load(["client-00"])
 
 

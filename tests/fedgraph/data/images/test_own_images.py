@@ -49,7 +49,7 @@ def test_all_of_a_nodes_own_images_are_of_its_client(folder):
     data = source.load(["mercy"])
     assert rows_of(data) == [list(range(60))]
     assert data.task.classes == ("cat", "dog")
-    with pytest.raises(DataError, match="own data has no client 'client-0'; its clients: mercy"):
+    with pytest.raises(DataError, match="'client-0'; .*mercy"):
         source.load(["client-0"])
     with pytest.raises(IdentityError, match="it names 2, mercy, st-olav"):
         open_source(settings, folder, OwnData(folder / "x.npz", ("mercy", "st-olav"))).client_names()

@@ -137,14 +137,14 @@ def test_it_can_be_read():
 
 
 def test_no_agreement():
-    with pytest.raises(DataError, match="no feature in common: 'a' has p; 'b' has q"):
+    with pytest.raises(DataError, match="'a' has p; 'b' has q"):
         agree({"a": schema("p"), "b": schema("q")})
     with pytest.raises(DataError, match="no clients"):
         agree({})
     many = {
         f"c{n}": schema(Feature("x", "categorical", tuple(f"{n}-{m}" for m in range(600)))) for n in range(2)
     }  # fmt: skip
-    with pytest.raises(DataError, match="feature 'x' has 1,200 categories, and 1,000 are the most"):
+    with pytest.raises(DataError, match="'x' .*1,200 .*1,000"):
         agree(many)
 
 

@@ -50,7 +50,7 @@ def test_rules(cells, kind, categories):
 def test_columns_without_values_are_no_features():
     found = infer_schema(table(a=["1", "2"], empty=[None], only=["9"]), told(missing_codes={"only": [9]}))
     assert found.names == ("a",)
-    with pytest.raises(DataError, match=r"t.csv has no feature: none of its columns empty is left"):
+    with pytest.raises(DataError, match=r"t\.csv .*columns empty"):
         infer_schema(table(empty=[None]))
 
 
@@ -119,7 +119,7 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
     assert found.features == (Feature("x", "binary", ("a", "b")), Feature("y", "categorical", ("0",)))
     listed = parse(SchemaSettings, {"kinds": {"x": {"kind": "categorical", "categories": ["a", "b", "c"]}}}, "[s]")
     assert infer_schema(held, listed)["x"].categories == ("a", "b", "c")
-    with pytest.raises(DataError, match="holds '<5' .the first in row 151.*: list marks of missing values under"):
+    with pytest.raises(DataError, match="'<5' .*row 151"):
         infer_schema(table(x=[*map(str, range(150)), "<5"]), SchemaSettings())
 
 
@@ -173,7 +173,7 @@ def test_a_misspelled_column_to_drop_is_no_feature():
     for check in (lambda: check_dropped(held, settings), lambda: infer_schema(held, settings, partial=True)):
         with pytest.raises(DataError, match=message):
             check()
-    with pytest.raises(DataError, match="names 'ward', and t.csv has no such column; its columns: patient_number, age"):
+    with pytest.raises(DataError, match=r"'ward', .*t\.csv .*patient_number"):
         check_dropped(held, told(drop=["ward"]))
     # Other clients may have it, or another number of it.
     assert infer_schema(held, told(drop=["ward"]), partial=True).names == ("patient_number", "age")
@@ -188,7 +188,7 @@ def test_settings_for_tables_of_several_clients():
     schemas = [infer_schema(held, keys, partial=True) for held in (left, right)]
     assert [schema.names for schema in schemas] == [("a",), ("b",)]
     check_used(keys, schemas)
-    with pytest.raises(ExperimentError, match="features names b, which no client has .* features are a"):
+    with pytest.raises(ExperimentError, match="names b, .*are a"):
         check_used(keys, schemas[:1])
     with pytest.raises(ExperimentError, match="missing-codes names agee"):
         check_used(told(missing_codes={"agee": [9]}), [Schema((Feature("age", "real"),))])

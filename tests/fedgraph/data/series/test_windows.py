@@ -209,7 +209,7 @@ def test_messages(keys: dict[str, Any], message: str) -> None:
 
 
 def test_the_target_must_be_used() -> None:
-    with pytest.raises(DataError, match=r"`target-feature` 0 must be one of `features` \[1\]"):
+    with pytest.raises(DataError, match=r"`target-feature` .*`features` \[1\]"):
         build_cohort(table(features=2), config(features=(1,), target_feature=0), ["c0"])
 
 
@@ -222,10 +222,10 @@ def test_contradicting_step_lengths() -> None:
 def test_clients_without_readings_or_unknown_are_named() -> None:
     data = table()
     data.values[1, :42] = np.nan
-    with pytest.raises(DataError, match=r"for c1 \(1 of this node's 3 clients\).*\[data\] without = \['c1'\]"):
+    with pytest.raises(DataError, match=r"c1 .*without = \['c1'\]"):
         build_cohort(data, config(), list(data.names))
     build_cohort(data, config(), ["c0", "c2"])
-    with pytest.raises(DataError, match="no client named zz; there are 3 clients: c0, c1, c2"):
+    with pytest.raises(DataError, match="zz; .*c0, c1, c2"):
         build_cohort(data, config(), ["c0", "zz"])
     with pytest.raises(DataError, match="a client is named twice: c1"):
         build_cohort(data, config(), ["c0", "c1", "c1"])
@@ -268,7 +268,7 @@ def test_later_windows_have_the_scale_and_the_profile_of_the_first_steps(covaria
         assert torch.equal(other.inputs[..., 1:], batch.inputs[..., 1:])
     cut = after.splits["test"].latest(3)  # type: ignore[attr-defined]
     assert torch.equal(cut.batch(torch.arange(3).expand(3, -1)).inputs, batch.inputs[:, -3:])
-    with pytest.raises(DataError, match="47 time steps, fewer than the 48 that were there in training"):
+    with pytest.raises(DataError, match="47 time steps"):
         build_cohort(longer, keys, longer.names, known_steps=48)
 
 
@@ -294,7 +294,7 @@ def test_training_steps_are_the_last_of_the_training_part(covariates: tuple[Any,
     for split in SPLITS:
         for one, other in zip(everything(found, split), everything(wanted, split), strict=True):
             assert torch.equal(one, other)
-    with pytest.raises(DataError, match="has 5 time steps, too few for one window .* or more `train-steps`"):
+    with pytest.raises(DataError, match="5 time steps.*`train-steps`"):
         build_cohort(data, config(train_steps=5, **keys), data.names)
     every = build_cohort(data, config(train_steps=1000, **keys), data.names)
     assert torch.equal(every.mean, build_cohort(data, config(**keys), data.names).mean)

@@ -166,19 +166,19 @@ def test_settings_that_do_not_go_together(folder, keys, message):
 
 
 def test_what_cannot_be_found(folder):
-    with pytest.raises(DataError, match="column 'pay' .* has no value rich; it has own, state"):
+    with pytest.raises(DataError, match="'pay' .*rich"):
         source(folder, segments={"a": {"pay": ["rich"]}, "b": {}}).load_table("a")
-    with pytest.raises(DataError, match="has no client 'z'; its clients: client-0, client-1"):
+    with pytest.raises(DataError, match="'z'; .*client-0, client-1"):
         source(folder, clients=2).load_table("z")
     (folder / "few.csv").write_text("x\n1\n")
-    with pytest.raises(DataError, match="there is no row for client"):
+    with pytest.raises(DataError, match="no row for client"):
         source(folder, path="few.csv", clients=2).load_table("client-1")
 
 
 def test_methods_for_one_label_are_told_so(folder):
-    with pytest.raises(DataError, match="only methods such as fedngm can use"):
+    with pytest.raises(DataError, match="methods such as fedngm"):
         source(folder, clients=2).load(["client-0"])
-    with pytest.raises(DataError, match="sets that do: mixed-table, linked-deaths, bayesian-network"):
+    with pytest.raises(DataError, match="mixed-table, .*bayesian-network"):
         client_table_source(ImageSource(ImageSettings(set="digits"), folder), "fedngm")
 
 
@@ -195,7 +195,7 @@ def test_rows_and_cells_can_be_left_out_to_see_what_gaps_do(folder):
     assert numbers(again.public_table()) == numbers(tables[-1]) != numbers(other.public_table())
     with pytest.raises(DataError, match="no column 'name'"):
         source(folder, clients=3, whole=["name"]).load_table("client-0")
-    with pytest.raises(ExperimentError, match="limit and gaps are of one file for all"):
+    with pytest.raises(ExperimentError, match="limit and gaps"):
         source(folder, path="{client}.csv", clients=["a", "b"], gaps=0.1)
 
 
@@ -207,7 +207,7 @@ def test_folds_test_every_row_once(folder):
         assert counts == [2100, 300, 600]
         seen[held.rows("test")] += 1
     assert (seen == 1).all()
-    with pytest.raises(ExperimentError, match="there are 5 folds, numbered from 0, and no fold 5"):
+    with pytest.raises(ExperimentError, match="5 folds, .*fold 5"):
         source(folder, clients=2, fold=5)
 
 

@@ -229,16 +229,14 @@ def test_errors_say_what_to_change(folder, table, message):
 
 def test_numbers_with_fractions_are_classes_only_where_they_are_listed(folder):
     (folder / "people.csv").write_text("size,mark\n" + "\n".join(f"{row},{(1, 1.5, 2)[row % 3]}" for row in range(60)))
-    with pytest.raises(
-        DataError, match=r"'mark' .* 3 different values.*: use task = \"regression\".*categories\] mark"
-    ):
+    with pytest.raises(DataError, match=r"'mark' .*task = \"regression\""):
         load_all(source(folder, label="mark"))
     listed = source(folder, label="mark", categories={"mark": ("1", "1.5", "2")})
     assert load_all(listed).task.classes == ("1", "1.5", "2")
 
 
 def test_unknown_clients_are_refused(folder):
-    with pytest.raises(DataError, match="has no client 'anna'; its clients: client-0, client-1, client-2, client-3"):
+    with pytest.raises(DataError, match="'anna'; .*client-0"):
         source(folder).load(["anna"])
 
 
@@ -264,7 +262,7 @@ def test_unusable_files_are_named(tmp_path, name, content, message):
 def test_parquet_columns_of_other_types_are_refused(tmp_path):
     table = pa.table({"when": pa.array([[1], [2]]), "sick": ["yes", "no"]})
     pyarrow.parquet.write_table(table, tmp_path / "people.parquet")
-    with pytest.raises(DataError, match=r"column 'when' .* is of type list"):
+    with pytest.raises(DataError, match="column 'when'"):
         source(tmp_path, path="people.parquet").client_names()
     with pytest.raises(DataError, match=r"names its columns itself"):
         source(tmp_path, path="people.parquet", columns=("a", "b")).client_names()
@@ -279,7 +277,7 @@ def test_a_changed_file_is_read_again(folder):
 
 @pytest.mark.parametrize("shares", [[0.5, 0.1, 0.1], [0, 0.5, 0.5]])
 def test_shares_must_add_up(shares):
-    with pytest.raises(ExperimentError, match=r"shares: .*must add up to 1, and train must not be 0"):
+    with pytest.raises(ExperimentError, match="shares: .*add up to 1"):
         parse(BundledTableSettings, {"set": "iris", "shares": shares}, "[data]")
 
 
@@ -315,14 +313,14 @@ def test_a_word_among_numbers_is_refused_unless_it_is_named(folder):
 
 def test_an_infinite_number_is_not_missing(folder):
     (folder / "people.csv").write_text(CSV.replace("\nnorth,21,", "\nnorth,inf,", 1))
-    with pytest.raises(DataError, match=r"column 'age' of .*people.csv holds inf in row 2: leave the cell empty"):
+    with pytest.raises(DataError, match=r"'age' .*people\.csv .*inf in row 2"):
         load_all(source(folder))
     assert load_all(source(folder, missing=("?", "inf"))).task.features[2] == "age"
 
 
 def test_a_word_in_the_target_of_a_regression(folder):
     (folder / "people.csv").write_text(CSV.replace(",50,", ",heavy,", 1))
-    with pytest.raises(DataError, match=r"'weight' .* more than numbers, 'heavy' \(the first in row 1\): a regression"):
+    with pytest.raises(DataError, match="'weight' .*'heavy' .*regression"):
         load_all(source(folder, label="weight", task="regression"))
 
 
@@ -339,12 +337,10 @@ def test_other_separators_and_decimal_commas(folder, separator):
     assert torch.equal(*(everything(cohort, "train").inputs for cohort in cohorts))
     text = (folder / "comma.csv").read_text()
     (folder / "comma.csv").write_text(text.replace("\n0,5", "\nunknown"))
-    with pytest.raises(DataError, match=r"column 'x' of .* holds 'unknown' \(the first in row 2\)"):
+    with pytest.raises(DataError, match="'x' .*'unknown' .*row 2"):
         load_all(source(folder, path="comma.csv"))
     (folder / "comma.csv").write_text(text.replace("\n0,5", "\n0.500"))
-    with pytest.raises(
-        DataError, match=r"column 'x' of .* holds '0.500' in row 2, and other cells have decimal commas"
-    ):
+    with pytest.raises(DataError, match="'x' .*'0.500'"):
         load_all(source(folder, path="comma.csv"))
     (folder / "words.csv").write_text(f"x{separator}sick\n" + f"1,5{separator}a\nx{separator}b\n" * 30)
     assert load_all(source(folder, path="words.csv")).task.features == ("x=1,5", "x=x")
@@ -415,7 +411,7 @@ def test_a_test_file_that_does_not_fit(folder, content, message):
 def test_shared_test_sets_that_cannot_be(folder):
     with pytest.raises(ExperimentError, match='test-path needs test = "shared"'):
         parse(TableSettings, {"label": "sick", "test-path": "test.csv"}, "[data]")
-    with pytest.raises(ExperimentError, match="puts the third of shares aside, and that is 0"):
+    with pytest.raises(ExperimentError, match="third of shares"):
         parse(TableSettings, {"label": "sick", "test": "shared", "shares": [0.8, 0.2, 0]}, "[data]")
     settings = TableSettings(label="sick", test="shared", categories={"sick": ("no", "yes"), "colour": ("red",)})
     with pytest.raises(DataError, match="needs test-path"):

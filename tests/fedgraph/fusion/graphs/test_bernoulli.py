@@ -214,5 +214,5 @@ def test_a_second_backward_pass_is_refused_rather_than_wrong():
     graph = InverseCdfGraph(OWNERS, random())
     out = graph.propagate(torch.ones(2, 1, OWNERS), torch.ones(2, OWNERS), random()).sum()
     out.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="gone after the first backward pass"):
+    with pytest.raises(RuntimeError, match="first backward pass"):
         out.backward()

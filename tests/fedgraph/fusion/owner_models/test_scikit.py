@@ -112,7 +112,7 @@ def test_inputs_that_do_not_fit_and_numbers_that_are_not_finite_are_refused():
         fit().represent(INPUTS[:, :1])
     model = fit()
     model.estimator.coef_[:] = np.nan
-    with pytest.raises(ExperimentError, match=r"client 'a': its outputs of some samples are NaN"):
+    with pytest.raises(ExperimentError, match="'a': .*NaN"):
         model.represent(INPUTS)
 
 
@@ -120,7 +120,7 @@ def test_experiments_may_name_it_beside_others_but_it_cannot_be_stacked():
     table = {"name": "scikit-learn", "estimator": FOREST}
     choice = ModelChoice.of({"name": "mlp", "variants": [{**table, "clients": ["a"]}]})
     assert choice.tables == ({"name": "mlp"}, table)
-    with pytest.raises(ExperimentError, match=r"'scikit-learn' models have no parameters.*'f3'"):
+    with pytest.raises(ExperimentError, match="'scikit-learn' .*'f3'"):
         build(table, TaskSpec("classification", (2, 3), (3,)))
-    with pytest.raises(ExperimentError, match=r"no key 'estimater'; known keys: estimator, estimator-options, name"):
+    with pytest.raises(ExperimentError, match="'estimater'; .*estimator-options"):
         settings(estimater=FOREST)

@@ -149,7 +149,7 @@ def test_gaps_are_thought_of_when_a_number_is_predicted(gaussian):
 def test_what_is_impossible_or_unknown_in_a_network_is_refused(asia):
     with pytest.raises(DataError, match="is impossible"):
         posterior(asia, "xray", {"lung": 1, "either": 0})
-    with pytest.raises(DataError, match="'bone' given lung cannot be asked"):
+    with pytest.raises(DataError, match="'bone' .*lung"):
         posterior(asia, "bone", {"lung": 1})
 
 

@@ -67,7 +67,7 @@ def test_too_few_clients_make_no_common_graph():
 
 
 def test_clients_without_a_common_feature_make_no_common_graph():
-    with pytest.raises(GraphError, match="no feature is common to the graphs of east, north"):
+    with pytest.raises(GraphError, match="east, north"):
         merge(MergeSettings(), {"north": GRAPHS["north"], "east": FeatureGraph(("z",))}, ROWS)
 
 

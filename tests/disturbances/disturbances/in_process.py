@@ -10,9 +10,9 @@ from typing import Any
 
 from flwr.app import Message
 
-from faulting.scenario import Fault
-from faulting.stage import Attempt, Stage
-from faulting.system import Writes
+from disturbances.scenario import Fault
+from disturbances.stage import Attempt, Stage
+from disturbances.system import Writes
 from fedgraph.clients.app import app as client_app
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid

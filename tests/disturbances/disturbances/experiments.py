@@ -1,10 +1,15 @@
-"""A tiny experiment for every method, on data that needs no files, with few clients on several nodes."""
+"""The experiments that are disturbed: a tiny one for every method, on data that needs no files, or that of a file."""
 
 from __future__ import annotations
 
 import copy
 from pathlib import Path
 from typing import Any
+
+from disturbances.in_process import InProcess
+from disturbances.scenario import Scenario
+from disturbances.trial import undisturbed_run
+from fedgraph.experiment import load_experiment
 
 _HEAD = {"on-missing": "skip", "wait": 0, "rounds": 2, "seed": 3}
 _DIGITS = {
@@ -126,6 +131,13 @@ NAMES = (
 )  # fmt: skip
 
 
+ROUNDS = ("sfl", "sfl-star", "scaffold", "fedper", "ipa", "fedavg", "adam", "cnfgnn")
+"""Those that have rounds, and may have more of them."""
+
+NAMED = {"f3": 4, "fedngm": 4}
+"""Those whose nodes name their clients, with how many there are: a run without them would not know of them."""
+
+
 def experiment(name: str, before: Path | None = None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Tables of an experiment, and the node configs."""
     tables = _tables(name, before)
@@ -140,3 +152,29 @@ def experiment(name: str, before: Path | None = None) -> tuple[dict[str, Any], l
     else:
         nodes = [{"partition-id": number, "num-partitions": 4} for number in range(4)]
     return tables, nodes
+
+
+def prepared(scenario: Scenario, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the tables of a scenario's experiment, and its node configs; what must be run before it is run now."""
+    name = scenario.experiment
+    if name not in NAMES:
+        tables, configs = load_experiment(name).as_dict(), _divided(scenario.nodes)
+    else:
+        before, own = None, {}
+        if name in BEFORE:
+            before, own = _run_before(BEFORE[name], folder / "before")
+        tables, configs = experiment(name, before)
+        if name not in ON_ONE_NODE and all("partition-id" in config for config in configs):
+            configs = _divided(scenario.nodes)
+        configs = [{**own, **config} for config in configs]
+    return load_experiment(tables, scenario.set).as_dict() if scenario.set else tables, configs
+
+
+def _divided(nodes: int) -> list[dict[str, Any]]:
+    return [{"partition-id": number, "num-partitions": nodes} for number in range(nodes)]
+
+
+def _run_before(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
+    tables, configs = experiment(name)
+    stage = InProcess(folder, tables=tables, configs=configs, data_dir=folder / "no-data")
+    return undisturbed_run(stage).path, {"state-dir": str(folder / "state"), "model-dir": str(folder / "models")}

@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fuzzing.replay import workplace
-
-from faulting.commands import Command
-from faulting.deployed import Deployed
-from faulting.in_process import InProcess
-from faulting.scenario import WRITES, Fault, Holds, Scenario, read_scenario
-from faulting.small import NAMED, ROUNDS, prepared
-from faulting.stage import Stage
-from faulting.trial import Found, try_scenario, undisturbed_run
+from disturbances.commands import Command
+from disturbances.deployed import Deployed
+from disturbances.experiments import NAMED, ROUNDS, prepared
+from disturbances.in_process import InProcess
+from disturbances.results import workplace
+from disturbances.scenario import WRITES, Fault, Holds, Scenario, read_scenario
+from disturbances.stage import Stage
+from disturbances.trial import Found, try_scenario, undisturbed_run
 
 
 def line(title: str, found: Found, seconds: float) -> str:
@@ -117,7 +116,7 @@ def scenarios(paths: list[Path]) -> Iterator[str]:
     for path in paths:
         for file in sorted(path.glob("*.toml")) if path.is_dir() else [path]:
             scenario, began = read_scenario(file), time.monotonic()
-            with tempfile.TemporaryDirectory(prefix="faulting-") as folder:
+            with tempfile.TemporaryDirectory(prefix="disturbed-") as folder:
                 found = play(scenario, Path(folder))
             if found.happened < len(scenario.faults):
                 found.problems.append(f"only {found.happened} of {len(scenario.faults)} faults happened")
@@ -168,7 +167,7 @@ def kills(count: int, only: list[str] | None, grids: list[str], seed: int) -> It
             policy.append(f"experiment.rounds={30 if grid == 'local' else 3}")
         scenario = Scenario(title=name, experiment=name, set=policy, grid=grid, faults=faults)
         began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="faulting-") as folder:
+        with tempfile.TemporaryDirectory(prefix="disturbed-") as folder:
             found = play(scenario, Path(folder))
         done += found.happened
         missed += found.happened == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from faulting.scenario import Fault
+from disturbances.scenario import Fault
 from fedgraph.runs import RunFolder
 
 PROGRAMS = {

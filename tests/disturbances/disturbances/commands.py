@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import tomli_w
 
-from faulting.processes import PROGRAMS, Moments, family, hit, name_of, named
-from faulting.scenario import Fault
-from faulting.stage import Attempt, Stage
-from faulting.system import preloaded, set_clock
+from disturbances.processes import PROGRAMS, Moments, family, hit, name_of, named
+from disturbances.scenario import Fault
+from disturbances.stage import Attempt, Stage
+from disturbances.system import preloaded, set_clock
 from fedgraph.federation.grids import flower_environment, kill_all
 from fedgraph.runs import RunFolder
 

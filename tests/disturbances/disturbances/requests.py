@@ -15,9 +15,10 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from disturbances.mutations import copied, mutated
+from disturbances.replay import Case, Method, Replay
+from disturbances.results import time_limit
 from fedgraph.messages import EXPERIMENT_KEY
-from fuzzing.mutations import copied, mutated
-from fuzzing.replay import Case, Method, Replay, time_limit
 
 SECONDS = 20
 LONGEST_ERROR = 3_000

@@ -1,4 +1,6 @@
-"""An engine of Debian's packages, unpacked beside the system and not installed on it; it ends with the tests.
+"""Which engine the tests use: the one that runs here, or else one of Debian's packages, which ends with the tests.
+
+That one is unpacked beside the system and not installed on it.
 
 Debian 12 has Compose 1 only, so the packages are those of Debian 13. Their programs run here as they are, except
 ``runc``, which has to be this system's own.
@@ -18,6 +20,7 @@ from pathlib import Path
 from containers import base_images, debian, firewall
 from containers.engine import Engine
 
+KEPT = Path(os.environ.get("FEDGRAPH_ENGINE", "/var/cache/fedgraph-engine"))
 SUITE = "trixie"
 PACKAGES = ["docker.io", "docker-cli", "docker-compose", "docker-buildx", "containerd", "tini"]
 # Name -> where it lies in the packages.
@@ -34,17 +37,34 @@ SECONDS_TO_START = 90
 SECONDS_TO_END = 60
 
 
-def obstacle() -> str:
-    """Return why no engine can be started here; an empty text when one can."""
-    if os.geteuid() != 0:
-        return "that takes root"
-    if not debian.is_debian():
-        return "it is made of Debian's packages, and this is another system"
-    return ""
+class NoEngineError(Exception):
+    """There is no container engine, and none can be started; says why."""
 
 
 @contextmanager
-def engine(kept: Path) -> Iterator[Engine]:
+def engine_at_hand() -> Iterator[Engine]:
+    """Yield the engine that runs here, or else one that is started, as root on Debian, and ends with the block.
+
+    What such an engine needs and makes, images included, is kept in the folder ``FEDGRAPH_ENGINE``.
+
+    Raises
+    ------
+    NoEngineError
+        When there is none, with what is missing.
+    """
+    running = Engine(dict(os.environ))
+    lacking = running.lacks()
+    if not lacking:
+        yield running
+    elif os.geteuid() != 0 or not debian.is_debian():
+        raise NoEngineError(f"{lacking}, and one can be started by root on Debian only")
+    else:
+        with _engine(KEPT) as started:
+            yield started
+
+
+@contextmanager
+def _engine(kept: Path) -> Iterator[Engine]:
     """Start an engine whose programs and images stay in a folder, and end it with the block."""
     kept.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -64,8 +84,7 @@ def engine(kept: Path) -> Iterator[Engine]:
                 "DOCKER_CONFIG": str(kept / "client"),
                 # Where pip of this machine is told where packages are, PyTorch is there, too.
                 **({"TORCH_INDEX": os.environ.get("TORCH_INDEX", "")} if debian.pip_settings() else {}),
-            },
-            stand_ins=True,
+            }
         )
         stack.enter_context(_running(found, kept))
         stack.enter_context(base_images.provided(found))

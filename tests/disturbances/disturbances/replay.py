@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import math
 import shutil
-import signal
-import tempfile
 from collections.abc import Iterable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from flwr.app import ArrayRecord, Error, Message, RecordDict
-from safetensors.torch import load_file
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
+from disturbances.experiments import BEFORE, LIVE, ON_ONE_NODE, experiment
+from disturbances.mutations import copied, mutated
+from disturbances.results import Judgement, judge, time_limit
 from fedgraph.clients.app import app as client_app
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation import opening_query
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages import KEEP_KEY, RUN_KEY
 from fedgraph.strategies.app import execute
 from fedgraph.support.errors import FedgraphError
-from fuzzing.experiments import BEFORE, LIVE, ON_ONE_NODE, experiment
-from fuzzing.mutations import copied, mutated
 
-ABSURD = 1e6
 SECONDS = 30
 
 DELIVERIES = ("flower-error", "unreachable", "silent", "twice")
@@ -43,21 +34,6 @@ class Case:
     reply: int
     mutation: str
     seed: int
-
-
-@dataclass
-class Judgement:
-    """What came of an example.
-
-    ``ended`` is why the run ended, ``broken`` what is not finite in its results, ``absurd`` the largest number there
-    if it is beyond ``ABSURD``; ``applied`` is whether the mutation found anything to change.
-    """
-
-    applied: bool = True
-    ended: str = ""
-    foreseen: bool = True
-    broken: str = ""
-    absurd: float = 0.0
 
 
 class Replay(LocalGrid):
@@ -109,16 +85,14 @@ class Replay(LocalGrid):
         return reply
 
     def _good(self, message: Message) -> RecordDict:
+        if self.live:
+            return self._live(message)
         key = _key(message)
-        if key not in self.known or self.live:
-            config = message.content.config_records.get("config", {})
-            if self.live:
-                return self._live(message)
+        if key not in self.known:
+            config = message.content.config_records.get("config", ConfigRecord()).copy()
             if self.run_name and RUN_KEY in config:
-                config = config.copy()
                 config[RUN_KEY] = self.run_name
             if KEEP_KEY in config:
-                config = config.copy()
                 config[KEEP_KEY] = 0
             # Records may be shared by the messages to several nodes.
             own = RecordDict({name: record.copy() for name, record in message.content.items()})
@@ -216,88 +190,11 @@ class Method:
             result = judge(folder)
         except FedgraphError as error:
             result = Judgement(ended=f"{type(error).__name__}: {str(error)[:500]}")
-            result.foreseen = len(str(error)) < 10_000
+            result.unforeseen = len(str(error)) >= 10_000
             if self.name in ON_ONE_NODE or (case.reply < self.opening and "twice" in case.mutation):
-                result.ended = ""
+                result = Judgement()
         except Exception as error:
-            result = Judgement(ended=f"{type(error).__name__}: {str(error)[:500]}", foreseen=False)
+            result = Judgement(ended=f"{type(error).__name__}: {str(error)[:500]}", unforeseen=True)
         result.applied = self.grid.applied
         shutil.rmtree(self.folder / "runs", ignore_errors=True)
         return result
-
-
-def judge(folder: Path) -> Judgement:
-    """Look at all numbers in the results of a run."""
-    found = Judgement()
-    for file in sorted(folder.rglob("*.safetensors")):
-        # What a checkpoint has beside results may be infinite where nothing was measured.
-        if file.name == "checkpoint.safetensors":
-            continue
-        for name, tensor in load_file(file).items():
-            if not tensor.is_floating_point() or not tensor.numel():
-                continue
-            if not bool(torch.isfinite(tensor).all()):
-                found.broken = f"{file.name}: {name}"
-            else:
-                found.absurd = max(found.absurd, float(tensor.abs().max()))
-    for file in (folder / "summary.json", folder / "metrics.jsonl", folder / "feature-graph.json"):
-        for line in (
-            (file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()])
-            if (file.exists())
-            else ()
-        ):
-            for path, number in _numbers(json.loads(line), file.name):
-                if not math.isfinite(number):
-                    found.broken = path
-                elif not any(word in path for word in ("bytes", "seconds", "seed", "timestamp", "examples", "rows")):
-                    found.absurd = max(found.absurd, abs(number))
-        if file.exists() and file.stat().st_size > 3_000_000:
-            found.broken = f"{file.name} has {file.stat().st_size} bytes"
-    if found.absurd <= ABSURD:
-        found.absurd = 0.0
-    return found
-
-
-def _numbers(value: Any, path: str) -> Iterable[tuple[str, float]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _numbers(inner, f"{path}/{name}")
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _numbers(inner, path)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield path, value
-
-
-@contextmanager
-def time_limit(seconds: int):
-    """Raise TimeoutError in a block that takes longer."""
-
-    def late(number, frame):
-        raise TimeoutError(f"longer than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def workplace():
-    """A folder for all runs, in memory where there is one, and no waiting or talking meanwhile."""
-    memory = Path("/dev/shm")
-    levels = {name: logging.getLogger(name).level for name in ("fedgraph", "flwr")}
-    poll = opening_query._POLL_SECONDS
-    for name in levels:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    opening_query._POLL_SECONDS = 0.001
-    try:
-        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory if memory.is_dir() else None) as folder:
-            yield Path(folder)
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-        opening_query._POLL_SECONDS = poll

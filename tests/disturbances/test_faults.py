@@ -1,4 +1,4 @@
-"""A few of the runs with faults that ``python -m faulting`` makes by the hundred, and all scenarios of this folder."""
+"""A few of the runs with faults that ``python -m disturbances`` makes by the hundred, and all scenarios."""
 
 import os
 import subprocess
@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 import tomli_w
-from faulting.in_process import InProcess
-from faulting.scenario import Fault, Holds, Scenario, read_scenario
-from faulting.suites import InProcessScenes, messages, play
-from faulting.system import compiler
-from faulting.trial import leftovers, try_scenario, unreadable
+from disturbances.in_process import InProcess
+from disturbances.scenario import Fault, Holds, Scenario, read_scenario
+from disturbances.suites import InProcessScenes, messages, play
+from disturbances.system import compiler
+from disturbances.trial import leftovers, try_scenario, unreadable
 
 from fedgraph.support.errors import ExperimentError
 
@@ -21,16 +21,10 @@ HERE = Path(__file__).parent
 SCENARIOS = sorted((HERE / "scenarios").glob("*.toml"))
 OFTEN = {"server-killed", "clock-set-back", "executor-killed"}
 METHODS = ("sfl", "fedavg", "ipa", "f3", "fedngm")
-FIRST = ("sfl",)
-
-
-def by_method(names):
-    """Parameters of a test: the first methods in every run of the tests, the others where there is more time."""
-    return [pytest.param(name, marks=[pytest.mark.process] * (name not in FIRST)) for name in names]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", by_method(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 def test_every_kind_of_message_may_be_lost(name):
     lines = list(messages([name]))
     assert len(lines) >= 6, "each kind, as request and as reply, under two policies"
@@ -41,8 +35,8 @@ def test_every_kind_of_message_may_be_lost(name):
 @pytest.mark.parametrize("name", ["sfl", "f3", pytest.param("fedngm", marks=pytest.mark.slow)])
 @pytest.mark.skipif(compiler() is None, reason="no C compiler")
 def test_any_write_may_fail(name):
-    command = [sys.executable, "-m", "faulting", "writes", "--only", name]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "fuzz"), *sys.path])}
+    command = [sys.executable, "-m", "disturbances", "writes", "--only", name]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert all(f"ok      {name}: {action}: " in done.stdout for action in ("no-space", "io-error", "short-write"))

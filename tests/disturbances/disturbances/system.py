@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from faulting.scenario import WRITES
+from disturbances.scenario import WRITES
 
 _SOURCE = Path(__file__).with_name("system.c")
 
@@ -34,10 +34,10 @@ def compiler() -> str | None:
 @lru_cache(maxsize=1)
 def library() -> Path:
     """Compile the library, and return its path."""
-    known = os.environ.get("FAULTING_LIBRARY")
+    known = os.environ.get("DISTURBANCES_LIBRARY")
     if known:
         return Path(known)
-    folder = Path(tempfile.mkdtemp(prefix="faulting-"))
+    folder = Path(tempfile.mkdtemp(prefix="disturbed-"))
     built = folder / "system.so"
     subprocess.run(
         [compiler() or "cc", "-shared", "-fPIC", "-O1", "-o", built, _SOURCE, "-ldl"], check=True, capture_output=True
@@ -47,12 +47,12 @@ def library() -> Path:
 
 def preloaded() -> dict[str, str]:
     """Environment variables of a process with the library."""
-    return {"LD_PRELOAD": str(library()), "FAULTING_LIBRARY": str(library())}
+    return {"LD_PRELOAD": str(library()), "DISTURBANCES_LIBRARY": str(library())}
 
 
 def is_preloaded() -> bool:
     """Whether this process has it."""
-    return "FAULTING_LIBRARY" in os.environ and os.environ.get("LD_PRELOAD") == os.environ["FAULTING_LIBRARY"]
+    return "DISTURBANCES_LIBRARY" in os.environ and os.environ.get("LD_PRELOAD") == os.environ["DISTURBANCES_LIBRARY"]
 
 
 class Writes:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
-from faulting.scenario import Fault
+from disturbances.scenario import Fault
 from fedgraph.runs import RunFolder
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzzing.replay import judge
-
-from faulting.scenario import Holds
-from faulting.stage import Attempt, Stage
+from disturbances.results import judge
+from disturbances.scenario import Holds
+from disturbances.stage import Attempt, Stage
 from fedgraph.runs import RunFolder
 
 _MOST_ATTEMPTS = 8

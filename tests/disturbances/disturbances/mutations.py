@@ -22,94 +22,105 @@ DEPTH = 100_000
 LONG = 2_000_000
 _WHOLE = (0, -1, 1, 2, 255, 2**31, 2**53 + 1, 2**62, -(2**63))
 _REAL = (math.nan, math.inf, -math.inf, -1.0, 0.5, 1e30, -1e300, 5e-324)
-_TYPES = ("float64", "int8", "O", "", "x", "V9", "float32,", "<U9999999999")
 _TEXTS = (
-    "",
-    " ",
-    "nobody",
-    "client-0",
-    "\x00",
-    "a\nb\rc\x1b[2J",
-    "../../etc/passwd",
-    "/etc/passwd",
-    "é" * 300,
-    "x" * LONG,
-    "[" * DEPTH,
-    '{"a":' * DEPTH,
-    "NaN",
-    "null",
-    "1e999",
-    "{}",
-    "[]",
-    '{"names": ["a", "a"], "edges": [["a", "a"]]}',
+    "", " ", "nobody", "client-0", "\x00", "a\nb\rc\x1b[2J", "../../etc/passwd", "/etc/passwd", "é" * 300, "x" * LONG,
+    "[" * DEPTH, '{"a":' * DEPTH, "NaN", "null", "1e999", "{}", "[]", '{"names": ["a", "a"], "edges": [["a", "a"]]}',
     "9" * 5000,
-)
+)  # fmt: skip
 
 
-def _pick(choices, chance):
-    return chance.choice(list(choices)) if choices else None
+_KINDS = (ArrayRecord, ConfigRecord, MetricRecord)
+_ENTRIES = (ConfigRecord, MetricRecord)
+
+MUTATIONS: dict[str, Mutation] = {}
+"""By name; a name keeps its meaning, because examples are kept by name and seed."""
 
 
-def _record(content, chance, kind=None):
-    """A record and its name, of one kind if it is given; None if there is none."""
-    names = sorted(name for name, record in content.items() if kind is None or isinstance(record, kind))
-    return _pick(names, chance)
+def _record(kind=_KINDS):
+    """Pick a record of some kinds: its name."""
+
+    def pick(content, chance):
+        names = sorted(name for name, record in content.items() if isinstance(record, kind))
+        return (chance.choice(names),) if names else None
+
+    return pick
 
 
-def _entry(content, chance, kind):
-    """Names of a record of a kind, and of an entry in it; None if there is none."""
-    both = sorted((r, e) for r, record in content.items() if isinstance(record, kind) for e in record)
-    return _pick(both, chance)
+def _entry(kind, holds=lambda value: True):
+    """Pick an entry in a record of some kinds: name of the record, name of the entry, and value."""
+
+    def pick(content, chance):
+        both = sorted(
+            (record, name)
+            for record, entries in content.items()
+            if isinstance(entries, kind)
+            for name, value in entries.items()
+            if holds(value)
+        )
+        if not both:
+            return None
+        record, name = chance.choice(both)
+        return record, name, content[record][name]
+
+    return pick
+
+
+_array = _entry(ArrayRecord)
+
+
+def _mutation(name, pick=lambda content, chance: ()):
+    """Register a mutation of what ``pick`` finds; there is none where it finds nothing, or False is returned."""
+
+    def register(change):
+        def mutation(content, chance):
+            found = pick(content, chance)
+            return found is not None and change(content, chance, *found) is not False
+
+        MUTATIONS[name] = mutation
+        return change
+
+    return register
 
 
 # ---- records
 
 
-def drop_record(content, chance):
-    name = _record(content, chance)
-    return name is not None and content.pop(name) is not None
+@_mutation("drop-record", _record())
+def drop_record(content, chance, name):
+    del content[name]
 
 
-def rename_record(content, chance):
-    name = _record(content, chance)
-    if name is None:
-        return False
+@_mutation("rename-record", _record())
+def rename_record(content, chance, name):
     content[chance.choice(["", "CONFIG", f"{name} ", "x" * 10_000])] = content.pop(name)
-    return True
 
 
-def other_kind(content, chance):
-    name = _record(content, chance)
-    if name is None:
-        return False
-    kinds = [kind for kind in (ArrayRecord, ConfigRecord, MetricRecord) if not isinstance(content[name], kind)]
+@_mutation("other-kind", _record())
+def other_kind(content, chance, name):
+    kinds = [kind for kind in _KINDS if not isinstance(content[name], kind)]
     del content[name]
     content[name] = chance.choice(kinds)()
-    return True
 
 
-def empty_record(content, chance):
-    name = _record(content, chance)
-    if name is None:
-        return False
-    kind = type(content[name])
-    del content[name]
+@_mutation("empty-record", _record())
+def empty_record(content, chance, name):
+    kind = type(content.pop(name))
     content[name] = kind()
-    return True
 
 
+@_mutation("no-records")
 def no_records(content, chance):
     for name in list(content):
         del content[name]
-    return True
 
 
+@_mutation("more-records")
 def more_records(content, chance):
     for number in range(chance.choice([1, 2_000])):
-        content[f"more-{number}"] = chance.choice([ArrayRecord, ConfigRecord, MetricRecord])()
-    return True
+        content[f"more-{number}"] = chance.choice(_KINDS)()
 
 
+@_mutation("error-text")
 def error_text(content, chance):
     text = chance.choice(["", "no such file", "x" * LONG, "a\nb\x1b[2J", "\x00"])
     config = content.get("config")
@@ -117,55 +128,43 @@ def error_text(content, chance):
         config["error"] = chance.choice([text, 5, [text], b"\xff"])
     else:
         content["config"] = ConfigRecord({"error": text})
-    return True
 
 
 # ---- arrays
 
 
-def _array(content, chance):
-    found = _entry(content, chance, ArrayRecord)
-    return (None, None, None) if found is None else (*found, content[found[0]][found[1]])
+@_mutation("drop-array", _array)
+def drop_array(content, chance, record, name, array):
+    del content[record][name]
 
 
-def drop_array(content, chance):
-    record, name, _ = _array(content, chance)
-    return record is not None and content[record].pop(name) is not None
-
-
-def rename_array(content, chance):
-    record, name, array = _array(content, chance)
-    if record is None:
-        return False
+@_mutation("rename-array", _array)
+def rename_array(content, chance, record, name, array):
     del content[record][name]
     content[record][chance.choice(["", "x", name + " ", "y" * LONG])] = array
-    return True
 
 
-def more_arrays(content, chance):
-    record = _record(content, chance, ArrayRecord)
-    if record is None:
-        return False
+@_mutation("more-arrays", _record(ArrayRecord))
+def more_arrays(content, chance, record):
     for number in range(chance.choice([1, 3_000])):
         content[record][f"more-{number}"] = Array(np.zeros(1, np.float32))
-    return True
 
 
-def _changed(change):
-    """A mutation that replaces the numbers of an array by those that ``change`` returns."""
+def _numbers(name):
+    """Register a mutation of the numbers of an array: ``change`` returns others, or None."""
 
-    def mutation(content, chance):
-        record, name, array = _array(content, chance)
-        if record is None:
-            return False
-        values = np.array(array.numpy())
-        changed = change(values, chance)
-        if changed is None:
-            return False
-        content[record][name] = Array(changed)
-        return True
+    def register(change):
+        @_mutation(name, _array)
+        def mutation(content, chance, record, entry, array):
+            changed = change(np.array(array.numpy()), chance)
+            if changed is None:
+                return False
+            content[record][entry] = Array(changed)
+            return True
 
-    return mutation
+        return change
+
+    return register
 
 
 def _put(*values):
@@ -179,9 +178,15 @@ def _put(*values):
             flat[chance.randrange(numbers.size - some + 1) :][:some] = np.array(value).astype(numbers.dtype)
         return numbers
 
-    return _changed(change)
+    return change
 
 
+_numbers("not-finite")(_put(math.nan, math.inf, -math.inf))
+_numbers("huge")(_put(1e30, -1e30, 3e38, 1e15))
+_numbers("small")(_put(0.0, -1.0, 1e-45))
+
+
+@_numbers("whole")
 def _whole(numbers, chance):
     if not numbers.size or numbers.dtype.kind not in "iu":
         return None
@@ -193,6 +198,7 @@ def _whole(numbers, chance):
     return numbers
 
 
+@_numbers("bits")
 def _bits(numbers, chance):
     data = bytearray(numbers.tobytes())
     for _ in range(min(len(data), 8)):
@@ -200,18 +206,21 @@ def _bits(numbers, chance):
     return np.frombuffer(bytes(data), numbers.dtype).reshape(numbers.shape) if data else None
 
 
+@_numbers("shuffled")
 def _shuffled(numbers, chance):
     rows = list(range(len(numbers))) if numbers.ndim else []
     chance.shuffle(rows)
     return numbers[rows] if rows else None
 
 
+@_numbers("array-type")
 def _other_type(numbers, chance):
     kind = chance.choice(["float64", "float16", "int64", "int32", "uint8", "bool", ">f4", "complex64", "U3"])
     with np.errstate(all="ignore"):
         return numbers.astype(kind)
 
 
+@_numbers("array-shape")
 def _other_shape(numbers, chance):
     shapes = [
         lambda a: a[None],
@@ -229,17 +238,32 @@ def _other_shape(numbers, chance):
     return chance.choice(shapes)(numbers)
 
 
-def _raw(change):
-    """A mutation of how an array says what it is: ``change`` gets type, shape, encoding and bytes."""
+def _raw(name):
+    """Register a mutation of how an array says what it is: ``change`` gets type, shape, encoding and bytes."""
 
-    def mutation(content, chance):
-        record, name, array = _array(content, chance)
-        if record is None:
-            return False
-        content[record][name] = Array(*change(array.dtype, tuple(array.shape), array.stype, array.data, chance))
-        return True
+    def register(change):
+        @_mutation(name, _array)
+        def mutation(content, chance, record, entry, array):
+            content[record][entry] = Array(*change(array.dtype, tuple(array.shape), array.stype, array.data, chance))
 
-    return mutation
+        return change
+
+    return register
+
+
+@_raw("truncated")
+def _truncated(dtype, shape, stype, data, chance):
+    return dtype, shape, stype, data[: chance.choice([0, 1, 60, len(data) - 1])]
+
+
+@_raw("longer")
+def _longer(dtype, shape, stype, data, chance):
+    return dtype, shape, stype, data + b"\x01" * chance.choice([1, 7, LONG])
+
+
+@_raw("type-said")
+def _type_said(dtype, shape, stype, data, chance):
+    return chance.choice(["float64", "int8", "O", "", "x", "V9"]), shape, stype, data
 
 
 def _npy(dtype, shape):
@@ -248,12 +272,14 @@ def _npy(dtype, shape):
     return stream.getvalue()
 
 
+@_raw("shape-said")
 def _giant(dtype, shape, stype, data, chance):
     giant = chance.choice([(2**40,), (2**31, 2**31), (*shape[:-1], 2**62), (2**20,) * 3, (-1,), (-2, -3), (0,) * 10])
     # Sometimes the bytes say so too.
     return dtype, giant, stype, (_npy("<f4", giant) if chance.random() < 0.5 else data)
 
 
+@_raw("encoding-said")
 def _pickled(dtype, shape, stype, data, chance):
     stream = io.BytesIO()
     np.save(stream, np.array([{"a": 1}], dtype=object), allow_pickle=True)
@@ -261,11 +287,6 @@ def _pickled(dtype, shape, stype, data, chance):
 
 
 # ---- entries of configs and metrics
-
-
-def _value(content, chance, kind=(ConfigRecord, MetricRecord)):
-    found = _entry(content, chance, kind)
-    return (None, None, None) if found is None else (*found, content[found[0]][found[1]])
 
 
 def _set(content, record, name, value):
@@ -276,48 +297,43 @@ def _set(content, record, name, value):
     return True
 
 
-def drop_entry(content, chance):
-    record, name, _ = _value(content, chance)
-    if record is None:
-        return False
+def _single(value):
+    return value[0] if isinstance(value, list) and value else value
+
+
+@_mutation("drop-entry", _entry(_ENTRIES))
+def drop_entry(content, chance, record, name, value):
     del content[record][name]
-    return True
 
 
-def rename_entry(content, chance):
-    record, name, value = _value(content, chance)
-    if record is None:
-        return False
+@_mutation("rename-entry", _entry(_ENTRIES))
+def rename_entry(content, chance, record, name, value):
     del content[record][name]
     return _set(content, record, chance.choice(["", "bogus", f"{name}\n", "test/bogus", "y" * LONG]), value)
 
 
-def more_entries(content, chance):
-    record = _record(content, chance, (ConfigRecord, MetricRecord))
-    if record is None:
-        return False
+@_mutation("more-entries", _record(_ENTRIES))
+def more_entries(content, chance, record):
     length = max((len(v) for v in content[record].values() if isinstance(v, list)), default=1)
     for number in range(chance.choice([1, 5_000])):
         content[record][f"test/bogus-{number}"] = chance.choice([[1.0] * length, [1] * length, 1.0])
-    return True
 
 
-def other_type(content, chance):
-    record, name, _ = _value(content, chance)
-    if record is None:
-        return False
+@_mutation("other-type", _entry(_ENTRIES))
+def other_type(content, chance, record, name, value):
     values = [0, 1.5, [], [0], [0.5], [math.nan]]
     if isinstance(content[record], ConfigRecord):
         values += ["x", b"\xff\x00", True, ["x"], [b"x"], [True], ["x", "x"], "client-0"]
     return _set(content, record, name, chance.choice(values))
 
 
-def number(content, chance):
-    record, name, value = _value(content, chance)
-    single = value[0] if isinstance(value, list) and value else value
-    if record is None or isinstance(single, bool) or not isinstance(single, (int, float)):
+@_mutation("number", _entry(_ENTRIES))
+def number(content, chance, record, name, value):
+    single = _single(value)
+    if isinstance(single, bool) or not isinstance(single, (int, float)):
         return False
     values = _WHOLE if isinstance(single, int) else _REAL
+
     if not isinstance(value, list):
         return _set(content, record, name, chance.choice(values))
     changed = list(value)
@@ -326,43 +342,28 @@ def number(content, chance):
     return _set(content, record, name, changed)
 
 
-def text(content, chance):
-    record, name, value = _value(content, chance, ConfigRecord)
-    single = value[0] if isinstance(value, list) and value else value
-    if record is None or not isinstance(single, str):
+@_mutation("text", _entry(ConfigRecord))
+def text(content, chance, record, name, value):
+    if not isinstance(_single(value), str):
         return False
-    if not isinstance(value, list):
-        return _set(content, record, name, chance.choice(_TEXTS))
-    changed = list(value)
-    changed[chance.randrange(len(value))] = chance.choice(_TEXTS)
+    changed = chance.choice(_TEXTS)
+    if isinstance(value, list):
+        place = chance.randrange(len(value))
+        changed = [*value[:place], changed, *value[place + 1 :]]
     return _set(content, record, name, changed)
 
 
-def listed(content, chance):
-    both = sorted(
-        (r, e)
-        for r, record in content.items()
-        if isinstance(record, (ConfigRecord, MetricRecord))
-        for e, value in record.items()
-        if isinstance(value, list) and value
-    )
-    if not both:
-        return False
-    record, name = chance.choice(both)
-    value = list(content[record][name])
+@_mutation("listed", _entry(_ENTRIES, lambda value: isinstance(value, list) and value))
+def listed(content, chance, record, name, value):
+    value = list(value)
     ways = [
-        value[:-1],
-        value[1:],
-        value[::-1],
-        [*value, value[0]],
-        [value[0]] * len(value),
-        value * 2,
-        [value[0]] * 200_000,
-        chance.sample(value, len(value)),
-    ]
+        value[:-1], value[1:], value[::-1], [*value, value[0]], [value[0]] * len(value), value * 2,
+        [value[0]] * 200_000, chance.sample(value, len(value)),
+    ]  # fmt: skip
     return _set(content, record, name, chance.choice(ways))
 
 
+@_mutation("others-names")
 def others_names(content, chance):
     """Names of clients or owners become those of others, or names that nobody has."""
     config = content.get("config")
@@ -376,6 +377,7 @@ def others_names(content, chance):
     return True
 
 
+@_mutation("json-leaf")
 def json_leaf(content, chance):
     """A text that is JSON stays JSON, and one of its values becomes another."""
     both = []
@@ -413,48 +415,6 @@ def json_leaf(content, chance):
     changed = json.dumps(table)
     whole = [*value[:place], changed, *value[place + 1 :]] if isinstance(value, list) else changed
     return _set(content, record, name, whole)
-
-
-MUTATIONS: dict[str, Mutation] = {
-    "drop-record": drop_record,
-    "rename-record": rename_record,
-    "other-kind": other_kind,
-    "empty-record": empty_record,
-    "no-records": no_records,
-    "more-records": more_records,
-    "error-text": error_text,
-    "drop-array": drop_array,
-    "rename-array": rename_array,
-    "more-arrays": more_arrays,
-    "not-finite": _put(math.nan, math.inf, -math.inf),
-    "huge": _put(1e30, -1e30, 3e38, 1e15),
-    "small": _put(0.0, -1.0, 1e-45),
-    "whole": _changed(_whole),
-    "bits": _changed(_bits),
-    "shuffled": _changed(_shuffled),
-    "array-type": _changed(_other_type),
-    "array-shape": _changed(_other_shape),
-    "truncated": _raw(lambda d, s, e, data, chance: (d, s, e, data[: chance.choice([0, 1, 60, len(data) - 1])])),
-    "longer": _raw(lambda d, s, e, data, chance: (d, s, e, data + b"\x01" * chance.choice([1, 7, LONG]))),
-    "type-said": _raw(
-        lambda d, s, e, data, chance: (chance.choice(["float64", "int8", "O", "", "x", "V9"]), s, e, data)
-    ),
-    "shape-said": _raw(_giant),
-    "encoding-said": _raw(_pickled),
-    "drop-entry": drop_entry,
-    "rename-entry": rename_entry,
-    "more-entries": more_entries,
-    "other-type": other_type,
-    "number": number,
-    "text": text,
-    "listed": listed,
-    "others-names": others_names,
-    "json-leaf": json_leaf,
-}
-"""By name; a name keeps its meaning, because examples are kept by name and seed."""
-
-FINITE = frozenset({"huge", "small", "whole", "bits", "shuffled"})
-"""Mutations after which a reply may be well-formed, finite and absurd."""
 
 
 def copied(content: RecordDict) -> RecordDict:

@@ -97,7 +97,7 @@ class Fault(Settings):
 
 
 class Holds(Settings):
-    """What must hold at the end, beside what always must: see :func:`faulting.trial.try_scenario`.
+    """What must hold at the end, beside what always must: see :func:`disturbances.trial.try_scenario`.
 
     Attributes
     ----------

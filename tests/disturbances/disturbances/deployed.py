@@ -9,10 +9,10 @@ from typing import Any
 
 import psutil
 
-from faulting.processes import PROGRAMS, Moments, family, hit, named
-from faulting.scenario import Fault
-from faulting.stage import Attempt, Stage
-from faulting.system import preloaded, set_clock
+from disturbances.processes import PROGRAMS, Moments, family, hit, named
+from disturbances.scenario import Fault
+from disturbances.stage import Attempt, Stage
+from disturbances.system import preloaded, set_clock
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.local_flower import superlink_answers
 from fedgraph.runs import RunFolder

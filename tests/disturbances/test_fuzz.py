@@ -1,4 +1,4 @@
-"""A few hundred mutated replies and requests, and all examples that ever failed; more by ``python -m fuzzing``."""
+"""A few hundred mutated replies and requests, and all examples that ever failed; more by ``python -m disturbances``."""
 
 import json
 import random
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from fuzzing.mutations import MUTATIONS, mutated
-from fuzzing.replay import DELIVERIES, Case, Judgement, Method, workplace
-from fuzzing.requests import OWN, node_of, recorded_requests, try_request
+from disturbances.mutations import MUTATIONS, mutated
+from disturbances.replay import DELIVERIES, Case, Method
+from disturbances.requests import OWN, node_of, recorded_requests, try_request
+from disturbances.results import Judgement, judge, workplace
+from safetensors.torch import save_file
 
 HERE = Path(__file__).parent
 REPLIES = json.loads((HERE / "replies.json").read_text())
@@ -41,7 +43,7 @@ def recorded(tmp_path_factory):
 def failures(method, cases):
     """What went wrong with each mutated reply: the run ended, or something in its results is not finite."""
     judged = {(case.reply, case.mutation, case.seed): method.try_case(case) for case in cases}
-    return {case: found for case, found in judged.items() if found.ended or found.broken}
+    return {case: found for case, found in judged.items() if found.failed}
 
 
 @pytest.mark.parametrize("name", by_method(METHODS))
@@ -98,9 +100,6 @@ def test_requests_that_a_node_once_did_not(recorded, name):
 
 
 def test_the_undisturbed_runs_are_judged_well_and_a_bad_result_is_seen(recorded):
-    from fuzzing.replay import judge
-    from safetensors.torch import save_file
-
     folder = recorded("sfl").run()
     assert judge(folder) == Judgement()
     save_file({"x": torch.tensor([1.0, torch.inf])}, folder / "more.safetensors")
