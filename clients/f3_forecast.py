@@ -62,10 +62,7 @@ class _ForecastClient(CohortClient[Kept]):
     def kept(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what these clients have kept; NaN in ``empty``, of the shapes without clients, are for what is not.
 
-        Raises
-        ------
-        ReplyError
-            When a client has kept nothing.
+        Raises ReplyError when a client has kept nothing.
         """
         found = self._kept(purpose).load(self.request.clients, _ROUND + 1, empty)
         for name, lost in zip(self.request.clients, ~finite_rows(next(iter(found.values()))), strict=True):

@@ -51,24 +51,13 @@ def choice(prior: Tensor, losses: Tensor, temperature: float) -> Tensor:
 def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: SplitName = "train") -> Tensor:
     """Compute the loss of every candidate on the own examples of each of ``clients``.
 
-    All candidates of a client are computed together.
+    All candidates of a client are computed together. Returns float64 ``[clients, candidates]``: cross-entropy for
+    classification, else the mean absolute error; NaN without valid targets.
 
     Parameters
     ----------
-    cohort : Cohort
-        Clients and their data.
-    candidates : Tensor
-        Models ``[candidates, parameters]``.
-    clients : Tensor
-        Rows of the cohort, int64 ``[clients]``.
-    split : str
-        Split of the data.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[clients, candidates]``: cross-entropy for classification, else the mean absolute error; NaN without
-        valid targets.
+    candidates : models ``[candidates, parameters]``.
+    clients : rows of the cohort, int64 ``[clients]``.
     """
     data = cohort.data
     metric = "loss" if data.task.kind == "classification" else "mae"

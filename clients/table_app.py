@@ -38,7 +38,8 @@ def table_client_app(
     """Return a ClientApp that answers a strategy FedNGM from a data frame.
 
     The client is called by its node config ``client``, else its ``partition-id``. Rows never leave it: names and types
-    of features, numbers of rows, graphs and the parameters of models do.
+    of features, numbers of rows, graphs and the parameters of models do. Raises ValueError for a consent to anything
+    else.
 
     Parameters
     ----------
@@ -52,11 +53,6 @@ def table_client_app(
         in the folder that node config ``model-dir`` names, in any case.
     mods : sequence of callable
         Mods of Flower, the outermost first.
-
-    Raises
-    ------
-    ValueError
-        For a consent to anything else.
 
     Examples
     --------
@@ -89,15 +85,7 @@ def table_client_app(
 
 @dataclass(frozen=True)
 class TableNode(Node):
-    """A node that is one client with a data frame.
-
-    Attributes
-    ----------
-    client : str
-        Its name.
-    load : callable
-        Returns the data frame.
-    """
+    """A node that is one client with a data frame."""
 
     client: str = ""
     load: Callable[[], Any] = dict
@@ -130,10 +118,7 @@ class TableNode(Node):
     def personal_model(self, content: RecordDict, shared: bool) -> RecordDict | None:
         """Return the client's personal model of a run, where that is asked for; None for other requests.
 
-        Raises
-        ------
-        IdentityError
-            When the app does not share it.
+        Raises IdentityError when the app does not share it.
         """
         if not is_for_personal_models(content):
             return None

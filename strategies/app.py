@@ -80,10 +80,7 @@ def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
 def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Sequence[Callback] = ()) -> RunFolder:
     """Run an experiment over a grid, and return its run folder.
 
-    Raises
-    ------
-    FedgraphError
-        For any error, with its place and advice.
+    Raises FedgraphError for any error, with its place and advice.
     """
     resumed = experiment.output.resume
     folder = RunFolder.open(resumed) if resumed else RunFolder.create(experiment, Path(experiment.output.dir))

@@ -161,15 +161,8 @@ class FedNGM(PhasedStrategy):
     def fetch_models(self, grid: Grid, timeout: float = 3600) -> dict[str, NeuralGraphicalModel]:
         """Ask clients for their personal models, which those give whose app says ``share_models=True``.
 
-        Returns
-        -------
-        dict of str to NeuralGraphicalModel
-            By client, which is :attr:`client_models` too.
-
-        Raises
-        ------
-        RunError
-            Before :meth:`start`.
+        Returns a dict of str to NeuralGraphicalModel by client, which is :attr:`client_models` too. Raises RunError
+        before :meth:`start`.
         """
         from fedgraph.graphical import NeuralGraphicalModel
 

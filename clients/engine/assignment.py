@@ -112,11 +112,8 @@ class Assignment:
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
         """Return the forecast steps to report: those asked for, else the default ones within the forecast.
 
-        Raises
-        ------
-        ExperimentError
-            When a step is beyond the forecasts of this task, or missing targets or classes are to count that this task
-            has not.
+        Raises ExperimentError when a step is beyond the forecasts of this task, or missing targets or classes are to
+        count that this task has not.
         """
         steps = task.output_shape[0] if task.kind == "forecast" else 0
         if self.missing_as is not None and not steps:

@@ -165,10 +165,7 @@ class CohortClient(Configured[S]):
     def handle(cls, message: Message, node: Node) -> RecordDict:
         """Answer a message; called by the ClientApp.
 
-        Raises
-        ------
-        ReplyError
-            When clients are asked for that this node does not host, or one more than once.
+        Raises ReplyError when clients are asked for that this node does not host, or one more than once.
         """
         request = WorkRequest.unpack(message.content)
         if len(set(request.clients)) < len(request.clients):
@@ -241,12 +238,8 @@ class CohortClient(Configured[S]):
     def averaged(self, mean: Tensor, finite: Tensor, metrics: dict[str, Tensor]) -> WorkReply:
         """Reply with the mean of models, weighted by training examples.
 
-        Models that are not ``finite`` are no part of it, and their clients are named.
-
-        Raises
-        ------
-        ReplyError
-            When no model is left.
+        Models that are not ``finite`` are no part of it, and their clients are named. Raises ReplyError when no model
+        is left.
         """
         examples, clients = self._examples, self.request.clients
         weighted = bool(examples[finite].any())
@@ -323,10 +316,7 @@ class CohortClient(Configured[S]):
     def sent(self) -> Tensor:
         """The models that came with the request, ``[clients, columns]``: a row for each client, or one for all.
 
-        Raises
-        ------
-        ReplyError
-            When it has none, or they are not models.
+        Raises ReplyError when it has none, or they are not models.
         """
         own = "parameters" in self.request.stacked
         found = (self.request.stacked if own else self.request.shared)["parameters"]
@@ -337,10 +327,7 @@ class CohortClient(Configured[S]):
     def room(self) -> dict[SplitName, int]:
         """Return how many examples of each split tensors that are sent back have room for, as the request says.
 
-        Raises
-        ------
-        ReplyError
-            When it does not say so, or more than a node should make room for.
+        Raises ReplyError when it does not say so, or more than a node should make room for.
         """
         examples = self.request.shared["examples"]
         if (

@@ -105,10 +105,7 @@ class Node:
     def prove(self, challenge: str, node: int, clients: Sequence[str]) -> bytes:
         """Sign with the node's ``private-key`` that this node, with Flower's id ``node``, may host ``clients``.
 
-        Raises
-        ------
-        IdentityError
-            When the node config names no usable key.
+        Raises IdentityError when the node config names no usable key.
         """
         if not self.config.get("private-key"):
             raise IdentityError(
@@ -174,12 +171,8 @@ class Node:
         """Return the models that clients of this node have already, by client, according to the node config.
 
         ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``. Nodes among which
-        clients are dealt out may share a list: entries for others of the ``known`` clients are then left out.
-
-        Raises
-        ------
-        IdentityError
-            When an entry names no client, or no model.
+        clients are dealt out may share a list: entries for others of the ``known`` clients are then left out. Raises
+        IdentityError when an entry names no client, or no model.
         """
         models = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
         for entry in listed(str(self.config.get("models", ""))):
@@ -199,11 +192,8 @@ class Node:
     def source(self, assignment: Assignment) -> DataSource:
         """Open the data set of the experiment, from this node's data folder or from its own data.
 
-        Raises
-        ------
-        IdentityError
-            When the node config has both ``partition-id``, for clients of a common data set, and own ``data``; and for
-            files outside of the data folder, unless the node config says ``any-files``.
+        Raises IdentityError when the node config has both ``partition-id``, for clients of a common data set, and own
+        ``data``; and for files outside of the data folder, unless the node config says ``any-files``.
         """
         if self.own is not None and "clients" not in self.config and "partition-id" in self.config:
             raise IdentityError(

@@ -33,12 +33,9 @@ class Rehearsal:
 
     Attributes
     ----------
-    clients : tuple of str
-        Clients of the node that the run is for.
-    data : tuple of str
-        Descriptions of their data, which are for its owner only.
-    disclosure : Disclosure
-        What will leave the node, and what stays.
+    clients : clients of the node that the run is for.
+    data : descriptions of their data, which are for its owner only.
+    disclosure : what will leave the node, and what stays.
     """
 
     clients: tuple[str, ...]
@@ -53,21 +50,13 @@ def rehearse(
 ) -> Rehearsal:
     """Read the data of a node as a run of the experiment would, and describe it and what will leave the node.
 
+    Raises FedgraphError for everything that would keep the node from taking part: clients that it does not host, data
+    that it lacks.
+
     Parameters
     ----------
-    experiment : Experiment
-        The experiment.
-    client : str
-        Dotted path of the client class.
-    method : mapping
-        Settings of the method, as the strategy resolved them.
-    node_config : mapping
-        The node config.
-
-    Raises
-    ------
-    FedgraphError
-        For everything that would keep the node from taking part: clients that it does not host, data that it lacks.
+    client : dotted path of the client class.
+    method : settings of the method, as the strategy resolved them.
     """
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
     part = experiment.client_part(method)

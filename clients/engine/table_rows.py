@@ -31,17 +31,7 @@ class Rows:
 
 
 class TableRows:
-    """Tables of the clients of a node; nothing is read, inferred or scaled twice.
-
-    Parameters
-    ----------
-    source : ClientTableSource
-        The data set.
-    clients : sequence of str
-        The node's clients.
-    settings : ScalingSettings
-        Scaling of numbers.
-    """
+    """Tables of the clients of a node; nothing is read, inferred or scaled twice."""
 
     def __init__(self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings) -> None:
         self._source, self._clients, self._settings = source, clients, settings

@@ -30,16 +30,7 @@ class TableScores:
 
     Parameters
     ----------
-    held : TableRows
-        The rows of the node's clients.
-    clients : sequence of str
-        The node's clients.
-    common : Schema
-        The common features.
-    settings : FedNGMSettings
-        What is measured.
-    seed : int
-        Seed of the experiment.
+    held : the rows of the node's clients.
     """
 
     def __init__(
@@ -53,17 +44,11 @@ class TableScores:
     def of(self, name: str, models: Mapping[str, GraphicalModel]) -> dict[str, float]:
         """Score the models of one client.
 
+        Returns ``<split>/<target>-<metric><suffix>`` -> value.
+
         Parameters
         ----------
-        name : str
-            The client.
-        models : mapping of str to GraphicalModel
-            By the suffix of their metrics; the global model has none.
-
-        Returns
-        -------
-        dict of str to float
-            ``<split>/<target>-<metric><suffix>`` -> value.
+        models : by the suffix of their metrics; the global model has none.
         """
         tables = {"test": self._held.values(name, self._common)["test"]}
         if (public := self._held.public(self._common)) is not None:

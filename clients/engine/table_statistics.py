@@ -38,12 +38,8 @@ def consent_of(node: Node) -> Consent:
 
     ``consent`` is a comma-separated list of ``ranges`` and ``sums``, by default empty; an empty one in the node config
     overrides the environment. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the limits of
-    :class:`fedgraph.graphical.statistics.Consent`.
-
-    Raises
-    ------
-    IdentityError
-        For other entries, and limits that are not finite numbers above 0.
+    :class:`fedgraph.graphical.statistics.Consent`. Raises IdentityError for other entries, and limits that are not
+    finite numbers above 0.
     """
     consented = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
     unknown = [entry for entry in consented if entry not in ("", "ranges", "sums")]

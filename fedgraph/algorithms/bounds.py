@@ -41,10 +41,7 @@ class LocalOnly(Algorithm):
 class Centralised(GlobalModel):
     """Trains one model on one node that pools all clients' examples; it is evaluated on each client's own data.
 
-    Raises
-    ------
-    ExperimentError
-        When more than one node hosts clients.
+    Raises ExperimentError when more than one node hosts clients.
     """
 
     name = "centralised"

@@ -40,11 +40,7 @@ class Scaffold(GlobalModel[ScaffoldSettings]):
     paper's ``c <- c + |S|/N mean (c_i+ - c_i)`` even when an answer was lost after its client had updated c_i.
 
     Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning (ICML 2020), algorithm 1.
-
-    Raises
-    ------
-    ExperimentError
-        When the training does not allow to derive gradients from the change of the parameters.
+    Raises ExperimentError when the training does not allow to derive gradients from the change of the parameters.
     """
 
     name = "scaffold"

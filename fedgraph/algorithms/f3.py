@@ -69,10 +69,7 @@ class F3(OwnersAlgorithm[F3Settings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings, fit the fusion model, or fuse the owners' own predictions, and predict all samples.
 
-        Raises
-        ------
-        DataError, RunError
-            When the fusion cannot be trained on the answers.
+        Raises DataError or RunError when the fusion cannot be trained on the answers.
         """
         joined = yield from samples(run)
         graph = run.graph_of(joined)

@@ -51,10 +51,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings of the latest windows, and send back the network's outputs for them.
 
-        Raises
-        ------
-        DataError
-            When clients were not there in training.
+        Raises DataError when clients were not there in training.
         """
         trained = run.other_run(self.settings.run).path
         fitted = FittedForecasts.read(trained / _NETWORK)

@@ -40,10 +40,8 @@ class F3Inference(OwnersAlgorithm[F3InferenceSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings, and predict their samples with the trained fusion model.
 
-        Raises
-        ------
-        DataError, ExperimentError
-            When there is no fusion model, or owners no longer have the models that it was trained on.
+        Raises DataError or ExperimentError when there is no fusion model, or owners no longer have the models that it
+        was trained on.
         """
         settings = self.settings
         fusion = trained_fusion(run, settings.run)
@@ -87,12 +85,8 @@ def unchanged(fusion: FittedFusion, joined: JoinedSamples, split: str, sent: boo
     """Return the samples of the owners whose answers fit the data that the fusion model was trained on.
 
     Nodes refuse to answer with other models than those asked for, but answers are untrusted. ``sent`` is whether
-    embeddings were asked for, so that owners that sent none for their samples do not fit either.
-
-    Raises
-    ------
-    DataError
-        For other classes, and where no sample is left.
+    embeddings were asked for, so that owners that sent none for their samples do not fit either. Raises DataError for
+    other classes, and where no sample is left.
     """
     if joined.classes != fusion.classes:
         raise DataError(

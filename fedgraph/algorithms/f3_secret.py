@@ -53,12 +53,9 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Predict the samples on secret shares. A run that was stopped starts again.
 
-        Raises
-        ------
-        DataError, ExperimentError
-            As F3Inference; when the fusion has no linear first stage or its result would reveal embeddings.
-        RunError, IdentityError
-            When too few aggregators answer, or their answers contradict each other.
+        Raises DataError or ExperimentError as F3Inference; when the fusion has no linear first stage or its result
+        would reveal embeddings. Raises RunError or IdentityError when too few aggregators answer, or their answers
+        contradict each other.
         """
         settings = self.settings
         fusion = trained_fusion(run, settings.run)

@@ -49,12 +49,8 @@ class Introduction:
 
     Attributes
     ----------
-    owners : EmbedReply
-        Owners and their samples.
-    aggregator : str or None
-        Its name as an aggregator; None if it is not one.
-    public : bytes
-        Its public key, 32 bytes; empty when it is no aggregator.
+    aggregator : its name as an aggregator; None if it is not one.
+    public : its public key, 32 bytes; empty when it is no aggregator.
     """
 
     owners: EmbedReply
@@ -110,14 +106,10 @@ class ShareRequest(Request):
 
     Attributes
     ----------
-    request : str
-        Identifier that no other request has.
-    split : str
-        The samples, one of ``SAMPLE_SPLITS``.
-    fingerprints : mapping of str to str
-        By owner asked the fingerprint of the frozen model that it must use.
-    aggregators : mapping of str to bytes
-        Public keys by name; the j-th aggregator, counted from 1, gets the share at point j.
+    request : identifier that no other request has.
+    split : the samples, one of ``SAMPLE_SPLITS``.
+    fingerprints : by owner asked the fingerprint of the frozen model that it must use.
+    aggregators : public keys by name; the j-th aggregator, counted from 1, gets the share at point j.
     """
 
     request: str
@@ -187,26 +179,15 @@ class ComputeRequest(Request):
 
     Attributes
     ----------
-    request : str
-        Identifier that no other request has.
-    aggregator : str
-        Its name.
-    owners, keys : tuple of str
-        Owners and samples of the result.
-    sizes : Tensor
-        int64 ``[owners]``, length of each owner's embedding.
-    fingerprints : tuple of str
-        Fingerprints of the frozen models.
-    present : Tensor
-        bool ``[owners, samples]``, which samples owners have shared.
-    patterns : Tensor
-        int64 ``[samples]``, index of a sample's graphs in ``mixing``.
-    mixing : Tensor
-        int64 ``[patterns, draws, owners, owners]``, see ``FirstStage``.
-    projections : Tensor
-        int64 ``[owners, hidden, size]``.
-    sealed : mapping of str to Tensor
-        This aggregator's sealed shares, uint8 ``[bytes]`` by owner, of the owners that sent some.
+    request : identifier that no other request has.
+    owners, keys : owners and samples of the result.
+    sizes : int64 ``[owners]``, length of each owner's embedding.
+    fingerprints : fingerprints of the frozen models.
+    present : bool ``[owners, samples]``, which samples owners have shared.
+    patterns : int64 ``[samples]``, index of a sample's graphs in ``mixing``.
+    mixing : int64 ``[patterns, draws, owners, owners]``, see ``FirstStage``.
+    projections : int64 ``[owners, hidden, size]``.
+    sealed : this aggregator's sealed shares, uint8 ``[bytes]`` by owner, of the owners that sent some.
     """
 
     request: str
@@ -292,10 +273,8 @@ class ComputeReply:
 
     Attributes
     ----------
-    shares : Tensor or None
-        Its share of the first stage, int64 ``[draws, owners, samples, hidden]``; None where it computed nothing.
-    unopened : tuple of str
-        The owners whose sealed shares it could not open.
+    shares : its share of the first stage, int64 ``[draws, owners, samples, hidden]``; None where it computed nothing.
+    unopened : the owners whose sealed shares it could not open.
     """
 
     shares: Tensor | None
@@ -312,10 +291,7 @@ class ComputeReply:
     def unpack(cls, content: RecordDict, shape: tuple[int, ...], owners: Collection[str]) -> ComputeReply:
         """Check a reply to a request with sealed shares of ``owners``.
 
-        Raises
-        ------
-        ReplyError
-            For another array or shape, numbers outside the field, and strangers among the owners.
+        Raises ReplyError for another array or shape, numbers outside the field, and strangers among the owners.
         """
         with unpacking_reply("the reply of an aggregator"):
             unopened = tuple(map(str, content.config_records["config"]["unopened"]))  # type: ignore[arg-type]

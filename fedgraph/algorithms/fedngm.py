@@ -52,16 +52,8 @@ class Here:
 
     Attributes
     ----------
-    run : PhaseRun
-        The run.
-    source : ClientTableSource
-        The data of the server.
-    common : Schema
-        The common features.
-    num_rows : mapping of str to int
-        Training rows by client.
-    kept : dict
-        What is kept so far.
+    source : the data of the server.
+    kept : what is kept so far.
     """
 
     run: PhaseRun
@@ -130,12 +122,8 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Agree on features, then find ranges, a graph and a model; have clients make it personal and score it.
 
-        Raises
-        ------
-        DataError, ExperimentError
-            When clients do not agree on features, or settings do not fit them.
-        RunError, IdentityError
-            When a graph or a model cannot be computed from what clients sent.
+        Raises DataError or ExperimentError when clients do not agree on features, or settings do not fit them. Raises
+        RunError or IdentityError when a graph or a model cannot be computed from what clients sent.
         """
         replies: Mapping[int, PhaseReply] = yield Opening(PhaseRequest("schema"), PhaseReply.unpack)
         schemas = yield from self._schemas(replies)

@@ -52,20 +52,11 @@ class PhaseRequest(Request):
 
     Attributes
     ----------
-    phase : str
-        The phase.
-    round : int
-        Round of a phase that is repeated, from 1.
-    common : Schema or None
-        The common features.
-    scaling : Scaling or None
-        Their ranges, as far as these are common.
-    graph : FeatureGraph or None
-        Consensus graph over the common features.
-    parameters : Tensor or None
-        The global model, float32 ``[1, parameters]``.
-    keys : mapping of str to str or None
-        Public keys for masks by client, in hexadecimal digits.
+    round : round of a phase that is repeated, from 1.
+    scaling : their ranges, as far as these are common.
+    graph : consensus graph over the common features.
+    parameters : the global model, float32 ``[1, parameters]``.
+    keys : public keys for masks by client, in hexadecimal digits.
     """
 
     phase: PhaseName
@@ -118,23 +109,14 @@ class PhaseReply:
 
     Attributes
     ----------
-    clients : tuple of str
-        Names of the clients.
-    partition : tuple of (int, int) or None
-        ``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None.
-    data : str
-        Description of the data.
-    num_rows : tuple of int
-        Training rows of each client.
-    texts : tuple of str
-        What the phase asks for, as JSON, for each client.
-    parameters : Tensor
-        Parameters of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are asked for.
-    sums : Tensor or None
-        Sums over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
+    partition : ``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None.
+    num_rows : training rows of each client.
+    texts : what the phase asks for, as JSON, for each client.
+    parameters : parameters of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are
+        asked for.
+    sums : sums over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
         numbers]``; None where none are asked for.
-    no_features : tuple of mapping of str to {"empty", "rare"}
-        For each client its columns that are no features, and why; empty where the node does not tell.
+    no_features : for each client its columns that are no features, and why; empty where the node does not tell.
     """
 
     clients: tuple[str, ...]
@@ -170,19 +152,12 @@ class PhaseReply:
     def unpack(cls, content: RecordDict, width: int = 0, sums: int = 0) -> PhaseReply:
         """Check and unpack a node's answer, except for the content of ``texts`` and ``sums``.
 
+        Raises ReplyError for anything that is not such an answer.
+
         Parameters
         ----------
-        content : RecordDict
-            Content of the reply.
-        width : int
-            Number of parameters of a model.
-        sums : int
-            Number of sums of a client.
-
-        Raises
-        ------
-        ReplyError
-            For anything that is not such an answer.
+        width : number of parameters of a model.
+        sums : number of sums of a client.
         """
         with unpacking_reply("the answer"):
             config: Any = content.config_records["config"]
@@ -224,15 +199,10 @@ def answers_of(
 
     Parameters
     ----------
-    names : tuple of str
-        The clients that it was asked for.
-    content : RecordDict
-        Content of the reply.
-    read : callable
-        Checks and decodes a client's answer: its name, its text, and its ``width`` parameters or its ``sums``. Raises
-        ReplyError for one that cannot be used.
-    width, sums : int
-        Number of parameters, or of sums, in each client's answer.
+    names : the clients that it was asked for.
+    read : checks and decodes a client's answer: its name, its text, and its ``width`` parameters or its ``sums``.
+        Raises ReplyError for one that cannot be used.
+    width, sums : number of parameters, or of sums, in each client's answer.
 
     Returns
     -------

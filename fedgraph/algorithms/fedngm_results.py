@@ -38,18 +38,12 @@ class Found:
 
     Attributes
     ----------
-    agreement : Agreement
-        What clients have in common.
-    no_features : mapping of str to mapping of str to {"empty", "rare"}
-        By client its columns that are no features, and why; of some clients nothing is known.
-    graphs : mapping of str to FeatureGraph
-        Clients' graphs; empty where they sent none.
-    encoding : Encoding
-        How values become units of the network.
-    network, parameters : Network, Tensor
-        The global model, ``[1, parameters]``.
-    scores : mapping of str to mapping of str to float
-        By client, by ``<split>/<target>-<measure>``.
+    agreement : what clients have in common.
+    no_features : by client its columns that are no features, and why; of some clients nothing is known.
+    graphs : clients' graphs; empty where they sent none.
+    encoding : how values become units of the network.
+    network, parameters : the global model, ``[1, parameters]``.
+    scores : by client, by ``<split>/<target>-<measure>``.
     """
 
     agreement: Agreement
@@ -68,16 +62,9 @@ def outcome_of(
 
     Parameters
     ----------
-    settings : FedNGMSettings
-        Settings of the run.
-    found : Found
-        What all phases have found.
-    seed : int
-        Seed of the run.
-    expected : collection of str
-        Columns that the experiment keeps private, of which nothing is said.
-    truth : FeatureGraph, optional
-        The graph of the network that rows were drawn from.
+    found : what all phases have found.
+    expected : columns that the experiment keeps private, of which nothing is said.
+    truth : the graph of the network that rows were drawn from.
     """
     names, network, parameters = found.agreement.common.names, found.network, found.parameters
     targets = settings.targets or names
@@ -121,18 +108,13 @@ def consent_to(what: str) -> str:
 def metrics_of(scores: Sequence[Mapping[str, float]], targets: Sequence[str]) -> dict[str, Tensor]:
     """Stack clients' scores of target features, and put means over the targets before them.
 
+    Returns float64 ``[clients]`` by name, NaN for clients without it. ``<split>/mean-<measure>`` is the mean over
+    targets with that measure, of measures without a unit.
+
     Parameters
     ----------
-    scores : sequence of mapping of str to float
-        Of every client, by ``<split>/<target>-<measure>``.
-    targets : sequence of str
-        The features that models are evaluated by.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Float64 ``[clients]`` by name, NaN for clients without it. ``<split>/mean-<measure>`` is the mean over targets
-        with that measure, of measures without a unit.
+    scores : of every client, by ``<split>/<target>-<measure>``.
+    targets : the features that models are evaluated by.
     """
     names = dict.fromkeys(name for one in scores for name in one)
     stacked = {
@@ -192,12 +174,9 @@ def no_common_features(
 
     Parameters
     ----------
-    agreement : Agreement
-        What the clients have in common.
-    no_features : mapping of str to mapping of str to {"empty", "rare"}
-        By client its columns that are no features, and why; of some clients nothing is known.
-    expected : collection of str
-        Columns that the experiment keeps private, of which nothing is said.
+    agreement : what the clients have in common.
+    no_features : by client its columns that are no features, and why; of some clients nothing is known.
+    expected : columns that the experiment keeps private, of which nothing is said.
     """
     reasons: dict[str, str] = dict.fromkeys(agreement.constant, "constant")
     reasons |= dict.fromkeys(agreement.disputed, "of other kinds elsewhere, and private")

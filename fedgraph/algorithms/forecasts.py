@@ -22,12 +22,8 @@ class StackedReplies:
 
     Attributes
     ----------
-    names : tuple of str
-        Their names.
-    tensors : mapping of str to Tensor
-        Each ``[clients, ...]``.
-    metrics : mapping of str to Tensor
-        Each float64 ``[clients]``, NaN for clients that do not measure it.
+    tensors : each ``[clients, ...]``.
+    metrics : each float64 ``[clients]``, NaN for clients that do not measure it.
     """
 
     names: tuple[str, ...]
@@ -77,20 +73,12 @@ def exchanged(
 
     Parameters
     ----------
-    run : PhaseRun
-        The run.
-    stacked : callable
-        Returns tensors ``[clients, ...]`` for the node of some clients, given their names.
-    shared : mapping of str to Tensor, optional
-        Tensors that all nodes get.
-    shapes : mapping of str to tuple of int, optional
-        Shapes of the tensors that come back, by name, without the client axis; by default there are none.
-    types : mapping of str to str, optional
-        NumPy types of those that are not float32, by name.
-    train : bool
-        Whether clients train; else they evaluate.
-    name : str
-        Name of the run that clients have kept something of; by default of this one.
+    stacked : returns tensors ``[clients, ...]`` for the node of some clients, given their names.
+    shared : tensors that all nodes get.
+    shapes : shapes of the tensors that come back, by name, without the client axis; by default there are none.
+    types : NumPy types of those that are not float32, by name.
+    train : whether clients train; else they evaluate.
+    name : name of the run that clients have kept something of; by default of this one.
     """
 
     def request(names: tuple[str, ...]) -> WorkRequest:

@@ -82,12 +82,8 @@ class IPA(Algorithm[IPASettings]):
     A round is one turn of every peer, each an exchange with it alone. A peer is measured right after its turn, as in
     the paper, and once more at the end, when the turns of others have moved it. A peer that does not answer keeps its
     parameters in theta*, where the turns of others continue to move them, and takes its next turn when it is back; a
-    peer that joins late enters with its own. With simultaneous turns a round is one exchange.
-
-    Raises
-    ------
-    ExperimentError
-        For fewer than two clients, unknown clients in ``joins``, or settings that the run cannot follow.
+    peer that joins late enters with its own. With simultaneous turns a round is one exchange. Raises ExperimentError
+    for fewer than two clients, unknown clients in ``joins``, or settings that the run cannot follow.
     """
 
     name = "ipa"

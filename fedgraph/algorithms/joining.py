@@ -38,20 +38,17 @@ def join(
 ) -> tuple[JoinedSamples, dict[str, str]]:
     """Join the answers of all nodes by sample key.
 
-    Owners whose numbers cannot be used are left out, and samples that no other owner has too.
+    Owners whose numbers cannot be used are left out, and samples that no other owner has too. Raises IdentityError when
+    no owner sent anything usable. Raises DataError when owners disagree on the classes or, unless ``tolerant``, on the
+    split or label of a sample. When the embeddings would take more than 16 GiB.
 
     Parameters
     ----------
-    answers : mapping of int to EmbedReply
-        Answers by node id.
-    owners : sequence of str, optional
-        Owners that get a column, in this order; the column of an owner that did not answer is empty, and other owners
-        are ignored. By default all owners with usable answers, sorted by name.
-    tolerant : bool, default False
-        Also leave out owners that contradict most nodes whose owners have a sample; and samples on which nodes disagree
-        and none has most on its side.
-    embedded : bool, default True
-        Whether embeddings were asked for, so that owners without any are left out.
+    owners : owners that get a column, in this order; the column of an owner that did not answer is empty, and other
+        owners are ignored. By default all owners with usable answers, sorted by name.
+    tolerant : also leave out owners that contradict most nodes whose owners have a sample; and samples on which nodes
+        disagree and none has most on its side.
+    embedded : whether embeddings were asked for, so that owners without any are left out.
 
     Returns
     -------
@@ -59,14 +56,6 @@ def join(
         All samples that an owner with a column has.
     absent : dict of str to str
         Owners that did not answer or sent nothing usable, and why. They have no column unless ``owners`` names them.
-
-    Raises
-    ------
-    IdentityError
-        When no owner sent anything usable.
-    DataError
-        When owners disagree on the classes or, unless ``tolerant``, on the split or label of a sample. When the
-        embeddings would take more than 16 GiB.
     """
     answers = {node: answer for node, answer in answers.items() if answer.clients}
     hosted = [name for answer in answers.values() for name in answer.clients]

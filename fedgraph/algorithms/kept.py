@@ -23,18 +23,15 @@ _ADVICE: tuple[tuple[type | tuple[type, ...], str], ...] = (
 def check_state(where: str, state: Any) -> None:
     """Check that a state comes back from a file as it is: tensors, numbers, strings, None, and lists and dicts of them.
 
+    Raises RunError for anything else, such as tuples, sets, NumPy arrays, tensors in lists, and keys that are no
+    strings: with its place in the state, its type, and what to write instead.
+
     Parameters
     ----------
     where : str
         Who returned it, for the message: ``"Mine.init returned"``.
     state : dict
         As it is saved.
-
-    Raises
-    ------
-    RunError
-        For anything else, such as tuples, sets, NumPy arrays, tensors in lists, and keys that are no strings: with its
-        place in the state, its type, and what to write instead.
     """
     _check(f"{where} state", state, in_list=False)
 

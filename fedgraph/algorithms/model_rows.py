@@ -28,6 +28,8 @@ _AT_ONCE = 1 << 23
 class ModelRows:
     """Models of several clients as named tensors, read and written as columns of ``[clients, parameters]``.
 
+    Raises ReplyError for complex tensors, and for models with other tensors than the first.
+
     Parameters
     ----------
     models : sequence of dict of str to Tensor
@@ -42,11 +44,6 @@ class ModelRows:
         counters of batches, are in no computation.
     dtype : torch.dtype
         Of the matrix: float64 where a tensor is, else float32.
-
-    Raises
-    ------
-    ReplyError
-        For complex tensors, and for models with other tensors than the first.
     """
 
     def __init__(self, models: Sequence[dict[str, Tensor]], own: Collection[str] = ()) -> None:
@@ -205,6 +202,8 @@ def check_models(where: str, returned: object, models: Models) -> None:
 def check_rows(where: str, returned: object, shape: tuple[int, ...], meaning: str, models: Models) -> None:
     """Check the type and the shape of the models that an algorithm computed.
 
+    Raises RunError when it is no tensor of this type and shape.
+
     Parameters
     ----------
     where : str
@@ -217,11 +216,6 @@ def check_rows(where: str, returned: object, shape: tuple[int, ...], meaning: st
         Of this shape, in words.
     models : Tensor or ModelRows
         Whose type it is to have.
-
-    Raises
-    ------
-    RunError
-        When it is no tensor of this type and shape.
     """
     # A strategy that computes in float64 would fail at the nodes, one round later.
     if not isinstance(returned, Tensor) or returned.dtype != models.dtype:

@@ -35,19 +35,12 @@ def samples(
 ) -> Phase[JoinedSamples]:
     """Return all owners' parts of the shared samples, in one exchange, or from the state of a run that was stopped.
 
+    Raises DataError or IdentityError as :func:`fedgraph.algorithms.joining.join`.
+
     Parameters
     ----------
-    run : PhaseRun
-        The run.
-    request : EmbedRequest, optional
-        What is asked for; by default embeddings of the samples of training, validation and test.
-    owners : collection of str, optional
-        Owners that get a column, whether they answer or not; by default those that answer.
-
-    Raises
-    ------
-    DataError, IdentityError
-        As :func:`fedgraph.algorithms.joining.join`.
+    request : what is asked for; by default embeddings of the samples of training, validation and test.
+    owners : owners that get a column, whether they answer or not; by default those that answer.
     """
     request = request or EmbedRequest()
     if request.embeddings:

@@ -86,17 +86,11 @@ def onto_simplex(rows: Tensor) -> Tensor:
     """Return the nearest points without negative entries that add up to 1.
 
     Held, Wolfe, Crowder: Validation of Subgradient Optimization (Mathematical Programming 6, 1974): the entries above a
-    threshold, less the threshold.
+    threshold, less the threshold. Returns ``[rows, entries]``.
 
     Parameters
     ----------
-    rows : Tensor
-        ``[rows, entries]``.
-
-    Returns
-    -------
-    Tensor
-        ``[rows, entries]``.
+    rows : ``[rows, entries]``.
     """
     ranked = rows.sort(dim=1, descending=True).values
     counts = torch.arange(1, rows.shape[1] + 1, device=rows.device)

@@ -77,10 +77,8 @@ SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSetti
 class SFL(Algorithm[SomeSFLSettings]):
     """U = (1 - alpha) Theta + alpha A_hat^K Theta; row i is client i's next model, the mean of rows the read-out.
 
-    Raises
-    ------
-    ExperimentError
-        For a client graph with negative weights where they are shares of a mean, and for robust averages of sums.
+    Raises ExperimentError for a client graph with negative weights where they are shares of a mean, and for robust
+    averages of sums.
     """
 
     name = "sfl"

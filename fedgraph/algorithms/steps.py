@@ -22,17 +22,11 @@ class Opening:
 
     Attributes
     ----------
-    request : Request
-        What is asked.
-    read : callable
-        Checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` the part
+    read : checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` the part
         that must be the same for all nodes. Raises ReplyError.
-    message_type : str
-        Flower's type of the message.
-    known : collection of str or None
-        Clients that may take part; None for all that nodes host.
-    lacking : callable
-        Describes what is still missing in the answers; then all are asked again while other nodes connect.
+    message_type : Flower's type of the message.
+    known : clients that may take part; None for all that nodes host.
+    lacking : describes what is still missing in the answers; then all are asked again while other nodes connect.
     """
 
     request: Request
@@ -51,8 +45,7 @@ class Identify:
 
     Attributes
     ----------
-    expect : tuple of str or None
-        Clients to wait for, and no others to take part, where clients may be absent and the run names none.
+    expect : clients to wait for, and no others to take part, where clients may be absent and the run names none.
     """
 
     expect: tuple[str, ...] | None = None
@@ -97,15 +90,11 @@ class Query:
 
     Attributes
     ----------
-    request : Request or callable
-        What is asked; or a function that returns the request to a node, given the names of its clients.
-    read : callable
-        Given these names and the content of the node's reply, returns answers by client, and problems of others.
+    request : what is asked; or a function that returns the request to a node, given the names of its clients.
+    read : given these names and the content of the node's reply, returns answers by client, and problems of others.
         Raises ReplyError where none of it can be used.
-    message_type : str
-        Flower's type of the message.
-    step : int or None
-        Number of an exchange of many, for messages.
+    message_type : Flower's type of the message.
+    step : number of an exchange of many, for messages.
     """
 
     request: Request | Callable[[tuple[str, ...]], Request]
@@ -122,12 +111,8 @@ class Consult:
 
     Attributes
     ----------
-    nodes : mapping of str to int
-        Node ids by name.
-    request : callable
-        Returns the request, given a name.
-    read : callable
-        Given a name and the content of its reply, returns the answer. Raises ReplyError.
+    request : returns the request, given a name.
+    read : given a name and the content of its reply, returns the answer. Raises ReplyError.
     """
 
     nodes: Mapping[str, int]
@@ -141,10 +126,7 @@ class Without:
 
     Attributes
     ----------
-    lost : mapping of str to str
-        Reasons by client.
-    error : Exception or None
-        What is raised where clients must not be left out; by default an error that lists the reasons.
+    error : what is raised where clients must not be left out; by default an error that lists the reasons.
     """
 
     lost: Mapping[str, str]
@@ -164,8 +146,7 @@ class Recall:
 
     Attributes
     ----------
-    of : tuple
-        What the state depends on, in addition to the experiment without the keys that may change: JSON values.
+    of : what the state depends on, in addition to the experiment without the keys that may change: JSON values.
     """
 
     of: tuple[Any, ...] = ()

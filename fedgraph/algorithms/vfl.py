@@ -135,10 +135,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Train fusion model and owners' models together, and predict the held-out samples.
 
-        Raises
-        ------
-        DataError, RunError
-            When there is nothing to learn from, or training diverges.
+        Raises DataError or RunError when there is nothing to learn from, or training diverges.
         """
         settings = self.settings
         kept = yield Recall()

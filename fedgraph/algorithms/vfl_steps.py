@@ -20,17 +20,14 @@ class VerticalSteps:
 
     Parameters
     ----------
-    joined : JoinedSamples
-        The samples of each owner; all tensors here have its order of owners.
+    joined : the samples of each owner; all tensors here have its order of owners.
 
     Attributes
     ----------
-    lost : list of str
-        Owners that the run has gone on without: from then on their embeddings are unavailable.
-    bytes_per_owner : int
-        Bytes of embeddings and gradients so far, per owner.
-    training_bytes_per_owner : int
-        The same without test samples, which are embedded in every epoch only to measure the best one at the end.
+    lost : owners that the run has gone on without: from then on their embeddings are unavailable.
+    bytes_per_owner : bytes of embeddings and gradients so far, per owner.
+    training_bytes_per_owner : the same without test samples, which are embedded in every epoch only to measure the best
+        one at the end.
     """
 
     def __init__(self, joined: JoinedSamples) -> None:

@@ -55,16 +55,13 @@ class Split(Protocol):
     def batch(self, indices: Tensor) -> Batch:
         """Gather a batch of examples of each client.
 
+        Returns stacked inputs, targets and weights.
+
         Parameters
         ----------
         indices : Tensor
             int64 ``[clients, batch]`` into each client's own examples, -1 for padding, on the device of the split. With
             fewer rows than there are clients, the rows belong to the first clients.
-
-        Returns
-        -------
-        Batch
-            Stacked inputs, targets and weights.
         """
 
     def select(self, clients: slice | Tensor) -> Split:
@@ -135,11 +132,8 @@ class DataSource(Protocol):
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the data of the clients ``names``, in that order.
 
-        Raises
-        ------
-        DataError
-            For unknown clients, for clients without training examples that are not ``untrained``, and for clients whose
-            readings are all missing. The message names the client.
+        Raises DataError for unknown clients, for clients without training examples that are not ``untrained``, and for
+        clients whose readings are all missing. The message names the client.
         """
 
     def given_graph(self) -> ClientGraph | None:

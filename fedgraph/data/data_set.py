@@ -95,10 +95,8 @@ class DataSet(Configured[S]):
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``, scaled.
 
-        Raises
-        ------
-        DataError
-            For unknown clients, and for examples that do not fit the task. The message names client and split.
+        Raises DataError for unknown clients, and for examples that do not fit the task. The message names client and
+        split.
         """
         known, task = self.client_names(), self._checked_task()
         strangers = [name for name in names if name not in known]

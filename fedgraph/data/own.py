@@ -51,10 +51,7 @@ class OwnData:
     def only_client(self) -> str:
         """Return the one client to whom all of the data belongs.
 
-        Raises
-        ------
-        IdentityError
-            When the node config names no client, or several.
+        Raises IdentityError when the node config names no client, or several.
         """
         if len(self.clients) != 1:
             named = (
@@ -69,10 +66,7 @@ class OwnData:
 def place_of(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
     """Return the path of the data: the node's own, else ``path``, absolute or relative to the data folder.
 
-    Raises
-    ------
-    DataError
-        When there is neither, or when the path that the node config names does not exist.
+    Raises DataError when there is neither, or when the path that the node config names does not exist.
     """
     if own is not None:
         if CLIENT not in str(own.path) and not own.path.exists():

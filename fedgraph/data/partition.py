@@ -75,15 +75,8 @@ def client_names(clients: int) -> list[str]:
 def partition(settings: PartitionSettings, labels: Indices, seed: int) -> list[Indices]:
     """Divide the examples among clients.
 
-    Returns
-    -------
-    list of ndarray
-        Indices into ``labels`` of each client, sorted, without overlap.
-
-    Raises
-    ------
-    DataError
-        When a client would have no examples, naming it, or when the settings do not fit the labels.
+    Returns indices into ``labels`` of each client, sorted, without overlap. Raises DataError when a client would have
+    no examples, naming it, or when the settings do not fit the labels.
     """
     clients, mean_size = settings.clients, settings.examples_per_client
     if settings.partition == "shards":

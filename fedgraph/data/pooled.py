@@ -21,12 +21,7 @@ class PooledSplit:
 
     Attributes
     ----------
-    split : Split
-        The examples.
-    ends : Tensor
-        Cumulative number of examples of the clients of ``split``, int64 ``[members]``.
-    clients : int
-        Number of equal clients.
+    ends : cumulative number of examples of the clients of ``split``, int64 ``[members]``.
     """
 
     split: Split
@@ -71,11 +66,8 @@ class PooledSplit:
 def pooled(data: CohortData) -> CohortData:
     """Give the examples of all clients, in their order, to one client named ``everybody``.
 
-    Returns
-    -------
-    CohortData
-        Its ``mean`` and ``std`` are 0 and 1, because each example keeps the scaling of the client from which it came:
-        metrics on pooled data are in scaled units. Evaluate a centralised model on the clients' own data instead.
+    Its ``mean`` and ``std`` are 0 and 1, because each example keeps the scaling of the client from which it came:
+    metrics on pooled data are in scaled units. Evaluate a centralised model on the clients' own data instead.
     """
     return replace(
         data,

@@ -83,24 +83,12 @@ _CATALOGUES = (
 
 
 def catalogue_entries() -> tuple[CatalogueEntry, ...]:
-    """Return all named data sets with licence, size and files.
-
-    Returns
-    -------
-    tuple of CatalogueEntry
-        In the order in which ``fedgraph data`` prints them.
-    """
+    """Return all named data sets with licence, size and files. In the order in which ``fedgraph data`` prints them."""
     return tuple(entry for path in _CATALOGUES for entry in load_object(path, "catalogue"))
 
 
 def settings_by_set() -> dict[str, type[Settings]]:
-    """Return the settings class of each data set.
-
-    Returns
-    -------
-    dict of str to type
-        By the value of ``[data] set``.
-    """
+    """Return the settings class of each data set. By the value of ``[data] set``."""
     return {name: load_object(path, "[data] set") for name, (path, _) in _SETS.items()}
 
 
@@ -112,20 +100,13 @@ def is_own_class(name: object) -> bool:
 def parse_data(table: Mapping[str, Any]) -> Settings:
     """Validate a ``[data]`` table.
 
+    Raises ExperimentError for an unknown set (the message
+    lists the known ones) or an unknown key (the message lists the set's keys).
+
     Parameters
     ----------
     table : mapping
         Its key ``set`` chooses the settings class.
-
-    Returns
-    -------
-    Settings
-        Of the class in :func:`settings_by_set`.
-
-    Raises
-    ------
-    ExperimentError
-        For an unknown set (the message lists the known ones) or an unknown key (the message lists the set's keys).
     """
     name = table.get("set")
     if isinstance(name, str) and is_own_class(name):
@@ -141,6 +122,9 @@ def parse_data(table: Mapping[str, Any]) -> Settings:
 def open_source(settings: Settings, data_dir: Path, own: OwnData | None = None) -> DataSource:
     """Open the data set that validated settings describe.
 
+    Raises DataError when own data is given for a data set that reads no file of the
+    user's own.
+
     Parameters
     ----------
     settings : Settings
@@ -149,16 +133,6 @@ def open_source(settings: Settings, data_dir: Path, own: OwnData | None = None) 
         Folder in which files are looked for.
     own : OwnData, optional
         A node's own data, read instead of the file in the settings.
-
-    Returns
-    -------
-    DataSource
-        The configured data set.
-
-    Raises
-    ------
-    DataError
-        When own data is given for a data set that reads no file of the user's own.
     """
     name: str = settings.set  # type: ignore[attr-defined]
     if is_own_class(name):

@@ -49,19 +49,12 @@ class SplitSettings(PartitionSettings):
 def set_aside(labels: Indices, share: float, seed: int) -> Indices:
     """Draw a test set that all clients share: a share of the examples of each class.
 
+    Returns sorted positions of the test examples.
+
     Parameters
     ----------
-    labels : ndarray
-        Class of each example, ``[examples]``.
-    share : float
-        Of the examples of each class; at least one example, and no class's only example.
-    seed : int
-        Of the draw.
-
-    Returns
-    -------
-    ndarray
-        Sorted positions of the test examples.
+    labels : class of each example, ``[examples]``.
+    share : of the examples of each class; at least one example, and no class's only example.
     """
     draws = generator(seed, "shared test set")
     chosen = []
@@ -75,11 +68,8 @@ def set_aside(labels: Indices, share: float, seed: int) -> Indices:
 def shared_test_file(test: str, path: str | None, data_dir: Path, own: OwnData | None) -> Path | None:
     """Return the file or folder of the test set that all clients share; None if there is none.
 
-    Raises
-    ------
-    DataError
-        For a node's own data without such a file, since a part of it would be a different test set from that of the
-        others.
+    Raises DataError for a node's own data without such a file, since a part of it would be a different test set from
+    that of the others.
     """
     if path is not None:
         return data_dir / Path(path).expanduser()

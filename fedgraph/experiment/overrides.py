@@ -17,12 +17,8 @@ Overrides = str | Iterable[str] | Mapping[str, Any]
 def apply_overrides(tables: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
 
-    ``table={key = value}`` replaces a whole table. ``tables`` is not changed.
-
-    Raises
-    ------
-    ExperimentError
-        When an override has no ``=`` or goes through something that is not a table.
+    ``table={key = value}`` replaces a whole table. ``tables`` is not changed. Raises ExperimentError when an override
+    has no ``=`` or goes through something that is not a table.
     """
     result = json.loads(json.dumps(tables, default=_as_text))
     for path, value in overrides_by_key(overrides).items():
@@ -42,10 +38,7 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Overrides) -> dict[str
 def overrides_by_key(*several: Overrides) -> dict[str, Any]:
     """Return overrides, however they are given, as one mapping from ``table.key`` to the value, the last of each key.
 
-    Raises
-    ------
-    ExperimentError
-        When an override has no ``=``.
+    Raises ExperimentError when an override has no ``=``.
     """
     found: dict[str, Any] = {}
     for overrides in several:

@@ -43,19 +43,13 @@ def calibrate(
 ) -> Calibration:
     """Fit factor and offset to the loss of validation samples, and build them into the network's last layer.
 
+    What has been found.
+
     Parameters
     ----------
-    network : FusionNetwork
-        The fitted network, which is changed.
-    validation : tuple of Tensor
-        Embeddings, presence and labels, as for :func:`fedgraph.fusion.predict`; the last are int64 ``[samples]``.
-    draws, seed, average : int, int, str
-        Of its predictions.
-
-    Returns
-    -------
-    Calibration
-        What has been found.
+    network : the fitted network, which is changed.
+    validation : embeddings, presence and labels, as for :func:`fedgraph.fusion.predict`; the last are int64
+        ``[samples]``.
     """
     from scipy.optimize import minimize  # takes a tenth of a second
 

@@ -188,6 +188,9 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> FusionClassifier:
         """Train the fusion model.
 
+        Returns itself. Raises TypeError or ValueError for parameters and samples that cannot be used. Raises RunError
+        when training diverges at every learning rate.
+
         Parameters
         ----------
         X : mapping or array
@@ -196,18 +199,6 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             The labels.
         validation : pair, optional
             ``(X, y)`` of samples for choosing the best epoch and learning rate; by default some are held out.
-
-        Returns
-        -------
-        FusionClassifier
-            Itself.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For parameters and samples that cannot be used.
-        RunError
-            When training diverges at every learning rate.
         """
         _ = self.settings  # checked before the samples
         samples = self._samples(X, fitting=True)
@@ -235,15 +226,12 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class, averaged over draws of the graph.
 
+        Returns float32 ``[samples, classes]``; a data frame where owners give ids of samples.
+
         Parameters
         ----------
         X : mapping or array
             Embeddings by owner; an owner may be left out. Or one array.
-
-        Returns
-        -------
-        ndarray or DataFrame
-            float32 ``[samples, classes]``; a data frame where owners give ids of samples.
         """
         check_is_fitted(self)
         samples = self._samples(X, fitting=False)
@@ -253,15 +241,12 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """Predict the most probable class.
 
+        Returns ``[samples]``; a Series where owners give ids of samples.
+
         Parameters
         ----------
         X : mapping or array
             As :meth:`predict_proba`.
-
-        Returns
-        -------
-        ndarray or Series
-            ``[samples]``; a Series where owners give ids of samples.
         """
         check_is_fitted(self)
         samples = self._samples(X, fitting=False)
@@ -287,12 +272,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, path: str | Path) -> FusionClassifier:
         """Read a model that :meth:`save` or a run of F3 has written.
 
-        Classes keep their type: whole numbers, numbers, truth values or text; those of a run are text.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, broken or no such model.
+        Classes keep their type: whole numbers, numbers, truth values or text; those of a run are text. Raises RunError
+        when the file is missing, broken or no such model.
         """
         fusion = FittedFusion.read(Path(path))
         chosen = {name: getattr(fusion.settings, name) for name in FusionSettings.model_fields}
@@ -322,6 +303,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     ) -> FusionClassifier:
         """Train on samples that have been joined and split, as the server of a federation has them.
 
+        Returns itself.
+
         Parameters
         ----------
         data : FusionData
@@ -336,11 +319,6 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             Called after every epoch.
         columns : mapping of str to sequence of str, optional
             Names of the columns of owners whose embeddings were data frames.
-
-        Returns
-        -------
-        FusionClassifier
-            Itself.
         """
         settings, data = self.settings, replace(data, given_graph=self._given(owners))
         try:

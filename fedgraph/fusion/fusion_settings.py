@@ -172,10 +172,7 @@ class FusionSettings(Settings):
     def networks(self, seed: int) -> list[tuple[FusionSettings, int]]:
         """Return the settings and the seed of each network to train: the members of an ensemble, or one.
 
-        Returns
-        -------
-        list of (FusionSettings, int)
-            The first network of each kind has ``seed`` itself, as it would have alone.
+        The first network of each kind has ``seed`` itself, as it would have alone.
         """
         if self.fusion != "ensemble":
             return [(self, seed)]
@@ -189,9 +186,6 @@ class FusionSettings(Settings):
     def torch_device(self) -> torch.device:
         """Return the device on which the fusion is computed.
 
-        Raises
-        ------
-        ExperimentError
-            When CUDA is demanded and not available.
+        Raises ExperimentError when CUDA is demanded and not available.
         """
         return chosen(self.device, "device")

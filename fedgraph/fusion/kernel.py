@@ -95,14 +95,8 @@ class CompiledPasses:
 
     Parameters
     ----------
-    network : FusionNetwork
-        The network.
-    settings : FusionSettings
-        Size of minibatches, weight decay and owner dropout.
-    rate : float
-        Learning rate of Adam.
-    weights : Tensor or None
-        Weights of the classes, ``[classes]``.
+    settings : size of minibatches, weight decay and owner dropout.
+    weights : weights of the classes, ``[classes]``.
     """
 
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
@@ -149,17 +143,12 @@ class CompiledPasses:
     def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
         """Take a step for each minibatch of a pass over the training samples in a random order.
 
+        Returns the mean loss per sample.
+
         Parameters
         ----------
-        training : sequence of Tensor
-            Scaled embeddings ``[samples, owners, size]``, presence and labels.
-        random : torch.Generator
-            Source of the order, of owners that are left out, and of graphs.
-
-        Returns
-        -------
-        float
-            The mean loss per sample.
+        training : scaled embeddings ``[samples, owners, size]``, presence and labels.
+        random : source of the order, of owners that are left out, and of graphs.
         """
         embeddings, present, labels = training
         samples, owners, size = embeddings.shape

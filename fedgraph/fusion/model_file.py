@@ -84,13 +84,7 @@ class FittedFusion:
 
     @classmethod
     def read(cls, path: Path) -> FittedFusion:
-        """Read a model.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, broken or no such model.
-        """
+        """Read a model. Raises RunError when the file is missing, broken or no such model."""
         state = load_state(path)
         try:
             settings = FusionSettings.model_validate(state["settings"])
@@ -179,6 +173,8 @@ def fit_joined(
 ) -> tuple[FittedFusion, FusionFit]:
     """Fit the fusion of ``settings`` to samples that were joined and split; the second half of a run of F3.
 
+    Raises DataError or RunError as :func:`fedgraph.fusion.training.fit`.
+
     Parameters
     ----------
     settings : FusionSettings
@@ -195,11 +191,6 @@ def fit_joined(
         Called after every epoch.
     **further
         Further fields of :class:`FittedFusion`.
-
-    Raises
-    ------
-    DataError, RunError
-        As :func:`fedgraph.fusion.training.fit`.
     """
     settings.warn_of_unaligned(owners, data.present, data.split == SAMPLE_SPLITS.index("train"))
     found = fit(settings, data, seed, on_epoch)

@@ -49,6 +49,8 @@ def predict(
 ) -> Prediction:
     """Predict, in evaluation mode, with one intra-op thread.
 
+    Returns a Prediction on the CPU.
+
     Parameters
     ----------
     network : FusionNetwork
@@ -63,11 +65,6 @@ def predict(
         Seed of the graphs.
     average : {"probabilities", "logits"}
         What is averaged over the graphs.
-
-    Returns
-    -------
-    Prediction
-        On the CPU.
     """
     return averaged(logits_of(network, embeddings, present, draws, seed), average)
 

@@ -36,18 +36,10 @@ def draw_graph(
 
     Parameters
     ----------
-    axes : matplotlib.axes.Axes
-        Where.
-    graph : networkx.Graph
-        The graph; edges may have a ``weight``. Self loops are not drawn.
-    places : mapping of str to pair of float
-        Where each vertex is drawn.
-    values : mapping of str to float, optional
-        What colours each vertex; without, and where all are alike, there are no colours.
-    label : str
-        What the colours are.
-    named : bool, optional
-        Whether names are shown; by default those of few.
+    graph : the graph; edges may have a ``weight``. Self loops are not drawn.
+    places : where each vertex is drawn.
+    values : what colours each vertex; without, and where all are alike, there are no colours.
+    named : whether names are shown; by default those of few.
     """
     import networkx as nx
     from matplotlib import colormaps

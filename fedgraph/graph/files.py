@@ -62,7 +62,10 @@ def read_graph(
 ) -> ClientGraph:
     """Read a client graph from a file in one of ``KNOWN_FORMATS``.
 
-    Pickles are read without executing code from them.
+    Pickles are read without executing code from them. Returns a ClientGraph over ``names``, or the names in the file.
+    Raises GraphError for an unreadable or unsupported file, sigma or cut without a list of distances, a client of
+    ``names`` that the file lacks, and an asymmetric graph read with ``directed=False``. The message begins with the
+    path.
 
     Parameters
     ----------
@@ -88,17 +91,6 @@ def read_graph(
     notes : list of str, optional
         Gets a sentence about each thing that a reader of a list should know: how many of its distances the kernel has
         made edges, and that it is read as directed.
-
-    Returns
-    -------
-    ClientGraph
-        Over ``names``, or the names in the file.
-
-    Raises
-    ------
-    GraphError
-        For an unreadable or unsupported file, sigma or cut without a list of distances, a client of ``names`` that the
-        file lacks, and an asymmetric graph read with ``directed=False``. The message begins with the path.
     """
     path = Path(path)
     options = _Options(
@@ -133,12 +125,7 @@ def read_graph(
 def write_graph(graph: ClientGraph, path: str | os.PathLike[str]) -> None:
     """Write a client graph as ``.npz`` (names, edge_index, weights, directed), and beside it as ``.json``.
 
-    Each file is written atomically; folders are made as needed.
-
-    Raises
-    ------
-    GraphError
-        For another extension than ``.npz``.
+    Each file is written atomically; folders are made as needed. Raises GraphError for another extension than ``.npz``.
     """
     path = Path(path)
     if path.suffix != ".npz":

@@ -170,6 +170,9 @@ class NeuralGraphicalModel(BaseEstimator):
     def fit(self, X: Any, y: Any = None, validation: Any = None) -> NeuralGraphicalModel:
         """Recover the graph, and train the model.
 
+        Returns itself. Raises TypeError or ValueError for parameters and rows that cannot be used. Raises RunError when
+        a solver fails, or training diverges.
+
         Parameters
         ----------
         X : data frame
@@ -178,18 +181,6 @@ class NeuralGraphicalModel(BaseEstimator):
             Not used.
         validation : data frame, optional
             Rows by which the best epoch is chosen; by default some of X are held out.
-
-        Returns
-        -------
-        NeuralGraphicalModel
-            Itself.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For parameters and rows that cannot be used.
-        RunError
-            When a solver fails, or training diverges.
         """
         seed = _seed(self.random_state)
         with _value_errors():
@@ -217,6 +208,9 @@ class NeuralGraphicalModel(BaseEstimator):
     def predict(self, X: Any, target: str | int | None = None) -> NDArray[Any]:
         """Predict a column from the others: the expectation of a number, or the most probable category.
 
+        Returns ``[rows]``, or ``[rows, numbers]`` for an embedding. See
+        :meth:`fedgraph.graphical.model.GraphicalModel.predict`.
+
         Parameters
         ----------
         X : data frame, dict or list of dicts
@@ -224,12 +218,6 @@ class NeuralGraphicalModel(BaseEstimator):
             a warning in the log the first time.
         target : str, optional
             The column; by default the only one of ``targets``.
-
-        Returns
-        -------
-        ndarray
-            ``[rows]``, or ``[rows, numbers]`` for an embedding. See
-            :meth:`fedgraph.graphical.model.GraphicalModel.predict`.
         """
         name = self._target(target)
         with _value_errors():
@@ -239,17 +227,14 @@ class NeuralGraphicalModel(BaseEstimator):
     def predict_proba(self, X: Any, target: str | int | None = None) -> Any:
         """Predict the probabilities of the categories of a column, from the others.
 
+        Returns ``[rows, categories]``, with the categories as columns.
+
         Parameters
         ----------
         X : data frame, dict or list of dicts
             Known values; those of the target are ignored.
         target : str, optional
             The column; by default the only one of ``targets``.
-
-        Returns
-        -------
-        DataFrame
-            ``[rows, categories]``, with the categories as columns.
         """
         name = self._target(target)
         with _value_errors():
@@ -263,6 +248,9 @@ class NeuralGraphicalModel(BaseEstimator):
     ) -> dict[Any, Any]:
         """Return the distribution of each target given all that is known.
 
+        By target, ``mean`` and ``quantiles`` of numbers, or ``probabilities`` of ``categories``; see
+        :meth:`fedgraph.graphical.model.GraphicalModel.conditional`.
+
         Parameters
         ----------
         X : data frame, dict or list of dicts
@@ -271,12 +259,6 @@ class NeuralGraphicalModel(BaseEstimator):
             Columns asked for.
         quantiles : sequence of float
             Levels of the quantiles of numbers.
-
-        Returns
-        -------
-        dict
-            By target, ``mean`` and ``quantiles`` of numbers, or ``probabilities`` of ``categories``; see
-            :meth:`fedgraph.graphical.model.GraphicalModel.conditional`.
         """
         check_is_fitted(self)
         listed = [targets] if isinstance(targets, (str, int, np.integer)) else list(targets)
@@ -289,6 +271,8 @@ class NeuralGraphicalModel(BaseEstimator):
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """Draw rows from the model.
 
+        Returns a DataFrame of pandas, with the columns of the rows of ``fit``.
+
         Parameters
         ----------
         n_samples : int
@@ -297,11 +281,6 @@ class NeuralGraphicalModel(BaseEstimator):
             Known values: one row for all, or ``n_samples`` rows. They are returned unchanged.
         random_state : int, RandomState or None
             Seed of the draws.
-
-        Returns
-        -------
-        DataFrame
-            Of pandas, with the columns of the rows of ``fit``.
         """
         check_is_fitted(self)
         with _value_errors():
@@ -314,7 +293,8 @@ class NeuralGraphicalModel(BaseEstimator):
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean, over ``targets``, of the share of variance that predictions from all others explain (R²).
 
-        Categories count as the indicators of each. Columns that do not vary are left out.
+        Categories count as the indicators of each. Columns that do not vary are left out. Raises ValueError for rows
+        that cannot be used, and where a column is missing.
 
         Parameters
         ----------
@@ -322,11 +302,6 @@ class NeuralGraphicalModel(BaseEstimator):
             Rows, with all columns that are features of the model.
         y : None
             Not used.
-
-        Raises
-        ------
-        ValueError
-            For rows that cannot be used, and where a column is missing.
         """
         check_is_fitted(self)
         model = self.model_
@@ -348,10 +323,7 @@ class NeuralGraphicalModel(BaseEstimator):
     def load(cls, path: str | Path) -> NeuralGraphicalModel:
         """Read a model that :meth:`save` or a run of FedNGM has written; its categories are text.
 
-        Raises
-        ------
-        RunError
-            When the file is missing, damaged or no such model.
+        Raises RunError when the file is missing, damaged or no such model.
         """
         model = GraphicalModel.load(Path(path))
         settings = model.network.settings

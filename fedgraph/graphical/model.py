@@ -48,7 +48,8 @@ class GraphicalModel:
     """Trained graphical model of a mixed table.
 
     Methods take rows as a data frame of pandas, polars or pyarrow, as a :class:`Table`, as values ``[rows, features]``,
-    as a dict by feature or as a list of dicts. Features that are left out, and missing values, are unknown.
+    as a dict by feature or as a list of dicts. Features that are left out, and missing values, are unknown. Raises
+    RunError when network, parameters and encoding do not fit each other.
 
     Attributes
     ----------
@@ -58,11 +59,6 @@ class GraphicalModel:
         ``[parameters]``.
     encoding : Encoding
         Between the table and the units of the network.
-
-    Raises
-    ------
-    RunError
-        When network, parameters and encoding do not fit each other.
     """
 
     network: Network
@@ -79,10 +75,7 @@ class GraphicalModel:
     def of_one(cls, network: Network, parameters: Tensor, encoding: Encoding) -> GraphicalModel:
         """Return the only model of ``parameters`` ``[1, parameters]``, over its given or recovered graph.
 
-        Raises
-        ------
-        RunError
-            When there are several models or graphs.
+        Raises RunError when there are several models or graphs.
         """
         if len(parameters) != 1 or (network.adjacency.dim() == 3 and len(network.adjacency) != 1):
             raise RunError("a graphical model is one model over one graph; these are more")
@@ -123,7 +116,8 @@ class GraphicalModel:
         """Predict a feature: the expectation of a number, not rounded, or the most probable category.
 
         The distribution of everything unknown is taken into account, as :meth:`conditional` does. For a number on a
-        logarithmic scale, the result is the value whose unit is expected, which is about the median.
+        logarithmic scale, the result is the value whose unit is expected, which is about the median. Returns
+        ``[rows]``, or ``[rows, numbers]`` for an embedding. Raises DataError when the rows cannot be used.
 
         Parameters
         ----------
@@ -139,16 +133,6 @@ class GraphicalModel:
             Number and seed of the draws of the unknown features of each row.
         sampling : SamplingSettings, optional
             How they are drawn.
-
-        Returns
-        -------
-        array
-            ``[rows]``, or ``[rows, numbers]`` for an embedding.
-
-        Raises
-        ------
-        DataError
-            When the rows cannot be used.
         """
         feature, units = self._asked(rows, [_one(target)])
         found = self._expected(units, target, plug_in, draws, seed, sampling)
@@ -172,17 +156,8 @@ class GraphicalModel:
     ) -> Floats:
         """Predict the probabilities of the categories of a binary or categorical feature.
 
-        Parameters are those of :meth:`predict`.
-
-        Returns
-        -------
-        array
-            ``[rows, categories]``, in the order of the schema.
-
-        Raises
-        ------
-        DataError
-            When the target has no probabilities, or the rows cannot be used.
+        Parameters are those of :meth:`predict`. Returns ``[rows, categories]``, in the order of the schema. Raises
+        DataError when the target has no probabilities, or the rows cannot be used.
         """
         feature, units = self._asked(rows, [_one(target)])
         if feature.is_scaled:
@@ -200,7 +175,9 @@ class GraphicalModel:
     ) -> dict[str, Numbers | Categories]:
         """Compute the distribution of each target given all that is known except the targets.
 
-        See :func:`fedgraph.graphical.inference.conditional.conditional`.
+        See :func:`fedgraph.graphical.inference.conditional.conditional`. Returns a dict of str to Numbers or Categories
+        by target. Raises DataError when a target is an embedding or no feature, or is given by a dict, or the rows
+        cannot be used.
 
         Parameters
         ----------
@@ -214,16 +191,6 @@ class GraphicalModel:
             Number and seed of the draws of the unknown features of each row.
         settings : SamplingSettings, optional
             How they are drawn.
-
-        Returns
-        -------
-        dict of str to Numbers or Categories
-            By target.
-
-        Raises
-        ------
-        DataError
-            When a target is an embedding or no feature, or is given by a dict, or the rows cannot be used.
         """
         targets = [targets] if isinstance(targets, str) else list(targets)
         # Whoever writes a dict means what it says; a table has all columns.
@@ -242,6 +209,9 @@ class GraphicalModel:
     ) -> Table:
         """Draw rows from the model; see :func:`fedgraph.graphical.inference.sampling.draw`.
 
+        Its ``columns`` are Arrow arrays by name; ``to_pandas()`` makes a data frame of it. Raises DataError when
+        ``count`` is negative, or ``given`` has another number of rows.
+
         Parameters
         ----------
         count : int
@@ -252,16 +222,6 @@ class GraphicalModel:
             Seed of the draws.
         settings : SamplingSettings, optional
             How rows are drawn.
-
-        Returns
-        -------
-        Table
-            Its ``columns`` are Arrow arrays by name; ``to_pandas()`` makes a data frame of it.
-
-        Raises
-        ------
-        DataError
-            When ``count`` is negative, or ``given`` has another number of rows.
         """
         if count < 0:
             raise DataError(f"{count} rows cannot be drawn")
@@ -297,6 +257,9 @@ class GraphicalModel:
     def load(cls, path: Path, ranges: Mapping[str, Range] | None = None) -> GraphicalModel:
         """Read a model.
 
+        Raises RunError when the file is missing, damaged or no such model. Raises DataError when the ranges are
+        invalid.
+
         Parameters
         ----------
         path : Path
@@ -304,13 +267,6 @@ class GraphicalModel:
         ranges : mapping of str to tuple of float, optional
             Ranges of one client, for numbers that have another range at every client (scaling ``source = "own"``).
             Without them, such numbers can only be unknown and are not returned.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, damaged or no such model.
-        DataError
-            When the ranges are invalid.
         """
         given = Scaling.given(ranges or {})
         state = load_state(path)

@@ -73,10 +73,7 @@ class Consent:
     def check(self, noise: CountNoiseSettings | None, asked: Literal["ranges", "sums"] = "ranges") -> None:
         """Check that the node consents to disclosing ``asked`` with this noise.
 
-        Raises
-        ------
-        DataError
-            When the node does not consent.
+        Raises DataError when the node does not consent.
         """
         if not getattr(self, asked):
             raise DataError(
@@ -141,10 +138,8 @@ class SharedStatistics:
     def from_json(cls, text: str, schema: Schema) -> SharedStatistics:
         """Parse what a client sent about the common features ``schema``.
 
-        Raises
-        ------
-        ReplyError
-            When the text is too long or malformed, or contains ranges of features that are no common numbers.
+        Raises ReplyError when the text is too long or malformed, or contains ranges of features that are no common
+        numbers.
         """
         check_length(text, "what a client tells of its data")
         try:
@@ -161,10 +156,7 @@ class SharedStatistics:
 def check_consent(scaling: ScalingSettings, settings: StatisticsSettings, consent: Consent) -> None:
     """Check that the node consents to the ranges that ``scaling`` asks for, with the noise of ``settings``.
 
-    Raises
-    ------
-    DataError
-        When more is asked for than the node consents to.
+    Raises DataError when more is asked for than the node consents to.
     """
     if scaling.source == "shared-ranges":
         consent.check(settings.noise)
@@ -180,6 +172,9 @@ def shared_statistics(
 ) -> SharedStatistics:
     """Compute what a client discloses about its values: what is asked for, and nothing else.
 
+    Returns ranges of the numbers that at least ``consent.least_rows`` rows have. Raises DataError when more is asked
+    for than the node consents to, bounds are lacking, or ranges of embeddings are asked for with noise.
+
     Parameters
     ----------
     values : array
@@ -194,17 +189,6 @@ def shared_statistics(
         Consent of the node.
     generator : torch.Generator, optional
         Source of the noise, for tests and simulations only.
-
-    Returns
-    -------
-    SharedStatistics
-        Ranges of the numbers that at least ``consent.least_rows`` rows have.
-
-    Raises
-    ------
-    DataError
-        When more is asked for than the node consents to, bounds are lacking, or ranges of embeddings are asked for with
-        noise.
     """
     check_shape(values, schema)
     check_consent(scaling, settings, consent)

@@ -66,24 +66,14 @@ def client_of(content: RecordDict) -> str | None:
 def model_of(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Read a trained model of a reply.
 
+    Returns a dict of str to Tensor in the order of the template; views of the record's bytes, not to be written to.
+    Raises ReplyError for missing, additional or different arrays, which are named, and for numbers that are not finite.
+
     Parameters
     ----------
-    content : RecordDict
-        Content of the reply, which is not trusted.
-    key : str
-        Name of its array record; another name is accepted where it has but one.
-    template : mapping of str to Tensor
-        A model with the expected names, shapes and kinds of numbers.
-
-    Returns
-    -------
-    dict of str to Tensor
-        In the order of the template; views of the record's bytes, not to be written to.
-
-    Raises
-    ------
-    ReplyError
-        For missing, additional or different arrays, which are named, and for numbers that are not finite.
+    content : content of the reply, which is not trusted.
+    key : name of its array record; another name is accepted where it has but one.
+    template : a model with the expected names, shapes and kinds of numbers.
     """
     check_content(content)
     records = {name: each for name, each in content.array_records.items() if not name.startswith(f"{APP_RECORD}.")}

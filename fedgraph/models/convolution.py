@@ -25,19 +25,13 @@ def unfolded(values: Tensor, clients: int) -> Tensor:
 def convolution(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Convolve each client's channels with its own kernels, with a margin that keeps the size of images.
 
+    Returns ``[batch, clients * channels_out, height, width]``.
+
     Parameters
     ----------
-    values : Tensor
-        ``[batch, clients * channels_in, height, width]``, of :func:`folded`.
-    weight : Tensor
-        ``[clients, channels_out, channels_in, 3, 3]``.
-    bias : Tensor, optional
-        ``[clients, channels_out]``.
-
-    Returns
-    -------
-    Tensor
-        ``[batch, clients * channels_out, height, width]``.
+    values : ``[batch, clients * channels_in, height, width]``, of :func:`folded`.
+    weight : ``[clients, channels_out, channels_in, 3, 3]``.
+    bias : ``[clients, channels_out]``.
     """
     kernels = weight.flatten(0, 1)
     if _alone(weight):

@@ -333,24 +333,16 @@ class _Sequence(torch.autograd.Function):
 def run_sequence(cell: Cell, inputs: Tensor, weights: Weights, last: bool = False) -> Tensor:
     """Compute the hidden states of one recurrent layer that starts from zeros.
 
-    The gradients of the weights are summed over the steps in float32. Differentiable once.
+    The gradients of the weights are summed over the steps in float32. Differentiable once. Returns ``[steps, clients,
+    hidden, batch]``, or with ``last`` ``[clients, hidden, batch]``.
 
     Parameters
     ----------
-    cell : Cell
-        GRU, LSTM or Elman cell.
-    inputs : Tensor
-        ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16; ``torch.autocast``
-        casts both to it.
-    weights : Weights
-        With a leading client axis.
-    last : bool
-        Whether to return only the hidden state after the last step.
-
-    Returns
-    -------
-    Tensor
-        ``[steps, clients, hidden, batch]``, or with ``last`` ``[clients, hidden, batch]``.
+    cell : GRU, LSTM or Elman cell.
+    inputs : ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16;
+        ``torch.autocast`` casts both to it.
+    weights : with a leading client axis.
+    last : whether to return only the hidden state after the last step.
     """
     device = inputs.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):

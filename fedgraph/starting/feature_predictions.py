@@ -27,18 +27,13 @@ def predicted_feature(
 ) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
     """Predict a feature of rows, of each client by its own model where that is here.
 
-    What a row lacks, be it a cell or a whole column, is unknown: predictions are over all that it may be.
+    What a row lacks, be it a cell or a whole column, is unknown: predictions are over all that it may be. Raises
+    RunError without a target, for one that a client's model does not know, and for a client that the run does not know.
 
     Parameters
     ----------
-    run : Run
-        A run of ``fedngm``.
-    data : data frame, str or Path
-        The rows.
-    client : str or None
-        The client whose rows these are, where they do not say so; if nobody does, the global model predicts them.
-    target : str or None
-        The feature.
+    run : a run of ``fedngm``.
+    client : the client whose rows these are, where they do not say so; if nobody does, the global model predicts them.
 
     Returns
     -------
@@ -48,11 +43,6 @@ def predicted_feature(
         Mean over clients of each measure of error, where the target is known.
     list of str
         Notes.
-
-    Raises
-    ------
-    RunError
-        Without a target, for one that a client's model does not know, and for a client that the run does not know.
     """
     import pandas as pd
 

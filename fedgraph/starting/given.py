@@ -32,7 +32,8 @@ def in_words(
     """Return an experiment, its overrides and sites with paths instead of data frames, graphs and classes.
 
     Data frames and graphs become files in a hidden folder next to the run folders, so that nodes in other processes,
-    and a run that is resumed, find them. A graph given as the table ``[graph]`` is written to a file.
+    and a run that is resumed, find them. A graph given as the table ``[graph]`` is written to a file. Raises
+    ExperimentError for values that are neither in an experiment nor known here.
 
     Returns
     -------
@@ -44,11 +45,6 @@ def in_words(
         The data of each site, as a path.
     classes : bool
         Whether any class was given.
-
-    Raises
-    ------
-    ExperimentError
-        For values that are neither in an experiment nor known here.
     """
     keys = dict(overrides) if isinstance(overrides, Mapping) else overrides_by_key(overrides)
     tables = experiment if isinstance(experiment, Mapping) else {}

@@ -138,6 +138,9 @@ def part_of(kind: type[S], table: Mapping[str, Any], where: str) -> S:
 def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
     """Validate a table.
 
+    Raises ExperimentError with every problem on a line of its own: the key, what
+    is wrong with it and, for an unknown key, the known ones.
+
     Parameters
     ----------
     kind : type
@@ -146,16 +149,6 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         By TOML key.
     where : str
         Names the table in messages, e.g. ``[train]``.
-
-    Returns
-    -------
-    Settings
-        Of class ``kind``.
-
-    Raises
-    ------
-    ExperimentError
-        With every problem on a line of its own: the key, what is wrong with it and, for an unknown key, the known ones.
     """
     try:
         return kind.model_validate(dict(table))
@@ -178,6 +171,9 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
 def of_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
     """Validate settings that are given as keywords of a Python call, named as the fields are.
 
+    Raises TypeError for a keyword that is no field, as Python does for functions.
+    Raises ValueError for a value that a field cannot have.
+
     Parameters
     ----------
     kind : type
@@ -186,18 +182,6 @@ def of_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
         By field.
     where : str
         Names the call in messages, e.g. ``F3``.
-
-    Returns
-    -------
-    Settings
-        Of class ``kind``.
-
-    Raises
-    ------
-    TypeError
-        For a keyword that is no field, as Python does for functions.
-    ValueError
-        For a value that a field cannot have.
     """
     known = list(kind.model_fields)
     unknown = [name for name in keywords if name not in known]

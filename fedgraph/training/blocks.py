@@ -28,12 +28,7 @@ class Blocks:
 
     Parameters
     ----------
-    data : CohortData
-        Data of the clients.
-    training : LocalTraining
-        How they train.
-    device : torch.device
-        Where they are computed, and where their data stay.
+    device : where they are computed, and where their data stay.
     """
 
     def __init__(self, data: CohortData, training: LocalTraining, device: torch.device) -> None:

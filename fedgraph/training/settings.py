@@ -151,11 +151,5 @@ class TrainSettings(Settings):
         return parse(TrainSettings, table, where)
 
     def torch_device(self) -> torch.device:
-        """Return the device of the tensors.
-
-        Raises
-        ------
-        ExperimentError
-            When CUDA is demanded and not available.
-        """
+        """Return the device of the tensors. Raises ExperimentError when CUDA is demanded and not available."""
         return chosen(self.device, "[train] device")

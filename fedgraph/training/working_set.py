@@ -85,13 +85,7 @@ class WorkingSet:
 
 
 def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
-    """Measure the memory of a model on a few examples of zeros.
-
-    Returns
-    -------
-    WorkingSet
-        What computing one client touches.
-    """
+    """Measure the memory of a model on a few examples of zeros."""
     per_client = _COPIES * _FLOAT * model.layout.num_parameters
     if task.level:
         # A minibatch of one client is a graph of its own, whatever it has examples: never several clients at once.

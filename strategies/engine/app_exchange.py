@@ -44,18 +44,9 @@ class AppReply:
 
     Attributes
     ----------
-    name : str
-        The client.
-    content : RecordDict
-        All that it sent.
-    model : dict of str to Tensor or None
-        Its trained model, as views that are not to be written to; None in an evaluation.
-    num_examples : int or None
-        As it says; None where it does not.
-    metrics : dict of str to float
-        What else it says.
-    tensors : dict of str to Tensor
-        What it answers in addition to models, see :meth:`with_tensors`.
+    model : its trained model, as views that are not to be written to; None in an evaluation.
+    num_examples : as it says; None where it does not.
+    tensors : what it answers in addition to models, see :meth:`with_tensors`.
     """
 
     name: str

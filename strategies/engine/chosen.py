@@ -26,24 +26,12 @@ from fedgraph.support.settings import Settings, parse
 class ChosenMethod:
     """Method of an experiment, checked as far as this is possible without nodes.
 
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment.
+    Raises ExperimentError when the strategy cannot be found or is not a strategy, or its table does not fit.
 
     Attributes
     ----------
-    strategy_class : type
-        Class of the strategy.
-    client : str
-        Dotted path of the client class.
-    settings : Settings
-        The method's resolved table; empty for a stock strategy, whose keys are the arguments of its constructor.
-
-    Raises
-    ------
-    ExperimentError
-        When the strategy cannot be found or is not a strategy, or its table does not fit.
+    client : dotted path of the client class.
+    settings : the method's resolved table; empty for a stock strategy, whose keys are the arguments of its constructor.
     """
 
     def __init__(self, experiment: Experiment) -> None:

@@ -49,7 +49,7 @@ class FlowerStrategy(FedAvg):
 
     Clients are identified by name, which ``ClientApp(mods=[client_name])`` adds to replies. A client that does not
     answer keeps its model; one that answers something unusable is left out of the round, with a warning that names the
-    error.
+    error. Raises TypeError for an unknown keyword. Raises ExperimentError for settings that the method refuses.
 
     Parameters
     ----------
@@ -68,19 +68,8 @@ class FlowerStrategy(FedAvg):
 
     Attributes
     ----------
-    algorithm : Algorithm
-        The algorithm, with its settings.
-    round : int
-        Rounds so far.
-    client_arrays : mapping of str to ArrayRecord
-        The model of each client, by name.
-
-    Raises
-    ------
-    TypeError
-        For an unknown keyword.
-    ExperimentError
-        For settings that the method refuses.
+    algorithm : the algorithm, with its settings.
+    client_arrays : the model of each client, by name.
     """
 
     algorithm_class: ClassVar[type[Algorithm[Any]]]
@@ -189,17 +178,15 @@ class FlowerStrategy(FedAvg):
     def load(cls, folder: str | Path, **keywords: Any) -> Self:
         """Load a strategy that was saved; ``start`` continues after its last round, up to ``num_rounds`` in all.
 
+        Raises RunError when there is no state, or one of another class, or clients that are known by their node ids
+        alone.
+
         Parameters
         ----------
         folder : path
             Where it was saved.
         **keywords
             Keywords that no file has: functions, and ``save_to``; and others that are to be changed.
-
-        Raises
-        ------
-        RunError
-            When there is no state, or one of another class, or clients that are known by their node ids alone.
         """
         saved = load_state(Path(folder) / _FILE)
         if saved["class"] != cls.__name__:

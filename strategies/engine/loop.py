@@ -25,10 +25,7 @@ class RoundLoop:
 
     Parameters
     ----------
-    run : AlgorithmRun
-        The algorithm.
-    nodes : Nodes
-        The nodes of the run.
+    nodes : the nodes of the run.
     """
 
     def __init__(self, run: AlgorithmRun, nodes: Nodes) -> None:

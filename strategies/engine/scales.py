@@ -34,14 +34,9 @@ Scales = dict[str, tuple[float, float]]
 def with_shared_scales(experiment: Experiment, federation: Federation, folder: Path) -> Experiment:
     """Return the experiment as nodes get it, with pooled or inferred scales in ``[data] scales`` if asked for.
 
-    The scales are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives keep that.
-
-    Raises
-    ------
-    ExperimentError
-        When a client graph is needed and the run has none.
-    DataError
-        When there is no client to pool or infer from.
+    The scales are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives keep that. Raises
+    ExperimentError when a client graph is needed and the run has none. Raises DataError when there is no client to pool
+    or infer from.
     """
     if not shares_scales(experiment.data):
         return experiment

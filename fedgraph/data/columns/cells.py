@@ -118,14 +118,10 @@ class Written:
 
     Attributes
     ----------
-    points, commas : str
-        A cell with a decimal point, and one with a decimal comma; empty if there is none.
-    either : dict of str to str
-        A cell with one point, or one comma, that may separate thousands; by that mark.
-    groups : str
-        A cell whose marks can only separate thousands.
-    whole : str
-        A whole number without any mark, of the largest.
+    points, commas : a cell with a decimal point, and one with a decimal comma; empty if there is none.
+    either : a cell with one point, or one comma, that may separate thousands; by that mark.
+    groups : a cell whose marks can only separate thousands.
+    whole : a whole number without any mark, of the largest.
     """
 
     def __init__(self, texts: pa.Array, comma_separates: bool) -> None:
@@ -169,14 +165,10 @@ def read_numbers_as_written(
 
     Parameters
     ----------
-    columns : mapping of str to pyarrow.Array
-        By name; those that are no texts stay as they are.
-    where : str
-        Names the file in errors.
-    separator : str
-        Of the file's cells. Beside other separators than a comma, numbers may have decimal commas.
-    thousands : str, optional
-        What separates thousands; None if the settings do not say.
+    columns : by name; those that are no texts stay as they are.
+    where : names the file in errors.
+    separator : of the file's cells. Beside other separators than a comma, numbers may have decimal commas.
+    thousands : what separates thousands; None if the settings do not say.
 
     Returns
     -------

@@ -28,10 +28,7 @@ _WHOLE = r"^([+-]?\d+)\.0*$"
 def as_category(value: str | float) -> str:
     """Return a value as the text of a category.
 
-    Returns
-    -------
-    str
-        Trimmed, with ``2`` for ``2.0``, because files differ in how they write whole numbers.
+    Trimmed, with ``2`` for ``2.0``, because files differ in how they write whole numbers.
     """
     return re.sub(_WHOLE, r"\1", str(value).strip())
 
@@ -42,14 +39,10 @@ class Column:
 
     Attributes
     ----------
-    name, where : str
-        Of the column, and of its table in messages.
-    codes : ndarray of int64
-        ``[rows]``, positions in ``texts``, -1 where missing.
-    texts : pyarrow.Array
-        The distinct values as text, each at least once in the column.
-    numbered : ndarray of int64 or None
-        As of its :class:`Table`.
+    name, where : of the column, and of its table in messages.
+    codes : ``[rows]``, positions in ``texts``, -1 where missing.
+    texts : the distinct values as text, each at least once in the column.
+    numbered : as of its :class:`Table`.
     """
 
     name: str
@@ -115,19 +108,13 @@ class Column:
     def as_codes(self, categories: Sequence[str], unknown_is_missing: bool = False, least_rows: int = 1) -> Floats:
         """Return the column as positions in ``categories``, ``[rows]``, NaN where missing.
 
+        Raises DataError for a value that is not a category, unless it counts as missing.
+
         Parameters
         ----------
-        categories : sequence of str
-            All values that the column may have.
-        unknown_is_missing : bool
-            Whether a value that is not a category is missing, rather than an error.
-        least_rows : int
-            A value in fewer rows that is not a category is missing in any case.
-
-        Raises
-        ------
-        DataError
-            For a value that is not a category, unless it counts as missing.
+        categories : all values that the column may have.
+        unknown_is_missing : whether a value that is not a category is missing, rather than an error.
+        least_rows : a value in fewer rows that is not a category is missing in any case.
         """
         places = pc.index_in(self.texts, value_set=pa.array(categories, pa.string()))
         unknown = pc.is_null(places).to_numpy(zero_copy_only=False) & (self.counts >= least_rows)
@@ -145,6 +132,9 @@ class Column:
 def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Column:
     """Read a column of a table as codes of its distinct values.
 
+    Raises DataError when there is no such column (the message lists those there are), when it contains lists or the
+    like, and when one of its numbers is infinite.
+
     Parameters
     ----------
     table : Table
@@ -153,12 +143,6 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
         Of the column.
     missing_codes : sequence of str or float
         Further values that are missing. A number matches however it is written in the table, a text only as written.
-
-    Raises
-    ------
-    DataError
-        When there is no such column (the message lists those there are), when it contains lists or the like, and when
-        one of its numbers is infinite.
     """
     column = table.column(name)
     try:
@@ -190,6 +174,9 @@ def read_categories(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Read a column as codes and the list of their categories; numbers match however they are written.
 
+    Returns codes int64 ``[rows]``, -1 for missing, and the categories. Raises DataError for values that ``known`` does
+    not list, for a number that it lists twice, and for a column of lists or the like.
+
     Parameters
     ----------
     table : Table
@@ -198,17 +185,6 @@ def read_categories(
         Of the column.
     known : sequence of str, optional
         The categories; by default the distinct values, in the order of :func:`in_order`.
-
-    Returns
-    -------
-    tuple
-        Codes int64 ``[rows]``, -1 for missing, and the categories.
-
-    Raises
-    ------
-    DataError
-        For values that ``known`` does not list, for a number that it lists twice, and for a column of lists or the
-        like.
     """
     column = read_column(table, name)
     texts = column.texts.to_pylist()
@@ -269,10 +245,7 @@ def _is_missing(numbers: Floats, missing_codes: Sequence[str | float]) -> NDArra
 def in_order(categories: Sequence[str]) -> tuple[str, ...]:
     """Sort categories.
 
-    Returns
-    -------
-    tuple of str
-        In numerical order if all categories are numbers, so that 10 comes after 9; else in the order of text.
+    In numerical order if all categories are numbers, so that 10 comes after 9; else in the order of text.
     """
     numbers = all(is_number(text) for text in categories)
     return tuple(sorted(categories, key=lambda text: (float(text), text) if numbers else (0.0, text)))

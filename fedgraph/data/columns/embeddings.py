@@ -32,21 +32,13 @@ def with_embeddings(columns: Sequence[str], embeddings: Collection[str]) -> list
 def read_embedding(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats:
     """Read the values of an embedding, ``[rows, numbers]``.
 
-    An embedding that lacks a number is missing: all of its numbers are NaN.
+    An embedding that lacks a number is missing: all of its numbers are NaN. Raises DataError when there is no such
+    embedding, when rows differ in their number of values, or when a value is not a number.
 
     Parameters
     ----------
-    table : Table
-        With a column of lists called ``name``, or numbered columns.
-    name : str
-        Of the embedding.
-    missing_codes : sequence of str or float
-        Values that are missing in numbered columns.
-
-    Raises
-    ------
-    DataError
-        When there is no such embedding, when rows differ in their number of values, or when a value is not a number.
+    table : with a column of lists called ``name``, or numbered columns.
+    missing_codes : values that are missing in numbered columns.
     """
     if name in table.columns:
         values = _of_lists(table.columns[name], f"column '{name}' of {table.where}")

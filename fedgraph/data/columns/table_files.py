@@ -123,10 +123,7 @@ class Table:
     def names_in(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         """Return a column of names, such as those of clients, exactly as they are written.
 
-        Returns
-        -------
-        tuple
-            Codes ``[rows]``, -1 where missing, and the names that they stand for; numbers by size, else by text.
+        Codes ``[rows]``, -1 where missing, and the names that they stand for; numbers by size, else by text.
         """
         coded = self.texts(name).dictionary_encode()
         names = coded.dictionary.to_pylist()
@@ -163,6 +160,11 @@ def read_table(
 ) -> Table:
     """Read a table from a .csv, .csv.gz or .parquet file; the last few files are cached in the process.
 
+    All columns of a CSV file are text; those of a Parquet file keep their types. Where the columns are not separated by
+    commas, numbers with decimal commas have points instead, in columns that are mostly numbers. Raises DataError when
+    the file is missing, cannot be read, or has no rows, two columns of one name, or another number of columns than
+    ``columns``. The message names the file.
+
     Parameters
     ----------
     path : Path
@@ -175,18 +177,6 @@ def read_table(
         Between the columns of a CSV file; by default that of its header (:func:`separator_of`).
     thousands : str, optional
         What separates thousands in numbers.
-
-    Returns
-    -------
-    Table
-        All columns of a CSV file are text; those of a Parquet file keep their types. Where the columns are not
-        separated by commas, numbers with decimal commas have points instead, in columns that are mostly numbers.
-
-    Raises
-    ------
-    DataError
-        When the file is missing, cannot be read, or has no rows, two columns of one name, or another number of columns
-        than ``columns``. The message names the file.
     """
     if not path.is_file():
         raise DataError(
@@ -236,22 +226,15 @@ def _read(
 def table_of(frame: Any, where: str = "the data frame") -> Table:
     """Return a data frame as a table; the index of one of pandas is no column.
 
+    Truth values are the text ``True`` and ``False``; empty text is missing. Raises DataError when it is not a table,
+    has no rows, two columns of one name, or a column that Arrow cannot take.
+
     Parameters
     ----------
     frame : data frame
         Of pandas, polars or another library that exports its columns to Arrow, or a table of pyarrow.
     where : str
         Names it in messages.
-
-    Returns
-    -------
-    Table
-        Truth values are the text ``True`` and ``False``; empty text is missing.
-
-    Raises
-    ------
-    DataError
-        When it is not a table, has no rows, two columns of one name, or a column that Arrow cannot take.
     """
     if isinstance(frame, Table):
         return frame

@@ -89,11 +89,8 @@ class Encoding:
     def encode(self, values: Floats) -> Tensor:
         """Convert values float64 ``[rows, features]`` to units float32 ``[rows, units]``.
 
-        Raises
-        ------
-        DataError
-            When a feature has no range, when the columns are not those of the schema, and for a value a thousand ranges
-            away from its own range unless ``outside`` is ``clip``.
+        Raises DataError when a feature has no range, when the columns are not those of the schema, and for a value a
+        thousand ranges away from its own range unless ``outside`` is ``clip``.
         """
         check_shape(values, self.schema)
         # Unit after unit in memory, transposed at the end: writing columns into rows takes several times longer.
@@ -144,12 +141,8 @@ class Encoding:
 
         Integers and ordinals are rounded. A binary feature is its second category from 0.5 on, a categorical one the
         category with the largest unit, missing if any of its units is NaN. Real numbers are rounded to a millionth of
-        their range or less, which is about the precision of a unit. Numbers without a range are missing.
-
-        Raises
-        ------
-        DataError
-            When the number of units is not that of the schema.
+        their range or less, which is about the precision of a unit. Numbers without a range are missing. Raises
+        DataError when the number of units is not that of the schema.
         """
         if units.ndim != 2 or units.shape[1] != len(self.schema.unit_feature):
             raise DataError(

@@ -41,6 +41,10 @@ def values_of(
 ) -> Floats:
     """Convert rows to values ``[rows, features]``; NaN for features that are missing, absent or ``ignored``.
 
+    Returns an ndarray of float64 as :func:`read_values` returns them. Raises DataError for rows of another kind, for a
+    feature in a dict that the schema lacks, for words in place of numbers, for categories that the schema lacks, and
+    for a table without any feature.
+
     Parameters
     ----------
     rows : Rows
@@ -51,17 +55,6 @@ def values_of(
         Features to leave out.
     settings : SchemaSettings, optional
         As for :func:`read_values`, for tables.
-
-    Returns
-    -------
-    ndarray of float64
-        As :func:`read_values` returns them.
-
-    Raises
-    ------
-    DataError
-        For rows of another kind, for a feature in a dict that the schema lacks, for words in place of numbers, for
-        categories that the schema lacks, and for a table without any feature.
     """
     if isinstance(rows, np.ndarray):
         check_shape(rows, schema)

@@ -40,13 +40,9 @@ class UnitScale:
 
     Attributes
     ----------
-    low, high : float
-        The range.
-    growth : float
-        g, 0 for a straight scale.
-    turned : bool
-        Whether the scale is reversed, so that values near the high end are spread out instead of those near the low
-        end.
+    growth : g, 0 for a straight scale.
+    turned : whether the scale is reversed, so that values near the high end are spread out instead of those near the
+        low end.
     """
 
     low: float
@@ -97,10 +93,8 @@ class UnitScale:
 
         Parameters
         ----------
-        units : ndarray
-            Means of the components, ``[rows, components]``.
-        noise : float
-            Standard deviation of each component.
+        units : means of the components, ``[rows, components]``.
+        noise : standard deviation of each component.
         """
         if not self.growth:
             return self.values(units.mean(1)), np.sqrt(units.var(1) + noise**2) * self.span

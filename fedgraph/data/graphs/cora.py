@@ -123,11 +123,7 @@ def read_citations(content: Path, cites: Path) -> Citations:
     """Read the two files: a line for each paper, with its name, words and subject; and pairs of names.
 
     Citations of a paper by itself, of papers that are not there, and repeated ones are left out; each pair is once.
-
-    Raises
-    ------
-    DataError
-        For a line of any other form.
+    Raises DataError for a line of any other form.
     """
     lines = [line.split() for line in content.read_text().splitlines() if line.strip()]
     widths = {len(line) for line in lines}
@@ -160,17 +156,8 @@ def communities(
     """Divide the nodes of a graph among clients by Louvain's communities, which stay whole.
 
     The largest community goes to the client with the fewest nodes so far, then the next. The resolution is doubled
-    until there are as many communities as clients.
-
-    Returns
-    -------
-    list of ndarray
-        Nodes of each client, sorted; the client with the most first.
-
-    Raises
-    ------
-    DataError
-        For more clients than nodes.
+    until there are as many communities as clients. Returns nodes of each client, sorted; the client with the most
+    first. Raises DataError for more clients than nodes.
     """
     import networkx as nx
 

@@ -128,11 +128,9 @@ class GraphDataSet(Configured[OptionsT]):
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``.
 
-        Raises
-        ------
-        DataError
-            For unknown clients, graphs that cannot be (:meth:`LabelledGraphs.of`), differing numbers of features, and
-            clients without a class, or without examples for training. The message names the client, and its file.
+        Raises DataError for unknown clients, graphs that cannot be (:meth:`LabelledGraphs.of`), differing numbers of
+        features, and clients without a class, or without examples for training. The message names the client, and its
+        file.
         """
         known = self.client_names()
         strangers = [name for name in names if name not in known]

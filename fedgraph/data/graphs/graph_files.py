@@ -25,20 +25,12 @@ class GraphFiles:
 
     A folder has a file, or a folder of files, for each client, which is called as the client is. A ``.pt`` file has the
     graph of one client, a list of its graphs, or a dict of these for several clients. Nothing in a file is executed.
+    Raises DataError when there is nothing to read, or it does not name its client.
 
     Parameters
     ----------
-    place : Path
-        File or folder.
-    clients : sequence of str or None
-        Whose they are, where that is known: of several clients, each has a part that is called so.
-    unnamed : str or None
-        Whose they are if neither ``clients`` nor the file says it; None: that is an error.
-
-    Raises
-    ------
-    DataError
-        When there is nothing to read, or it does not name its client.
+    clients : whose they are, where that is known: of several clients, each has a part that is called so.
+    unnamed : whose they are if neither ``clients`` nor the file says it; None: that is an error.
     """
 
     def __init__(self, place: Path, clients: Sequence[str] | None = None, unnamed: str | None = None) -> None:

@@ -63,12 +63,7 @@ class NewGraphs(NewData):
 
     Attributes
     ----------
-    form : GraphForm
-        Features and classes.
-    clients : tuple of LabelledGraphs
-        The graphs of each client.
-    names : tuple of str
-        The clients.
+    clients : the graphs of each client.
     """
 
     form: GraphForm

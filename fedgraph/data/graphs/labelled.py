@@ -32,15 +32,10 @@ class LabelledGraphs:
 
     Attributes
     ----------
-    graphs : tuple of Graph
-        The graphs.
-    labels : Tensor
-        Class of each example, a node or a graph, in the order of graphs and nodes, int64 ``[examples]``; -1 where
+    labels : class of each example, a node or a graph, in the order of graphs and nodes, int64 ``[examples]``; -1 where
         it is unknown, as of all negative ones.
-    masks : mapping of SplitName to Tensor
-        Examples of each split, bool ``[examples]``; empty where the data do not say.
-    left_out : tuple of str
-        Further entries of the data, which models do not get.
+    masks : examples of each split, bool ``[examples]``; empty where the data do not say.
+    left_out : further entries of the data, which models do not get.
     """
 
     graphs: tuple[Graph, ...]
@@ -52,20 +47,13 @@ class LabelledGraphs:
     def of(cls, raw: Sequence[Raw], level: Level, where: str) -> LabelledGraphs:
         """Check the graphs of a client.
 
+        Raises DataError for no graph, or one without nodes or features; edges to unknown nodes; types and shapes that
+        do not fit; features that are NaN or infinite; and masks that overlap.
+
         Parameters
         ----------
-        raw : sequence of mapping
-            As they were read.
-        level : {"node", "graph"}
-            Whether ``y`` is of nodes, or of graphs.
-        where : str
-            Names client and file, for messages.
-
-        Raises
-        ------
-        DataError
-            For no graph, or one without nodes or features; edges to unknown nodes; types and shapes that do
-            not fit; features that are NaN or infinite; and masks that overlap.
+        level : whether ``y`` is of nodes, or of graphs.
+        where : names client and file, for messages.
         """
         if not raw:
             raise DataError(f"{where} has no graphs")

@@ -24,14 +24,8 @@ def cohort_of(
 
     Parameters
     ----------
-    task : TaskSpec
-        A classification of nodes or of graphs.
-    names : tuple of str
-        The clients.
-    clients : sequence of LabelledGraphs
-        Their graphs.
-    rows : mapping of SplitName to sequence of ndarray
-        Examples of each split, client by client, as positions in a client's labels.
+    task : a classification of nodes or of graphs.
+    rows : examples of each split, client by client, as positions in a client's labels.
     """
     table = GraphTable.of([graph for own in clients for graph in own.graphs], task.level)
     numbers = torch.cat([table.numbers(place) for place in range(1, 1 + sum(len(own.graphs) for own in clients))])

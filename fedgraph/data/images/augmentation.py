@@ -26,12 +26,8 @@ class ImageAugmentation:
 
     Attributes
     ----------
-    changes : frozenset of {"crop", "flip", "cutout"}
-        The changes to make.
-    crop_padding : int
-        Largest shift of a crop, in pixels.
-    cutout_size : int
-        Side of the square, in pixels.
+    crop_padding : largest shift of a crop, in pixels.
+    cutout_size : side of the square, in pixels.
     """
 
     changes: frozenset[Change]

@@ -19,10 +19,7 @@ from fedgraph.support.errors import DataError
 def read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Read images ``[1797, 8, 8]`` with values from 0 to 16, and labels ``[1797]``, as ``load_digits`` returns them.
 
-    Raises
-    ------
-    DataError
-        When scikit-learn is not installed, or lacks the file.
+    Raises DataError when scikit-learn is not installed, or lacks the file.
     """
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:

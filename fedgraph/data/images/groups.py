@@ -62,18 +62,9 @@ def planted(
 
     Parameters
     ----------
-    settings : GroupSettings
-        How groups differ.
-    images : Images
-        As they are.
-    group : sequence of int
-        Of each client, from 0.
-    rows : sequence of mappings
-        Of each client, rows of ``images`` in each split.
-    classes : int
-        Number of classes.
-    seed : int
-        Of the order of classes.
+    group : of each client, from 0.
+    rows : of each client, rows of ``images`` in each split.
+    seed : of the order of classes.
 
     Returns
     -------

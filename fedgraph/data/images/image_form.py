@@ -30,16 +30,10 @@ class ImageForm(Form):
 
     Attributes
     ----------
-    shape : tuple of int
-        Channels, height and width.
-    layout : {"image", "flat"}
-        Whether an input is an image, or a vector.
-    largest : int
-        Largest value of a pixel.
-    mean, deviation : tuple of float
-        Of each channel, of pixels in [0, 1]; empty where they are not used.
-    ground : {"white", "black"}
-        What lies behind the transparent parts of an image.
+    layout : whether an input is an image, or a vector.
+    largest : largest value of a pixel.
+    mean, deviation : of each channel, of pixels in [0, 1]; empty where they are not used.
+    ground : what lies behind the transparent parts of an image.
     """
 
     shape: tuple[int, int, int]
@@ -88,21 +82,7 @@ class ImageForm(Form):
 
 @dataclass(frozen=True)
 class NewImages(NewData):
-    """Images that were not there in training.
-
-    Attributes
-    ----------
-    form : ImageForm
-        How they become inputs.
-    images : Images
-        Pixels, and labels.
-    keys : tuple of str
-        A name of each.
-    labelled : bool
-        Whether labels are known.
-    client : str
-        Whose images these are.
-    """
+    """Images that were not there in training."""
 
     form: ImageForm
     images: Images

@@ -42,12 +42,9 @@ class OwnImages(Images):
 
     Attributes
     ----------
-    sites : tuple of str
-        Names of the clients, where a folder for each has folders for each class; else empty.
-    site : ndarray or None
-        Of each image, its place in ``sites``; None without sites.
-    notes : tuple of str
-        What was left out or changed.
+    sites : names of the clients, where a folder for each has folders for each class; else empty.
+    site : of each image, its place in ``sites``; None without sites.
+    notes : what was left out or changed.
     """
 
     sites: tuple[str, ...] = ()
@@ -64,14 +61,9 @@ def read_labelled(
     with sub-folders for classes. Every kind of file is read that Pillow reads: with 16 bits for a colour, with a
     palette, with transparent parts on ``ground``; of several frames the first. Images in files are scaled to the
     ``shape`` (channels, height, width); those of arrays must have it. The last few sets are cached in the process as
-    long as no file changes.
-
-    Raises
-    ------
-    DataError
-        For classes that ``classes`` does not list, for a class with files none of which is an image, or, with
-        ``every_class``, without any image, for an image that cannot be read, and when there is none. The message names
-        the file or folder.
+    long as no file changes. Raises DataError for classes that ``classes`` does not list, for a class with files none of
+    which is an image, or, with ``every_class``, without any image, for an image that cannot be read, and when there is
+    none. The message names the file or folder.
     """
     if not path.exists():
         raise DataError(f"there is no {path}: {LOOKED_FOR}")
@@ -85,6 +77,8 @@ def read_new(
 ) -> tuple[OwnImages, tuple[str, ...], bool]:
     """Read images whose labels need not be known: without them, files lie in the folder itself.
 
+    Raises DataError as :func:`read_labelled`.
+
     Returns
     -------
     images : OwnImages
@@ -93,11 +87,6 @@ def read_new(
         Of the files within the folder, or numbers from 0.
     labelled : bool
         Whether labels are known.
-
-    Raises
-    ------
-    DataError
-        As :func:`read_labelled`.
     """
     if not path.is_dir():
         images = _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape, labelled=False)

@@ -147,24 +147,13 @@ def unstable_roots(delay: Array, power: Array, elasticity: Array, right_of: floa
     """Count the roots of the characteristic equation with a larger real part than ``right_of``.
 
     By the argument principle: how often det M(lambda) / lambda, which is free of the root at 0 that all rotors share,
-    turns around 0 while lambda goes along the line with that real part and back on a large arc.
+    turns around 0 while lambda goes along the line with that real part and back on a large arc. Returns int64
+    ``[grids]``; a grid is stable where there are none right of 0. Raises DataError when power exceeds what a line can
+    carry, or a root lies on the line.
 
     Parameters
     ----------
-    delay, power, elasticity : ndarray
-        tau, P and gamma of each grid, ``[grids, participants]``, the producer first.
-    right_of : float
-        The real part.
-
-    Returns
-    -------
-    ndarray
-        int64 ``[grids]``; a grid is stable where there are none right of 0.
-
-    Raises
-    ------
-    DataError
-        When power exceeds what a line can carry, or a root lies on the line.
+    delay, power, elasticity : tau, P and gamma of each grid, ``[grids, participants]``, the producer first.
     """
     heaviest = np.abs(power[:, 1:]).max(initial=0.0)
     if heaviest >= COUPLING:

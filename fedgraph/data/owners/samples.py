@@ -75,10 +75,7 @@ class OwnerSource(DataSource, Protocol):
     def load_owners(self, names: Sequence[str], prepared: Mapping[str, Preparation] | None = None) -> OwnerData:
         """Load the data of the owners ``names``, in that order; of those ``prepared``, as it was made then.
 
-        Raises
-        ------
-        DataError
-            For unknown names and unusable data.
+        Raises DataError for unknown names and unusable data.
         """
 
     def describe(self, classes: tuple[str, ...] = ()) -> str:
@@ -89,6 +86,8 @@ def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
     """Convert owners to the clients of a cohort, for methods with one model architecture for all of them.
 
     The features of the task have no names, as owners on other nodes have other features. New samples are left out.
+    Returns a CohortData with unscaled targets; its inputs are one tensor for all clients. Raises DataError when the
+    inputs of two owners have different shapes, or another owner has no training samples.
 
     Parameters
     ----------
@@ -96,16 +95,6 @@ def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
         Owners whose inputs have one shape.
     untrained : collection of str
         Owners that may lack training samples because their models are already trained.
-
-    Returns
-    -------
-    CohortData
-        With unscaled targets; its inputs are one tensor for all clients.
-
-    Raises
-    ------
-    DataError
-        When the inputs of two owners have different shapes, or another owner has no training samples.
     """
     first = data.tasks[0]
     for owner, task in zip(data.owners, data.tasks, strict=True):
@@ -147,22 +136,14 @@ def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
 def owner_source(source: DataSource, method: str) -> OwnerSource:
     """Check that the clients of a data set hold different features of the same samples.
 
+    Returns ``source`` itself. Raises DataError when it is not an :class:`OwnerSource`.
+
     Parameters
     ----------
     source : DataSource
         Any data set.
     method : str
         Names the method in the message.
-
-    Returns
-    -------
-    OwnerSource
-        ``source`` itself.
-
-    Raises
-    ------
-    DataError
-        When it is not an :class:`OwnerSource`.
     """
     if not isinstance(source, OwnerSource):
         raise DataError(
@@ -176,6 +157,9 @@ def owner_source(source: DataSource, method: str) -> OwnerSource:
 def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
     """Return which samples train and which validate, of each class about the same ``fraction``, and never its last.
 
+    Index into ``SAMPLE_SPLITS``, ``[samples]``. Raises ValueError when the fraction is not between 0 and 1, and for too
+    few samples.
+
     Parameters
     ----------
     labels : Tensor
@@ -184,16 +168,6 @@ def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
         Share of the validation samples.
     seed : int
         Seed of the choice.
-
-    Returns
-    -------
-    Tensor
-        Index into ``SAMPLE_SPLITS``, ``[samples]``.
-
-    Raises
-    ------
-    ValueError
-        When the fraction is not between 0 and 1, and for too few samples.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"validation_fraction is above 0 and below 1; got {fraction}")

@@ -71,24 +71,14 @@ class Holdings:
 
     Attributes
     ----------
-    keys : tuple of str
-        Of all samples of the data set, distinct.
-    labels : Tensor
-        int64 ``[samples]``, ``NO_LABEL`` where one is missing.
-    classes : tuple of str
-        Names of the labels.
-    inputs : tuple of Tensor
-        For each client float32 ``[samples, ..., features]``, NaN where a number is missing.
-    present : Tensor
-        bool ``[clients, samples]``, whether a client has a sample.
-    features : tuple of tuple of str
-        For each client the names of its features; empty where they have none.
-    scaled : tuple of Tensor or None
-        For each client bool ``[features]``, the features that may be scaled; None: all of all clients.
-    is_test : Tensor or None
-        bool ``[samples]``, the test samples of a set that comes with its own.
-    parts : Tensor or None
-        int8 ``[samples]``, the split of each sample if it does not follow from its key, see :func:`block_splits`.
+    keys : of all samples of the data set, distinct.
+    labels : int64 ``[samples]``, ``NO_LABEL`` where one is missing.
+    inputs : for each client float32 ``[samples, ..., features]``, NaN where a number is missing.
+    present : bool ``[clients, samples]``, whether a client has a sample.
+    features : for each client the names of its features; empty where they have none.
+    scaled : for each client bool ``[features]``, the features that may be scaled; None: all of all clients.
+    is_test : bool ``[samples]``, the test samples of a set that comes with its own.
+    parts : int8 ``[samples]``, the split of each sample if it does not follow from its key, see :func:`block_splits`.
     """
 
     keys: tuple[str, ...]
@@ -107,8 +97,7 @@ class SharedSampleSource(ABC):
 
     Attributes
     ----------
-    own : OwnData or None
-        A node's own data, which contains only the clients that the node hosts.
+    own : a node's own data, which contains only the clients that the node hosts.
     """
 
     settings: SharedSampleSettings
@@ -157,19 +146,13 @@ class SharedSampleSource(ABC):
     def load_owners(self, names: Sequence[str], prepared: Mapping[str, Preparation] | None = None) -> OwnerData:
         """Load the data of the clients ``names``, in that order; samples that none of them has are left out.
 
+        Raises DataError for unknown names, for two samples with the same key, for an overlap of data that are a node's
+        own, and for features that lack one of those prepared.
+
         Parameters
         ----------
-        names : sequence of str
-            The clients.
-        prepared : mapping of str to Preparation, optional
-            How inputs of some of them were made when their models were trained, which is done again: in the same order,
-            by the same scale, and with the same classes, which the data need not contain.
-
-        Raises
-        ------
-        DataError
-            For unknown names, for two samples with the same key, for an overlap of data that are a node's own, and
-            for features that lack one of those prepared.
+        prepared : how inputs of some of them were made when their models were trained, which is done again: in the same
+            order, by the same scale, and with the same classes, which the data need not contain.
         """
         every = self.client_names()
         _check_known(self.title, "", names, every)
@@ -293,21 +276,13 @@ def sample_folds(keys: tuple[str, ...], folds: int, seed: int) -> Tensor:
 def block_splits(blocks: Tensor, settings: SharedSampleSettings, in_order: bool, title: str) -> Tensor:
     """Return the split of each sample, int8 ``[samples]``, where whole blocks go to one split.
 
+    Raises DataError when there are too few blocks for a split with a share above 0.
+
     Parameters
     ----------
-    blocks : Tensor
-        int64 ``[samples]``, the block of each sample, in order of time.
-    settings : SharedSampleSettings
-        Shares and seed.
-    in_order : bool
-        Whether the first blocks are for training and the last for the test; otherwise ``split_seed`` draws them.
-    title : str
-        Names the data set in messages.
-
-    Raises
-    ------
-    DataError
-        When there are too few blocks for a split with a share above 0.
+    blocks : int64 ``[samples]``, the block of each sample, in order of time.
+    in_order : whether the first blocks are for training and the last for the test; otherwise ``split_seed`` draws them.
+    title : names the data set in messages.
     """
     known, block = blocks.unique(return_inverse=True)
     edges = (torch.tensor(settings.shares, dtype=torch.float64).cumsum(0) / sum(settings.shares) * len(known)).round()

@@ -49,12 +49,8 @@ class NewData(ABC):
     def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
         """Measure the scales of one client on this data, for a client that the run does not know; without client axis.
 
-        What all clients have in common is as in the scales ``like``, of a client of the run.
-
-        Raises
-        ------
-        DataError
-            When it is too little for that, or lacks the target.
+        What all clients have in common is as in the scales ``like``, of a client of the run. Raises DataError when it
+        is too little for that, or lacks the target.
         """
 
     @abstractmethod
@@ -97,17 +93,14 @@ class Form(Settings, ABC):
     def read(self, place: Path, client: str | None) -> NewData:
         """Read new data.
 
+        Raises DataError when it lacks something that was there in training, or has something that was not.
+
         Parameters
         ----------
         place : Path
             A file, or a folder.
         client : str or None
             The client whose data it is; None where the file says so.
-
-        Raises
-        ------
-        DataError
-            When it lacks something that was there in training, or has something that was not.
         """
 
 
@@ -193,6 +186,8 @@ def stacked(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def label_answers(task: TaskSpec, outputs: Tensor, targets: Tensor | None) -> dict[str, Any]:
     """Return columns of predictions of one label: ``label`` where there are any, and what is predicted.
 
+    Column by name: of classes ``predicted``, and ``probability CLASS`` of each; of a number ``predicted``.
+
     Parameters
     ----------
     task : TaskSpec
@@ -201,11 +196,6 @@ def label_answers(task: TaskSpec, outputs: Tensor, targets: Tensor | None) -> di
         ``[examples, classes]`` logits, or ``[examples, 1]`` in the unit of the label.
     targets : Tensor or None
         Classes, or numbers in their unit, ``[examples]``; negative, or NaN, where unknown.
-
-    Returns
-    -------
-    dict
-        Column by name: of classes ``predicted``, and ``probability CLASS`` of each; of a number ``predicted``.
     """
     if task.kind != "classification":
         label = {} if targets is None else {"label": targets.tolist()}

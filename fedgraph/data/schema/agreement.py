@@ -90,23 +90,15 @@ class Agreement:
 def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] = "error") -> Agreement:
     """Return the agreement of clients, which does not depend on their order.
 
+    With at least one common feature. Raises DataError for disputes, with the kind at every client; when there is no
+    common feature; when the union of all categories is too large.
+
     Parameters
     ----------
     schemas : mapping of str to Schema
         By client.
     disputes : {"error", "private"}
         Whether a disputed feature is an error, or a private feature of every client.
-
-    Returns
-    -------
-    Agreement
-        With at least one common feature.
-
-    Raises
-    ------
-    DataError
-        For disputes, with the kind at every client; when there is no common feature; when the union of all categories
-        is too large.
     """
     ordered = {client: schemas[client] for client in sorted(schemas)}
     if not ordered:
@@ -138,10 +130,7 @@ def own_features(common: Schema, own: Schema) -> Schema:
 def with_own_features(common: Schema, own: Schema) -> Schema:
     """Return the features that a client models in the end (section 2.4, stitching).
 
-    Returns
-    -------
-    Schema
-        The common features first, then the client's private ones.
+    The common features first, then the client's private ones.
     """
     return Schema(common.features + own_features(common, own).features)
 

@@ -120,6 +120,10 @@ class SchemaSettings(Settings):
 def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: bool = False) -> Schema:
     """Infer the features of a table.
 
+    Returns a Schema with at least one feature. Raises DataError for a column that the settings name and the table
+    lacks; for too many categories; for a kind that does not fit the column's values; for a few words among numbers; and
+    when no feature is left.
+
     Parameters
     ----------
     table : Table
@@ -129,17 +133,6 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
     partial : bool
         Whether the settings also name other clients' columns, so that this table may lack some; :func:`check_used`
         finds names that no client knows.
-
-    Returns
-    -------
-    Schema
-        With at least one feature.
-
-    Raises
-    ------
-    DataError
-        For a column that the settings name and the table lacks; for too many categories; for a kind that does not fit
-        the column's values; for a few words among numbers; and when no feature is left.
     """
     settings = settings or SchemaSettings(least_rows=1)
     if partial:
@@ -159,6 +152,9 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
 def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> dict[str, WhyNone]:
     """Return the columns that :func:`infer_schema` finds to be no features, and why.
 
+    ``empty`` is a column without any value, ``rare`` one of words that are each in fewer than ``least-rows`` rows, such
+    as names of persons, and dates. Columns that the settings leave out are not among them.
+
     Parameters
     ----------
     table : Table
@@ -167,12 +163,6 @@ def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> di
         With which the schema was inferred.
     schema : Schema
         The features that it has.
-
-    Returns
-    -------
-    dict of str to {"empty", "rare"}
-        ``empty`` is a column without any value, ``rare`` one of words that are each in fewer than ``least-rows`` rows,
-        such as names of persons, and dates. Columns that the settings leave out are not among them.
     """
     none = [name for name in _chosen(table, settings) if name not in schema.names]
     codes = settings.missing_codes
@@ -182,11 +172,8 @@ def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> di
 def check_dropped(table: Table, settings: SchemaSettings, partial: bool = False) -> None:
     """Check that ``drop`` names columns of the table, so that no misspelled one stays a feature.
 
-    Raises
-    ------
-    DataError
-        For a name that the table lacks; if ``partial``, only for one that is nearly that of a column, not counting
-        digits, which is left.
+    Raises DataError for a name that the table lacks; if ``partial``, only for one that is nearly that of a column, not
+    counting digits, which is left.
     """
     absent = [name for name in settings.drop if name not in with_embeddings(table.names, settings.embeddings)]
     left = [name for name in table.names if name not in settings.drop]
@@ -203,10 +190,7 @@ def check_dropped(table: Table, settings: SchemaSettings, partial: bool = False)
 def check_used(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
     """Check that ``features``, ``kinds`` and ``missing-codes`` name only columns that a schema has.
 
-    Raises
-    ------
-    ExperimentError
-        For a column that no schema has, unless it is dropped.
+    Raises ExperimentError for a column that no schema has, unless it is dropped.
     """
     known = {name for schema in schemas for name in schema.names}
     keys: dict[str, Collection[str]] = {

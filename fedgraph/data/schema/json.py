@@ -37,10 +37,7 @@ _FEATURES = TypeAdapter(Annotated[list[_FeatureJson], Field(max_length=MOST_FEAT
 def schema_as_json(schema: Schema) -> str:
     """Return a schema as one line of JSON that :func:`schema_from_json` reads.
 
-    Raises
-    ------
-    DataError
-        When the schema exceeds the limits of :func:`schema_from_json`.
+    Raises DataError when the schema exceeds the limits of :func:`schema_from_json`.
     """
     check_limits(schema)
     return json.dumps([feature.as_json() for feature in schema.features])
@@ -49,22 +46,15 @@ def schema_as_json(schema: Schema) -> str:
 def schema_from_json(text: str, what: str = "the schema") -> Schema:
     """Read a schema from a message.
 
+    Raises ReplyError when it is not a schema, is too large, or has names
+    that must not be shown.
+
     Parameters
     ----------
     text : str
         JSON from another party, which is not trusted.
     what : str
         Names the schema in messages.
-
-    Returns
-    -------
-    Schema
-        Within the limits of size and text.
-
-    Raises
-    ------
-    ReplyError
-        When it is not a schema, is too large, or has names that must not be shown.
     """
     check_length(text, what)
     try:
@@ -84,10 +74,7 @@ def schema_from_json(text: str, what: str = "the schema") -> Schema:
 def check_length(text: str, what: str) -> None:
     """Check the length of JSON text before it is parsed; ``what`` names it in messages.
 
-    Raises
-    ------
-    ReplyError
-        When the text is longer than any schema.
+    Raises ReplyError when the text is longer than any schema.
     """
     if len(text) > LONGEST_JSON:
         raise ReplyError(f"{what} is {len(text):,} letters long, and {LONGEST_JSON:,} are the most")

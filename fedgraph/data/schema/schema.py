@@ -27,6 +27,8 @@ an image or a text.
 class Feature:
     """One column, or several for an embedding.
 
+    Raises DataError when categories or size do not fit the kind.
+
     Attributes
     ----------
     name : str
@@ -37,11 +39,6 @@ class Feature:
         Of binary and categorical features, and of ordinal ones that are words, in their order; empty for numbers.
     size : int
         How many numbers a value consists of; 1 except for embeddings.
-
-    Raises
-    ------
-    DataError
-        When categories or size do not fit the kind.
     """
 
     name: str
@@ -92,15 +89,12 @@ class Feature:
 class Schema:
     """Features in the order of the columns of matrices; the units of a feature are adjacent, and so are its values.
 
+    Raises DataError when two features have one name.
+
     Attributes
     ----------
     features : tuple of Feature
         With different names.
-
-    Raises
-    ------
-    DataError
-        When two features have one name.
     """
 
     features: tuple[Feature, ...]

@@ -26,11 +26,6 @@ def as_text(schema: Schema, table: Table | None = None, settings: SchemaSettings
         columns that are no features at the end. This reveals data: it is for the owner of the table only.
     settings : SchemaSettings, optional
         Its ``missing-codes`` apply to ``table``.
-
-    Returns
-    -------
-    str
-        Several lines.
     """
     settings = settings or SchemaSettings()
     units = sum(feature.width for feature in schema.features)

@@ -48,14 +48,10 @@ def build_cohort(
     """Windows of the clients ``names`` of ``table``, in that order.
 
     With ``known_steps``, splits, scales and profiles are those of so many first steps, except that ``test`` has every
-    window that forecasts later steps, up to the one that forecasts the steps behind the last.
-
-    Raises
-    ------
-    DataError
-        For unknown clients or features, a time axis too short for one training window, a client without a valid
-        training reading of the target, times that are needed but unknown or contradictory, a cold start that does not
-        fit the data, and a table of fewer than ``known_steps``.
+    window that forecasts later steps, up to the one that forecasts the steps behind the last. Raises DataError for
+    unknown clients or features, a time axis too short for one training window, a client without a valid training
+    reading of the target, times that are needed but unknown or contradictory, a cold start that does not fit the data,
+    and a table of fewer than ``known_steps``.
     """
     steps = num_steps(table, settings) if known_steps is None else known_steps
     every = steps
@@ -202,10 +198,7 @@ def _ends_of_parts(settings: WindowSettings, steps: int) -> list[int]:
 def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
     """All clients of the data set: those of the settings, else all of the table, but for those to leave out.
 
-    Raises
-    ------
-    DataError
-        When a client to leave out is unknown, or no client is left.
+    Raises DataError when a client to leave out is unknown, or no client is left.
     """
     every = table.names if settings.clients is None else settings.clients
     out = settings.without or ()
@@ -232,10 +225,8 @@ def num_steps(table: SeriesTable, settings: WindowSettings) -> int:
 def features_of(table: SeriesTable, settings: WindowSettings) -> tuple[tuple[int, ...], int]:
     """Return the features that are used, and the one that is forecast, as they are counted in the table.
 
-    Raises
-    ------
-    DataError
-        For features that the table does not have, and where the one that is forecast is not among those used.
+    Raises DataError for features that the table does not have, and where the one that is forecast is not among those
+    used.
     """
     known = len(table.features)
     every = tuple(range(known)) if settings.features is None else settings.features

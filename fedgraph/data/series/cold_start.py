@@ -59,12 +59,8 @@ def asked_scale(data: Settings) -> ColdScale:
 def cold_clients(settings: ColdStartSettings, names: Sequence[str]) -> frozenset[str]:
     """The cold ones among ``names``, which are all clients of the data set, on this node or not, in any order.
 
-    The clients of a larger share include those of a smaller one.
-
-    Raises
-    ------
-    DataError
-        For unknown names, and for a share that is less than one client.
+    The clients of a larger share include those of a smaller one. Raises DataError for unknown names, and for a share
+    that is less than one client.
     """
     if settings.cold_clients is not None:
         unknown = [name for name in settings.cold_clients if name not in set(names)]

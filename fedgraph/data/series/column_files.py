@@ -23,21 +23,12 @@ class Readings(NamedTuple):
 
     Attributes
     ----------
-    values : ndarray
-        float32 ``[time, clients, features]``, NaN where there is no reading.
-    names : list of str
-        Of the clients; empty where all columns are of one, whom the file does not name.
-    times : ndarray or None
-        datetime64[s] ``[time]``.
-    features : tuple of str
-        Names of the features.
-    by : str
-        What tells clients, in words.
-    rows : ndarray or None
-        int64 ``[time, 2]``: the first row of the file of each time, counted from 1, and the position of its client;
+    values : float32 ``[time, clients, features]``, NaN where there is no reading.
+    names : of the clients; empty where all columns are of one, whom the file does not name.
+    times : datetime64[s] ``[time]``.
+    by : what tells clients, in words.
+    rows : int64 ``[time, 2]``: the first row of the file of each time, counted from 1, and the position of its client;
         None where there is a column for each client.
-    notes : tuple of str
-        Notes on the file.
     """
 
     values: NDArray[np.float32]
@@ -54,14 +45,9 @@ class Reading(NamedTuple):
 
     Attributes
     ----------
-    choice : Choice
-        The settings on its columns.
-    missing : tuple of str
-        Texts that mean missing, in addition to the usual ones.
-    thousands : str or None
-        What separates thousands.
-    only, without : tuple of str
-        The clients that are wanted, None for all, and those that are not: their cells are not looked at.
+    choice : the settings on its columns.
+    missing : texts that mean missing, in addition to the usual ones.
+    only, without : the clients that are wanted, None for all, and those that are not: their cells are not looked at.
     """
 
     choice: Choice = Choice()
@@ -82,12 +68,8 @@ def read_column_file(path: Path, how: Reading = AS_IT_IS) -> Readings:
     """Read a .csv, .csv.gz or .parquet file.
 
     Cells, times, names of clients and readings are recognised as :mod:`fedgraph.data.columns.table_files`,
-    :mod:`fedgraph.data.series.stamps` and :mod:`fedgraph.data.series.layout` say.
-
-    Raises
-    ------
-    DataError
-        For cells that are not readings, and for columns whose meaning is ambiguous.
+    :mod:`fedgraph.data.series.stamps` and :mod:`fedgraph.data.series.layout` say. Raises DataError for cells that are
+    not readings, and for columns whose meaning is ambiguous.
     """
     table = read_table(path, missing=(*MISSING, *how.missing), thousands=how.thousands)
     layout, table = layout_of(table, how.choice)

@@ -42,24 +42,15 @@ def covariates(
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Compute the covariates of all clients.
 
+    Returns ``[clients, steps, covariates]``, and their names.
+
     Parameters
     ----------
-    wanted : sequence of str
-        Which: ``time-of-day`` and ``day-of-week``, both in [0, 1), and ``weekly-profile``, two features: the profile
-        at a step's own time and at the time of the step that is ``ahead`` of it.
-    seconds : ndarray
-        From a Monday's midnight to each step, ``[steps]``.
-    profile : WeeklyProfile or None
-        Of the clients, where it is wanted.
-    clients : int
-        Their number.
-    ahead : float
-        Seconds from the last input step of a window to the last step of its forecast.
-
-    Returns
-    -------
-    tuple of ndarray and tuple of str
-        ``[clients, steps, covariates]``, and their names.
+    wanted : which: ``time-of-day`` and ``day-of-week``, both in [0, 1), and ``weekly-profile``, two features: the
+        profile at a step's own time and at the time of the step that is ``ahead`` of it.
+    seconds : from a Monday's midnight to each step, ``[steps]``.
+    profile : of the clients, where it is wanted.
+    ahead : seconds from the last input step of a window to the last step of its forecast.
     """
     found: list[tuple[str, NDArray[np.float32]]] = []
     for name in wanted:
@@ -79,10 +70,8 @@ class Fitted:
 
     Attributes
     ----------
-    counted, valid : ndarray
-        Readings, 0 where one is missing, and where they were read, ``[clients, steps]``.
-    seconds : ndarray
-        From a Monday's midnight to each step, ``[steps]``.
+    counted, valid : readings, 0 where one is missing, and where they were read, ``[clients, steps]``.
+    seconds : from a Monday's midnight to each step, ``[steps]``.
     """
 
     counted: NDArray[np.float64]
@@ -101,14 +90,10 @@ class WeeklyProfile:
 
     Attributes
     ----------
-    slots : ndarray
-        Times of the week that were read, in seconds from Monday's midnight, ``[slots]``.
-    sums, counts : ndarray
-        Sum of the readings at each, and their number, ``[clients, slots]``.
-    flat : ndarray
-        Clients whose profile is their mean, ``[clients]``.
-    fitted : Fitted or None
-        The readings themselves; None after training, for times to come.
+    slots : times of the week that were read, in seconds from Monday's midnight, ``[slots]``.
+    sums, counts : sum of the readings at each, and their number, ``[clients, slots]``.
+    flat : clients whose profile is their mean, ``[clients]``.
+    fitted : the readings themselves; None after training, for times to come.
     """
 
     slots: NDArray[np.int64]
@@ -138,10 +123,7 @@ class WeeklyProfile:
     def at(self, times: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the profiles at times in the same seconds, of any shape.
 
-        Returns
-        -------
-        ndarray
-            Float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
+        Returns float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
         """
         slots, place = np.unique(np.concatenate([self.slots, times.ravel() % _WEEK]), return_inverse=True)
         fitted, wanted = place[: len(self.slots)], place[len(self.slots) :]
@@ -174,19 +156,13 @@ def weekly_profile(
 ) -> NDArray[np.float32]:
     """Each client's usual reading at a time of the week, from however few days: see :class:`WeeklyProfile`.
 
+    Returns float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
+
     Parameters
     ----------
-    readings, valid : ndarray
-        Readings to fit the profile to, and where they were read, ``[clients, steps]``.
-    seconds : ndarray
-        From a Monday's midnight to each of these steps, ``[steps]``.
-    times : ndarray
-        Those at which the profile is wanted, in the same seconds, of any shape.
-
-    Returns
-    -------
-    ndarray
-        Float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
+    readings, valid : readings to fit the profile to, and where they were read, ``[clients, steps]``.
+    seconds : from a Monday's midnight to each of these steps, ``[steps]``.
+    times : those at which the profile is wanted, in the same seconds, of any shape.
     """
     return WeeklyProfile.of(readings, valid, seconds, least_days=0.0).at(times)
 

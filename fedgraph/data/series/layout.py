@@ -106,18 +106,15 @@ class Layout:
 def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
     """Decide what the columns of a table mean.
 
+    Raises DataError for columns that the settings name and the table lacks, for cells that are not times, and where it
+    is ambiguous which column names clients.
+
     Returns
     -------
     Layout
         Of the columns.
     Table
         With one column of clients where several name them together.
-
-    Raises
-    ------
-    DataError
-        For columns that the settings name and the table lacks, for cells that are not times, and where it is ambiguous
-        which column names clients.
     """
     if len(choice.client_columns) > 1:
         table = _joined(table, choice.client_columns)

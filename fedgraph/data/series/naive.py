@@ -16,16 +16,9 @@ from fedgraph.support.errors import DataError
 def starts_of(split: Split) -> Tensor:
     """Return when each client's examples start.
 
-    Returns
-    -------
-    Tensor
-        Seconds from a Monday's midnight in 1970, or from the first step where the time of steps is unknown; int64
-        ``[clients, examples]``, -1 after a client's last example.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series.
+    Seconds from a Monday's midnight in 1970, or from the first step where the time of steps is unknown; int64
+    ``[clients, examples]``, -1 after a client's last example. Raises DataError if the data has no windows of time
+    series.
     """
     return _windows(split).starts()
 
@@ -38,15 +31,8 @@ def steps_of(split: Split) -> int:
 def times_ahead(split: Split, client: int = 0) -> list[list[str]]:
     """Return the times of the steps that the windows of one client forecast, the first one by default.
 
-    Returns
-    -------
-    list of list of str
-        For each window its steps, as ``2024-05-06T00:05:00``, or as numbers where the time of steps is unknown.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series.
+    For each window its steps, as ``2024-05-06T00:05:00``, or as numbers where the time of steps is unknown. Raises
+    DataError if the data has no windows of time series.
     """
     windows = _windows(split)
     steps, present = windows.first_steps()
@@ -60,15 +46,8 @@ def times_ahead(split: Split, client: int = 0) -> list[list[str]]:
 def readings_in_windows(split: Split) -> Tensor:
     """Return how many readings of the target each window has among the steps that it is forecast from.
 
-    Returns
-    -------
-    Tensor
-        Int64 ``[clients, examples]``, 0 after a client's last example.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series.
+    Returns int64 ``[clients, examples]``, 0 after a client's last example. Raises DataError if the data has no windows
+    of time series.
     """
     windows = _windows(split)
     steps, present = windows.first_steps()
@@ -88,15 +67,8 @@ def covariate_features(task: TaskSpec) -> list[bool]:
 def last_readings(split: Split) -> Tensor:
     """Return the last reading of the target in each window.
 
-    Returns
-    -------
-    Tensor
-        Scaled, float32 ``[clients, examples]``; 0, the mean, for windows without any reading.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series.
+    The result is scaled, float32 ``[clients, examples]``; 0, the mean, for windows without any reading. Raises
+    DataError if the data has no windows of time series.
     """
     windows = _windows(split)
     steps, present = windows.first_steps()
@@ -111,17 +83,8 @@ def last_readings(split: Split) -> Tensor:
 def profile_forecasts(data: CohortData, split: SplitName) -> Tensor:
     """Forecast each window by the client's weekly profile, fitted on its training part.
 
-    See :func:`fedgraph.data.series.covariates.weekly_profile`.
-
-    Returns
-    -------
-    Tensor
-        Scaled, float32 ``[clients, examples, steps]``.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series, or the time of steps is unknown.
+    See :func:`fedgraph.data.series.covariates.weekly_profile`. The result is scaled, float32 ``[clients, examples,
+    steps]``. Raises DataError if the data has no windows of time series, or the time of steps is unknown.
     """
     windows, validation = _windows(data.splits[split]), _windows(data.splits["validation"])
     if windows.times is None:

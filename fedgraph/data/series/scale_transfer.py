@@ -54,7 +54,8 @@ def inferred_scales(moments: Tensor, weights: Tensor | None = None) -> Tensor:
         y_i = ybar + b (x_i - xbar),  b = sum_j k_j (x_j - xbar) (y_j - ybar) / sum_j k_j (x_j - xbar)^2
 
     with weighted means xbar and ybar; b = 0 where all x_j are alike, and y_i = ybar where x_i is not known. A line is
-    not trusted beyond what was seen: y_i is kept between the extremes of all y_j and x_i.
+    not trusted beyond what was seen: y_i is kept between the extremes of all y_j and x_i. Raises FedgraphError when
+    there is no reference.
 
     Parameters
     ----------
@@ -63,11 +64,6 @@ def inferred_scales(moments: Tensor, weights: Tensor | None = None) -> Tensor:
         for cold clients.
     weights : Tensor, optional
         ``[cold, references]``, e.g. ``neighbourhoods``; rows sum to one. By default all references count alike.
-
-    Raises
-    ------
-    FedgraphError
-        When there is no reference.
     """
     cold, references = cold_rows(moments), reference_rows(moments)
     if not bool(references.any()):

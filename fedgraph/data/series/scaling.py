@@ -92,11 +92,8 @@ def replace_known(
 ) -> None:
     """Put the scales of those of ``names`` that are ``known`` from elsewhere into ``mean`` and ``std``, ``[clients]``.
 
-    Raises
-    ------
-    DataError
-        When none of ``known`` is among ``all_names``, the clients of the data set, on this node or not. A few that
-        are not are only logged: they may be names that another node made up.
+    Raises DataError when none of ``known`` is among ``all_names``, the clients of the data set, on this node or not. A
+    few that are not are only logged: they may be names that another node made up.
     """
     unknown = sorted(set(known) - set(all_names))
     if unknown:

@@ -125,6 +125,9 @@ class WindowedSource(ABC):
     def load_later(self, names: Sequence[str], known_steps: int, windows: int) -> CohortData:
         """Load windows that forecast steps behind those that were there in training.
 
+        Returns a CohortData with these windows as the split ``test``. Raises DataError as ``load``, and when there are
+        fewer steps than ``known_steps``.
+
         Parameters
         ----------
         names : sequence of str
@@ -134,16 +137,6 @@ class WindowedSource(ABC):
             ``validation`` are those of these steps.
         windows : int
             At most so many, the latest. The last one forecasts the steps behind the last of the file.
-
-        Returns
-        -------
-        CohortData
-            With these windows as the split ``test``.
-
-        Raises
-        ------
-        DataError
-            As ``load``, and when there are fewer steps than ``known_steps``.
         """
         try:
             data = build_cohort(self.table(), self.settings, names, known_steps)
@@ -282,10 +275,7 @@ class SeriesSource(WindowedSource):
 def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
     """The settings for the clients that a node's own file has.
 
-    Raises
-    ------
-    DataError
-        For keys that are about all clients, whom no node knows.
+    Raises DataError for keys that are about all clients, whom no node knows.
     """
     if settings.names is not None or settings.cold_share:
         key, instead = ("names", "name them in the files") if settings.names else ("cold-share", "give cold-clients")

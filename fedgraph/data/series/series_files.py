@@ -121,12 +121,7 @@ def read_series(
     Arrays are ``[time, clients]`` or ``[time, clients, features]``. ``array`` is the key inside an .npz or .h5 file,
     ``names`` replaces the client names of the file, and ``how`` is how one of columns is read. With ``every_step``,
     readings and times are checked, and steps that the file has no row for are missing readings
-    (:meth:`SeriesTable.with_every_step`).
-
-    Raises
-    ------
-    DataError
-        Naming the file and the reason.
+    (:meth:`SeriesTable.with_every_step`). Raises DataError naming the file and the reason.
     """
     try:
         stat = path.stat()

@@ -64,12 +64,8 @@ def words_of(name: str) -> list[str]:
 def times_of(what: str, cells: NDArray[Any] | pa.Array) -> Times:
     """Return times in seconds: of dates, texts, or numbers; NaT where a cell is empty.
 
-    Numbers are seconds from 1970 or fractions of them, days of a spreadsheet, or the digits of a date.
-
-    Raises
-    ------
-    DataError
-        For cells that are no times, in words that begin with ``what``.
+    Numbers are seconds from 1970 or fractions of them, days of a spreadsheet, or the digits of a date. Raises DataError
+    for cells that are no times, in words that begin with ``what``.
     """
     column = cells if isinstance(cells, pa.Array) else pa.array(cells)
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
@@ -178,22 +174,12 @@ def _of_texts(what: str, column: pa.Array, coded: pa.DictionaryArray) -> Times:
 def find_times(table: Table, named: Sequence[str] = ()) -> tuple[tuple[str, ...], Times] | None:
     """Find the columns of a table that tell when its readings were.
 
+    Returns their names, and the times, ``[rows]``; None if there are none. Raises DataError for cells that are no
+    times, and where several columns could be meant.
+
     Parameters
     ----------
-    table : Table
-        The table.
-    named : sequence of str
-        The columns, where the settings name them: one, a date and a time of day, or year, month, day and so on.
-
-    Returns
-    -------
-    tuple or None
-        Their names, and the times, ``[rows]``; None if there are none.
-
-    Raises
-    ------
-    DataError
-        For cells that are no times, and where several columns could be meant.
+    named : the columns, where the settings name them: one, a date and a time of day, or year, month, day and so on.
     """
     if named:
         return tuple(named), _joined(table, named)

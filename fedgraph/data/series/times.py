@@ -55,22 +55,13 @@ def missing_steps(
 ) -> tuple[NDArray[np.int64], NDArray[np.datetime64], MissingSteps] | None:
     """Find the steps from the first time to the last one that have no row.
 
+    Returns the step of each row ``[rows]``, the time of each step ``[steps]``, and which are missing; None where none
+    is. Raises DataError for times that are missing, unsorted or repeated, and for those that are no regular steps.
+
     Parameters
     ----------
-    times : array
-        datetime64[s] ``[rows]``, two or more.
-    row : callable
-        Names the row of a time for messages.
-
-    Returns
-    -------
-    tuple or None
-        The step of each row ``[rows]``, the time of each step ``[steps]``, and which are missing; None where none is.
-
-    Raises
-    ------
-    DataError
-        For times that are missing, unsorted or repeated, and for those that are no regular steps.
+    times : datetime64[s] ``[rows]``, two or more.
+    row : names the row of a time for messages.
     """
     _check_order(times, row)
     seconds = times.astype("datetime64[s]").astype(np.int64)
@@ -136,24 +127,13 @@ def joined_steps(
 ) -> NDArray[np.datetime64]:
     """Round times of several clients that are within a quarter of a step of each other to one time.
 
+    Times ``[rows]`` are unchanged where clients are never read shortly after each other. Raises DataError where
+    clients are read in the same steps, but between each other's.
+
     Parameters
     ----------
-    times : array
-        datetime64[s] of each row, ``[rows]``.
-    client : array
-        The client of each row, ``[rows]``.
-    names : sequence of str
-        Of the clients.
-
-    Returns
-    -------
-    array
-        ``[rows]``; as they are where clients are never read shortly after each other.
-
-    Raises
-    ------
-    DataError
-        Where clients are read in the same steps, but between each other's.
+    times : datetime64[s] of each row, ``[rows]``.
+    client : the client of each row, ``[rows]``.
     """
     seconds = times.astype("datetime64[s]").astype(np.int64)
     order = np.lexsort((seconds, client))

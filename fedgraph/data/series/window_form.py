@@ -36,20 +36,13 @@ class WindowForm(Form):
 
     Attributes
     ----------
-    settings : WindowSettings
-        Lengths of windows, what is missing, covariates.
-    array : str or None
-        Key of the series in a file of arrays.
-    readings : tuple of str
-        Names of the features that are read, without covariates, in order.
-    target : int
-        Which of them is forecast.
-    timed : bool
-        Whether the time of steps was known.
-    choice : Choice
-        The settings on the columns of a file.
-    thousands : str or None
-        What separates thousands in numbers of a file of columns.
+    settings : lengths of windows, what is missing, covariates.
+    array : key of the series in a file of arrays.
+    readings : names of the features that are read, without covariates, in order.
+    target : which of them is forecast.
+    timed : whether the time of steps was known.
+    choice : the settings on the columns of a file.
+    thousands : what separates thousands in numbers of a file of columns.
     """
 
     settings: WindowSettings
@@ -128,16 +121,11 @@ class NewWindows(NewData):
 
     Attributes
     ----------
-    form : WindowForm
-        How they are cut into windows.
-    table : SeriesTable
-        Of the features that are read, in order.
-    valid : ndarray
-        What was read, ``[clients, steps, features]``.
-    seconds : ndarray or None
-        From a Monday's midnight to each step; None where times are unknown.
-    notes : tuple of str
-        See :class:`NewData`.
+    form : how they are cut into windows.
+    table : of the features that are read, in order.
+    valid : what was read, ``[clients, steps, features]``.
+    seconds : from a Monday's midnight to each step; None where times are unknown.
+    notes : see :class:`NewData`.
     """
 
     form: WindowForm

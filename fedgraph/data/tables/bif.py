@@ -51,15 +51,12 @@ class Variable:
 class BayesianNetwork:
     """A directed acyclic graph of categorical variables.
 
+    Raises DataError when the graph has a cycle.
+
     Attributes
     ----------
     variables : dict of str to Variable
         By name; all parents are among them.
-
-    Raises
-    ------
-    DataError
-        When the graph has a cycle.
     """
 
     def __init__(self, variables: dict[str, Variable]) -> None:
@@ -91,13 +88,7 @@ class BayesianNetwork:
         return FeatureGraph(tuple(self.variables), tuple(edges))
 
     def sample(self, num_rows: int, generator: torch.Generator) -> Tensor:
-        """Draw rows from the network, parents first.
-
-        Returns
-        -------
-        Tensor
-            Positions of categories, int64 ``[rows, variables]``.
-        """
+        """Draw rows from the network, parents first. Returns positions of categories, int64 ``[rows, variables]``."""
         uniform = torch.rand(num_rows, len(self.variables), generator=generator, dtype=torch.float64)
         drawn: dict[str, Tensor] = {}
         position = {name: at for at, name in enumerate(self.variables)}
@@ -114,16 +105,9 @@ class BayesianNetwork:
 def read_bif(path: str | os.PathLike[str]) -> BayesianNetwork:
     """Read a Bayesian network from a ``.bif`` or ``.bif.gz`` file.
 
-    Returns
-    -------
-    BayesianNetwork
-        With its variables in the order of the file, and probabilities that sum to 1.
-
-    Raises
-    ------
-    DataError
-        For text outside the supported part of the format, for unknown names, and for tables that are incomplete or are
-        not probabilities. The message contains path and line.
+    Returns a BayesianNetwork with its variables in the order of the file, and probabilities that sum to 1. Raises
+    DataError for text outside the supported part of the format, for unknown names, and for tables that are incomplete
+    or are not probabilities. The message contains path and line.
     """
     path = Path(path)
     try:

@@ -41,8 +41,7 @@ class BifText:
 
     Attributes
     ----------
-    text : str
-        Of the same length as the file's, so that places have their lines.
+    text : of the same length as the file's, so that places have their lines.
     """
 
     def __init__(self, text: str) -> None:

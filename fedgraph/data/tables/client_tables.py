@@ -55,22 +55,14 @@ class ClientTableSource(DataSource, Protocol):
 def client_table_source(source: DataSource, method: str) -> ClientTableSource:
     """Check that the clients of a data set have tables of their own.
 
+    Returns ``source`` itself. Raises DataError when it is not a :class:`ClientTableSource`, or has one label.
+
     Parameters
     ----------
     source : DataSource
         Any data set.
     method : str
         Names the method in the message.
-
-    Returns
-    -------
-    ClientTableSource
-        ``source`` itself.
-
-    Raises
-    ------
-    DataError
-        When it is not a :class:`ClientTableSource`, or has one label.
     """
     if not isinstance(source, ClientTableSource):
         raise DataError(
@@ -86,13 +78,7 @@ def client_table_source(source: DataSource, method: str) -> ClientTableSource:
 
 
 def schema_settings(source: ClientTableSource) -> SchemaSettings:
-    """Return the settings of a data set that describe its columns.
-
-    Returns
-    -------
-    SchemaSettings
-        The table ``[data.table-schema]``.
-    """
+    """Return the settings of a data set that describe its columns. The table ``[data.table-schema]``."""
     found: SchemaSettings = source.settings.table_schema
     return found
 

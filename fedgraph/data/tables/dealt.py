@@ -114,10 +114,8 @@ class DealtTableSource(TablesOfClients):
     def load(self, names: Sequence[str]) -> CohortData:
         """Load rows and labels of clients.
 
-        Raises
-        ------
-        DataError
-            Without a label or public rows, for a label that cannot be predicted, and as ``load_table`` does.
+        Raises DataError without a label or public rows, for a label that cannot be predicted, and as ``load_table``
+        does.
         """
         if self.settings.label is None:
             return super().load(names)

@@ -37,18 +37,10 @@ class Measured:
 
     Attributes
     ----------
-    centre : callable
-        Of the columns before.
-    deviation : float
-        Scale of the noise.
-    freedom : float
-        Degrees of freedom of Student's t; infinite for normal noise.
-    digits : int
-        Places after the point in the table.
-    is_log : bool
-        The table has the exponential of it.
-    at : tuple of str
-        The hospitals that measure it.
+    freedom : degrees of freedom of Student's t; infinite for normal noise.
+    digits : places after the point in the table.
+    is_log : the table has the exponential of it.
+    at : the hospitals that measure it.
     """
 
     centre: Callable[[Patients], Floats]
@@ -80,12 +72,8 @@ class Chosen:
 
     Attributes
     ----------
-    categories : tuple of str
-        The words.
-    scores : callable
-        Of the columns before: a score of each category but the first, which has 0.
-    at : tuple of str
-        The hospitals that know it.
+    scores : of the columns before: a score of each category but the first, which has 0.
+    at : the hospitals that know it.
     """
 
     categories: tuple[str, ...]
@@ -169,17 +157,7 @@ PATIENTS: dict[str, Measured | Chosen] = {
 def simulated(rows: int, seed: int) -> dict[str, Floats]:
     """Draw patients, with every column everywhere.
 
-    Parameters
-    ----------
-    rows : int
-        Number of patients.
-    seed : int
-        Decides everything.
-
-    Returns
-    -------
-    dict of str to ndarray
-        float64 ``[rows]`` by column, as it is in a table: rounded, categories by their place.
+    Returns float64 ``[rows]`` by column, as it is in a table: rounded, categories by their place.
     """
     found: dict[str, Floats] = {}
     for name, column in PATIENTS.items():

@@ -31,18 +31,9 @@ class LabelledRows:
 
     Attributes
     ----------
-    schema : Schema
-        The features to predict from.
-    label : Feature
-        The feature to predict.
-    public : array
-        Values of the features in the public rows, ``[rows, values]``, NaN for missing.
-    public_label : array
-        The label's values in them, ``[rows]``.
-    settings : SchemaSettings
-        How columns are read.
-    file : TableFile
-        How files are read.
+    schema : the features to predict from.
+    public : values of the features in the public rows, ``[rows, values]``, NaN for missing.
+    public_label : the label's values in them, ``[rows]``.
     """
 
     schema: Schema
@@ -58,10 +49,8 @@ class LabelledRows:
     ) -> LabelledRows:
         """Read the public rows.
 
-        Raises
-        ------
-        DataError
-            When the label is no feature of them, is an embedding, or never varies, and when no other feature is left.
+        Raises DataError when the label is no feature of them, is an embedding, or never varies, and when no other
+        feature is left.
         """
         every = infer_schema(table, settings, partial=True)
         if label not in every.names:
@@ -156,24 +145,12 @@ class LabelledRows:
 def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], shared: bool) -> CohortData:
     """Return the data of clients that predict a label; rows without it are left out.
 
+    The clients in order. Raises DataError when a client has no training row with the label.
+
     Parameters
     ----------
-    rows : LabelledRows
-        How rows become inputs and targets.
-    tables : mapping of str to ClientTable
-        By client.
-    shared : bool
-        Whether every client is tested on the public rows instead of its own test rows.
-
-    Returns
-    -------
-    CohortData
-        The clients in order.
-
-    Raises
-    ------
-    DataError
-        When a client has no training row with the label.
+    rows : how rows become inputs and targets.
+    shared : whether every client is tested on the public rows instead of its own test rows.
     """
     inputs, targets = ([each] for each in rows.public_rows())
     public = np.flatnonzero(~np.isnan(targets[0]))

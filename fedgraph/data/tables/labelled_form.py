@@ -49,18 +49,8 @@ class LabelledForm(Form):
 
     Attributes
     ----------
-    features, label : str
-        Their schemas, as JSON.
-    gaps : tuple of str
-        Features that are missing in some public row, and so have an indicator of that.
-    centre, spread : tuple of float
-        Of each input.
-    target : tuple of float
-        Mean and deviation of the label.
-    kinds : SchemaSettings
-        How columns are read.
-    file : TableFile
-        How files are read.
+    gaps : features that are missing in some public row, and so have an indicator of that.
+    target : mean and deviation of the label.
     """
 
     features: str

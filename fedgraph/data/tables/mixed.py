@@ -71,11 +71,8 @@ class MixedTableSource(DealtTableSource):
     def __init__(self, settings: MixedTableSettings, data_dir: Path, own: OwnData | None = None) -> None:
         """Set ``owner``, the only client of a node's own file.
 
-        Raises
-        ------
-        DataError
-            For own data with a public part, which no other party would have, and for own data whose clients are not
-            named, or are named in two ways.
+        Raises DataError for own data with a public part, which no other party would have, and for own data whose
+        clients are not named, or are named in two ways.
         """
         super().__init__(settings, data_dir, own)
         self.owner = None

@@ -30,20 +30,11 @@ class NewRows(NewData):
 
     Attributes
     ----------
-    task : TaskSpec
-        What is predicted.
-    values : ndarray
-        ``[rows, inputs]``, NaN for missing numbers.
-    targets : ndarray or None
-        Classes, or numbers in their unit, ``[rows]``, NaN where unknown; None where there is no column of labels.
-    rows : mapping of str to ndarray
-        Rows of each client.
-    where : str
-        Names the file in messages.
-    measure : callable
-        Measures scales from values and targets of a client's rows.
-    notes : tuple of str
-        See :class:`NewData`.
+    values : ``[rows, inputs]``, NaN for missing numbers.
+    targets : classes, or numbers in their unit, ``[rows]``, NaN where unknown; None where there is no column of labels.
+    where : names the file in messages.
+    measure : measures scales from values and targets of a client's rows.
+    notes : see :class:`NewData`.
     """
 
     task: TaskSpec
@@ -107,10 +98,7 @@ class NewRows(NewData):
 def rows_by_client(table: Table, column: str | None, client: str | None, unnamed: str) -> dict[str, Indices]:
     """Return the rows of each client: by a column if there is one; else all rows are of one client.
 
-    Raises
-    ------
-    DataError
-        When the column says that no row is of ``client``.
+    Raises DataError when the column says that no row is of ``client``.
     """
     if column is None or column not in table.names:
         return {unnamed if client is None else client: np.arange(table.num_rows)}

@@ -27,8 +27,7 @@ class TableForm(Form):
 
     Attributes
     ----------
-    settings : TableSettings
-        With the features in order, and the values of all that are words, classes included.
+    settings : with the features in order, and the values of all that are words, classes included.
     """
 
     settings: TableSettings
@@ -82,21 +81,14 @@ def measured_scales(
 ) -> dict[str, Tensor]:
     """Measure the scales of a client on its rows.
 
+    See :class:`fedgraph.data.preprocessing.Preprocessing`.
+
     Parameters
     ----------
-    values : ndarray
-        ``[rows, inputs]``, NaN for missing numbers.
-    targets : ndarray
-        ``[rows]``.
-    numeric : ndarray
-        Which inputs are numbers, ``[inputs]``.
-    settings : TableSettings
-        ``scaling`` and ``task`` decide whether inputs and targets are scaled.
-
-    Returns
-    -------
-    dict of str to Tensor
-        See :class:`fedgraph.data.preprocessing.Preprocessing`.
+    values : ``[rows, inputs]``, NaN for missing numbers.
+    targets : ``[rows]``.
+    numeric : which inputs are numbers, ``[inputs]``.
+    settings : ``scaling`` and ``task`` decide whether inputs and targets are scaled.
     """
     centre, spread = np.zeros(values.shape[1]), np.ones(values.shape[1])
     mean, deviation = 0.0, 1.0

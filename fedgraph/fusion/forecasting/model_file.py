@@ -44,13 +44,7 @@ class FittedForecasts:
 
     @classmethod
     def read(cls, path: Path) -> FittedForecasts:
-        """Read a network.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, broken or no such network.
-        """
+        """Read a network. Raises RunError when the file is missing, broken or no such network."""
         state = load_state(path)
         try:
             settings, owners = ForecastFusionSettings.model_validate(state["settings"]), tuple(state["owners"])

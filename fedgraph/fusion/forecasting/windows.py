@@ -100,22 +100,14 @@ class OwnerWindows:
 def shared_windows(present: Tensor, names: Sequence[str]) -> str:
     """Say how many windows clients share: only in these does anybody learn from others.
 
+    Raises DataError where there are several clients, and no window is that of two of them.
+
     Parameters
     ----------
     present : Tensor
         Bool ``[clients, windows]``: who has a window that starts at that time.
     names : sequence of str
         Of the clients.
-
-    Returns
-    -------
-    str
-        In words.
-
-    Raises
-    ------
-    DataError
-        Where there are several clients, and no window is that of two of them.
     """
     having = present.sum(0)
     shared, of_all = int((having > 1).sum()), int((having == len(names)).sum())

@@ -21,7 +21,8 @@ def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -
 
     Means and deviations are those of all rows together, where clients miss equally many of them, and all models are
     first rescaled to them, without a change of their predictions. Residuals are averaged as they are: the errors of the
-    new model can only be measured on rows.
+    new model can only be measured on rows. Returns ``[1, parameters]``. Raises DataError unless there are as many
+    numbers of rows as models, none negative and not all 0, and all deviations of the models are positive.
 
     Parameters
     ----------
@@ -31,17 +32,6 @@ def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -
         ``[clients, parameters]``.
     num_examples : sequence of int
         Training rows of each model.
-
-    Returns
-    -------
-    Tensor
-        ``[1, parameters]``.
-
-    Raises
-    ------
-    DataError
-        Unless there are as many numbers of rows as models, none negative and not all 0, and all deviations of the
-        models are positive.
     """
     weights = torch.tensor(num_examples, dtype=torch.float64)
     if len(weights) != len(parameters) or bool((weights < 0).any()) or not float(weights.sum()) > 0:

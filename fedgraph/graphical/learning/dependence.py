@@ -31,12 +31,7 @@ class Derivatives(NamedTuple):
 def derivatives(network: Network, parameters: Tensor, rows: Tensor) -> Derivatives:
     """Differentiate the predictions of models ``[clients, parameters]`` at rows ``[clients, rows, units]``.
 
-    Missing values are replaced by their means.
-
-    Returns
-    -------
-    Derivatives
-        Largest absolute values and mean squares over the rows.
+    Missing values are replaced by their means. Returns the largest absolute values and mean squares over the rows.
     """
     mean = network.state(parameters)["mean"]
     inputs = torch.where(rows.isnan(), mean[:, None], rows).requires_grad_()
@@ -68,11 +63,7 @@ def dependencies(network: Network, parameters: Tensor, found: Derivatives) -> Te
 
     The root mean square derivative times the deviation of the input, as a part of the deviation of the output: for
     linear dependence between numbers, the standardised regression coefficient. Units of a feature count together.
-
-    Returns
-    -------
-    Tensor
-        ``[clients, features, features]``, row: the predicted feature.
+    Returns ``[clients, features, features]``, row: the predicted feature.
     """
     state = network.state(parameters)
     shares = state["mean"] * (1 - state["mean"])

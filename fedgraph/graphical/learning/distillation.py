@@ -143,6 +143,9 @@ def distil(
 ) -> tuple[Network, Tensor]:
     """Train the global model on samples of the clients' models.
 
+    Returns the global model's network, and its parameters ``[1, parameters]``. Raises DataError when a client has fewer
+    samples than it has to contribute, or there are too few to hold any out.
+
     Parameters
     ----------
     network : Network
@@ -161,16 +164,6 @@ def distil(
         Seed of the experiment.
     public : Tensor, optional
         Public rows, ``[rows, units]``.
-
-    Returns
-    -------
-    tuple of Network and Tensor
-        The global model's network, and its parameters ``[1, parameters]``.
-
-    Raises
-    ------
-    DataError
-        When a client has fewer samples than it has to contribute, or there are too few to hold any out.
     """
     if settings.targets == "ensemble":
         samples = with_ensemble(network, models, samples, settings.counts(num_examples))

@@ -36,15 +36,8 @@ class MergeSettings(Settings):
 def merge(settings: MergeSettings, graphs: Mapping[str, FeatureGraph], num_examples: Mapping[str, int]) -> FeatureGraph:
     """Merge the graphs of clients, given by name.
 
-    Returns
-    -------
-    FeatureGraph
-        Over the features that all clients have, in alphabetical order.
-
-    Raises
-    ------
-    GraphError
-        When fewer than ``min_clients`` contributed, or no feature is common to all.
+    Returns a FeatureGraph over the features that all clients have, in alphabetical order. Raises GraphError when fewer
+    than ``min_clients`` contributed, or no feature is common to all.
     """
     if len(graphs) < settings.min_clients:
         raise GraphError(

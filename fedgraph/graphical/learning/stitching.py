@@ -70,7 +70,9 @@ def stitch_ngm(
     known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`. For
     ``path-norm`` see :func:`fedgraph.graphical.network.stitched.enlarged`; as in the paper the loss is eq. 1 for the
     whole network, with a penalty on all of its forbidden paths, those through frozen weights included, while the
-    tolerance counts what is added to these.
+    tolerance counts what is added to these. Returns the model of the client. Raises DataError when the schema does not
+    begin with the common features, or rows do not fit it. Raises RunError when the settings do not go with the global
+    model's, or training diverges.
 
     Parameters
     ----------
@@ -89,18 +91,6 @@ def stitch_ngm(
         in total in others.
     seed : int
         Seed of the experiment.
-
-    Returns
-    -------
-    NGMFit
-        The model of the client.
-
-    Raises
-    ------
-    DataError
-        When the schema does not begin with the common features, or rows do not fit it.
-    RunError
-        When the settings do not go with the global model's, or training diverges.
     """
     start = _started(model, schema, adjacency, rows.name, settings, seed)
     penalty = None if start.network.masked else PathPenalty(settings, before=start.before)
@@ -111,17 +101,13 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     """Train a client's additions to the global model without a graph of the client: its edges are found in training.
 
     Sparsity is asked of new weights only. Parameters and errors are those of :func:`stitch_ngm`, except ``settings``.
+    Returns the model of the client, its dependencies and its graph.
 
     Parameters
     ----------
     settings : NGRSettings
         ``threshold`` and ``density`` apply to pairs with a private feature; between common features the graph is the
         global model's.
-
-    Returns
-    -------
-    NGRFit
-        The model of the client, its dependencies and its graph.
     """
     features, private = len(schema.features), len(schema.features) - len(model.network.schema.features)
     full, asked = torch.ones(features, features, dtype=torch.bool), touches_private(features, private)

@@ -77,10 +77,7 @@ class Network:
     choices   : number of parts of a model that can be replaced independently, ``feature_choice`` that of each feature:
                 its group, unless groups have projections in common.
 
-    Raises
-    ------
-    GraphError
-        When the graph is not such a matrix.
+    Raises GraphError when the graph is not such a matrix.
     """
 
     def __init__(self, schema: Schema, adjacency: Tensor, settings: NGMSettings) -> None:

@@ -81,7 +81,9 @@ def train(
     where all losses are squared. Missing targets do not count. A client trains until no group of its hidden units has
     reached a smaller loss of ``held_out`` rows for ``patience`` epochs; of every group (of all at once, if they have
     projections in common) the best parameters are kept, and 0 for all that the graph leaves without an effect. The
-    result of a client does not depend, to float tolerance, on the other clients.
+    result of a client does not depend, to float tolerance, on the other clients. Raises DataError when a client has no
+    training or no held-out rows, or rows of another length than the schema has units. Raises RunError when a loss is
+    not finite.
 
     Parameters
     ----------
@@ -90,13 +92,6 @@ def train(
         as another model's predictions, NaN where there are none.
     frozen : Tensor, optional
         Bool ``[parameters]``: the part that stays bitwise as in ``start``, means and deviations included.
-
-    Raises
-    ------
-    DataError
-        When a client has no training or no held-out rows, or rows of another length than the schema has units.
-    RunError
-        When a loss is not finite.
     """
     units = len(network.schema.unit_feature)
     for name, rows, others in zip(names, training, held_out, strict=True):

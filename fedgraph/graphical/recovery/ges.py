@@ -27,16 +27,13 @@ _LEAST_GAIN = 1e-6
 def equivalence_search(table: NDArray[np.int64]) -> Edges:
     """Search for the network with the best BIC.
 
+    Returns one network of the class that is found: whether there is an edge from the first variable to the second, bool
+    ``[variables, variables]``.
+
     Parameters
     ----------
     table : array
         Categories as whole numbers from 0, ``[rows, variables]``.
-
-    Returns
-    -------
-    array
-        One network of the class that is found: whether there is an edge from the first variable to the second, bool
-        ``[variables, variables]``.
     """
     score = _Score(table)
     network = np.zeros((table.shape[1], table.shape[1]), dtype=bool)

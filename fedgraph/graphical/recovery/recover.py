@@ -77,12 +77,8 @@ class Recovered:
 
     Attributes
     ----------
-    graph : FeatureGraph
-        Over all features.
-    partial_correlations : Tensor or None
-        float64 ``[units, units]``, NaN for units that were left out.
-    strengths : Tensor or None
-        float64 ``[features, features]``, the largest absolute partial correlation between two features.
+    partial_correlations : float64 ``[units, units]``, NaN for units that were left out.
+    strengths : float64 ``[features, features]``, the largest absolute partial correlation between two features.
     """
 
     graph: FeatureGraph
@@ -100,6 +96,9 @@ def recover(
     """Recover the feature graph of each client, from its own table alone.
 
     Categories of one feature share one node. Features that hardly vary have no edges, and are logged in a warning.
+    Returns a list of Recovered in the order of the tables. Raises GraphError when an expert's graph cannot be read or
+    lacks a feature. Raises ExperimentError when greedy equivalence search is asked for on embeddings. Raises RunError
+    when a solver fails.
 
     Parameters
     ----------
@@ -113,20 +112,6 @@ def recover(
         Where uGLAD computes; its clients with equally many units are learned at once.
     targets : sequence of str
         Features that get at least ``target-neighbours`` neighbours, where graphs are read from correlations.
-
-    Returns
-    -------
-    list of Recovered
-        In the order of the tables.
-
-    Raises
-    ------
-    GraphError
-        When an expert's graph cannot be read or lacks a feature.
-    ExperimentError
-        When greedy equivalence search is asked for on embeddings.
-    RunError
-        When a solver fails.
     """
     if settings.method == "expert":
         expert = read_feature_graph(str(settings.file), settings.moral)

@@ -81,10 +81,7 @@ class UnitSums:
     def from_flat(cls, flat: Tensor, schema: Schema) -> UnitSums:
         """Return the sums of which ``flat`` is the flat form; matrices are symmetric whatever it contains.
 
-        Raises
-        ------
-        ReplyError
-            When the length or the dtype is another.
+        Raises ReplyError when the length or the dtype is another.
         """
         units, features = len(schema.unit_feature), len(schema.features)
         if flat.shape != (cls.width(schema),) or flat.dtype != torch.int64:
@@ -96,10 +93,7 @@ class UnitSums:
     def check(self, schema: Schema, rows: int) -> UnitSums:
         """Check that the sums can be those of ``rows`` rows, and return them.
 
-        Raises
-        ------
-        ReplyError
-            When no rows add up to these sums.
+        Raises ReplyError when no rows add up to these sums.
         """
         own = self.counts.diagonal()
         of_unit = self.counts[schema.unit_feature]
@@ -137,7 +131,7 @@ def with_noise(
     In units of 1 a row is a vector of which the counts, the sums and the products have norms of at most F, the number
     of features, embeddings counted once for each of their numbers: its units of a feature have a norm of at most 1. As
     no entry is negative, another row in its place moves the vector by at most ``sqrt(6) F``. For Laplace noise, that is
-    in the L1 norm, in which the entries of a row sum to at most 3 F^2.
+    in the L1 norm, in which the entries of a row sum to at most 3 F^2. Returns the noisy sums.
 
     Parameters
     ----------
@@ -149,11 +143,6 @@ def with_noise(
         Mechanism, epsilon and delta.
     generator : torch.Generator, optional
         Source of the noise, for tests and simulations only.
-
-    Returns
-    -------
-    UnitSums
-        The noisy sums.
     """
     size = sum(feature.size for feature in schema.features)
     if noise.mechanism == "gaussian":
@@ -172,17 +161,8 @@ def recover_from_sums(
 ) -> Recovered:
     """Recover the graph of all rows together: the graphical lasso, its penalty by the extended BIC, and the thresholds.
 
-    Features among ``targets`` get at least ``target-neighbours`` neighbours.
-
-    Returns
-    -------
-    Recovered
-        The graph, and its partial correlations.
-
-    Raises
-    ------
-    RunError
-        When the solver fails for every penalty.
+    Features among ``targets`` get at least ``target-neighbours`` neighbours. Returns the graph, and its partial
+    correlations. Raises RunError when the solver fails for every penalty.
     """
     moments, variance = sums.moments(schema)
     kept = _varying(sums, schema, variance, MIN_COUNT)

@@ -30,7 +30,8 @@ def score_model(
 ) -> dict[str, dict[str, float]]:
     """Score predictions of targets from all other features of rows ``[rows, features]``.
 
-    Rows in which all others are known are predicted in one pass of the network.
+    Rows in which all others are known are predicted in one pass of the network. Returns scores by target and name, of
+    :func:`fedgraph.graphical.scores.target_scores.score`.
 
     Parameters
     ----------
@@ -44,11 +45,6 @@ def score_model(
         Number of rows with gaps, the first ones, that are predicted as :meth:`GraphicalModel.predict` does, over all
         that missing values may be. In others, and in all of ``path-norm`` networks, the mean of a feature stands for
         its missing values, as in the authors' program.
-
-    Returns
-    -------
-    dict of str to dict of str to float
-        Scores by target and name, of :func:`fedgraph.graphical.scores.target_scores.score`.
     """
     network, encoding, parameters = model.network, model.encoding, model.parameters[None]
     units = encoding.encode(values)[None]
@@ -73,10 +69,7 @@ def score_model(
 def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: float, seed: int) -> Floats:
     """Return the first rows, at most 1,000, with a share of the values hidden at random; those of targets never are.
 
-    Returns
-    -------
-    array
-        Rows ``[rows, features]``, NaN where a value is hidden.
+    Rows ``[rows, features]``, NaN where a value is hidden.
     """
     rows = values[:MOST_QUESTIONS].copy()
     for name, place in schema.value_slices.items():
@@ -89,12 +82,8 @@ def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: f
 def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
     """Score predictions of each target, queried one by one, from rows in which much may be unknown.
 
-    Embeddings among the targets are left out.
-
-    Returns
-    -------
-    dict of str to dict of str to float
-        Scores by target and name, of :func:`fedgraph.graphical.scores.target_scores.score`.
+    Embeddings among the targets are left out. Returns scores by target and name, of
+    :func:`fedgraph.graphical.scores.target_scores.score`.
     """
     schema = model.encoding.schema
     asked = [name for name in targets if schema[name].kind != "embedding"]
@@ -118,10 +107,7 @@ def score_samples(
 ) -> dict[str, float]:
     """Compare held-out rows ``[rows, features]`` with as many samples of a model, drawn for the client ``name``.
 
-    Returns
-    -------
-    dict of str to float
-        Scores of :class:`fedgraph.graphical.scores.sample_quality.SampleQuality` by name.
+    Returns scores of :class:`fedgraph.graphical.scores.sample_quality.SampleQuality` by name.
     """
     encoding = model.encoding
     samples = draw(model.network, model.parameters[None], len(values), [name], seed, settings=settings)[0]

@@ -39,6 +39,9 @@ def as_predictions(network: Network, encoding: Encoding, units: Tensor, targets:
 def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> dict[str, dict[str, float]]:
     """Score predictions of each target for the same rows.
 
+    Returns scores by target and name; see :func:`score`. Raises DataError when predictions have another shape than the
+    true values require, or are not finite.
+
     Parameters
     ----------
     schema : Schema
@@ -47,16 +50,6 @@ def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> d
         True values, ``[rows, features]``, NaN for unknown.
     predictions : mapping of str to array
         By target: numbers ``[rows]``, embeddings ``[rows, numbers]``, or probabilities ``[rows, categories]``.
-
-    Returns
-    -------
-    dict of str to dict of str to float
-        Scores by target and name; see :func:`score`.
-
-    Raises
-    ------
-    DataError
-        When predictions have another shape than the true values require, or are not finite.
     """
     check_shape(values, schema)
     return {

@@ -102,17 +102,8 @@ def fit_targets(
 ) -> dict[str, TargetModel]:
     """Fit a model of each target to ``training``, as :func:`fit_target` does.
 
-    Numbers have no classes to weight, and no model of ``weighted-trees``.
-
-    Returns
-    -------
-    dict of str to TargetModel
-        By target.
-
-    Raises
-    ------
-    DataError
-        As :func:`fit_target`.
+    Numbers have no classes to weight, and no model of ``weighted-trees``. Returns a dict of str to TargetModel by
+    target. Raises DataError as :func:`fit_target`.
     """
     if yardstick == "weighted-trees":
         targets = [name for name in targets if not schema[name].is_number]

@@ -26,6 +26,9 @@ _TREES = 100
 def simple_forecasts(kind: SimpleForecaster, cohort: Cohort, splits: tuple[SplitName, ...]) -> dict[SplitName, Tensor]:
     """Forecast the windows of splits.
 
+    Returns float32 ``[clients, examples, steps]`` by split, scaled as targets are. Raises DataError with
+    ``weekly-profile``, if the time of steps is unknown.
+
     Parameters
     ----------
     kind : str
@@ -38,16 +41,6 @@ def simple_forecasts(kind: SimpleForecaster, cohort: Cohort, splits: tuple[Split
         The clients.
     splits : tuple of str
         Whose windows are forecast.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Float32 ``[clients, examples, steps]`` by split, scaled as targets are.
-
-    Raises
-    ------
-    DataError
-        With ``weekly-profile``, if the time of steps is unknown.
     """
     if kind == "last-reading":
         steps = cohort.data.task.output_shape[0]
