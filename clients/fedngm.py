@@ -27,7 +27,7 @@ from fedgraph.clients.engine.table_scores import TableScores
 from fedgraph.clients.engine.table_statistics import TableStatistics, consent_of
 from fedgraph.data import DataSource
 from fedgraph.data.encoding import Encoding
-from fedgraph.data.schema import Schema, WhyNone, schema_as_json
+from fedgraph.data.schema import ExclusionReason, Schema, schema_as_json
 from fedgraph.data.tables import client_table_source
 from fedgraph.experiment import Experiment
 from fedgraph.graph import FeatureGraph
@@ -138,7 +138,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         """Return names and types of each client's features, as JSON."""
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
 
-    def no_features(self) -> tuple[dict[str, WhyNone], ...]:
+    def no_features(self) -> tuple[dict[str, ExclusionReason], ...]:
         """Return which columns are no features, and why, where the server may read errors in full.
 
         Elsewhere their names do not leave the node, whose log has them.

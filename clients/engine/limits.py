@@ -9,7 +9,7 @@ from typing import Any
 
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
-from fedgraph.data import is_own_class
+from fedgraph.data import is_custom_class
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
 from fedgraph.support.errors import IdentityError
@@ -48,7 +48,7 @@ def check_data_allowed(node: Node, experiment: str) -> None:
     tables = read_json(experiment, "the experiment of the request")
     data = tables.get("data") if isinstance(tables, dict) else None
     named = data.get("set") if isinstance(data, dict) else None
-    if is_own_class(named):
+    if is_custom_class(named):
         _check_listed("[data] set", str(named), patterns)
 
 

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedgraph.data.encoding import Scaling
-from fedgraph.data.schema import Schema, WhyNone, check_length, schema_as_json, schema_from_json
+from fedgraph.data.schema import ExclusionReason, Schema, check_length, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
 from fedgraph.messages import (
     Request,
@@ -126,7 +126,7 @@ class PhaseReply:
     texts: tuple[str, ...]
     parameters: Tensor
     sums: Tensor | None = None
-    no_features: tuple[Mapping[str, WhyNone], ...] = ()
+    no_features: tuple[Mapping[str, ExclusionReason], ...] = ()
 
     @classmethod
     def of_nobody(cls, partition: tuple[int, int] | None) -> PhaseReply:
@@ -226,10 +226,14 @@ def answers_of(
     return found, lost
 
 
-def _columns(text: Any) -> dict[str, WhyNone]:
+def _columns(text: Any) -> dict[str, ExclusionReason]:
     """Read which columns of a client are no features, and why. Raises ReplyError for anything else."""
     found = read_json(text, "what the answer says of columns")
-    if not isinstance(found, dict) or len(found) > _MOST_COLUMNS or not set(found.values()) <= set(get_args(WhyNone)):
+    if (
+        not isinstance(found, dict)
+        or len(found) > _MOST_COLUMNS
+        or not set(found.values()) <= set(get_args(ExclusionReason))
+    ):
         raise ReplyError("the answer does not give columns by name with a reason")
     for name in found:
         check_name(name, "a column")

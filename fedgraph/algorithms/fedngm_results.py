@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgraph.algorithms.fedngm_settings import FedNGMRecovery, FedNGMSettings
 from fedgraph.algorithms.phases import Outcome
 from fedgraph.data.encoding import Encoding
-from fedgraph.data.schema import Agreement, WhyNone
+from fedgraph.data.schema import Agreement, ExclusionReason
 from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
 from fedgraph.graphical import GraphicalModel
 from fedgraph.graphical.inference import draw
@@ -26,7 +26,7 @@ _MODEL = "graphical-model.safetensors"
 _LOOKED_AT = 256
 """Number of samples at which derivatives are computed."""
 
-_WHY_NONE: dict[WhyNone, str] = {
+_WHY_NONE: dict[ExclusionReason, str] = {
     "empty": "without a value",
     "rare": "no value in as many rows as least-rows of [data.table-schema] says",
 }
@@ -47,7 +47,7 @@ class Found:
     """
 
     agreement: Agreement
-    no_features: Mapping[str, Mapping[str, WhyNone]]
+    no_features: Mapping[str, Mapping[str, ExclusionReason]]
     graphs: Mapping[str, FeatureGraph]
     encoding: Encoding
     network: Network
@@ -168,7 +168,7 @@ def without_ranges(encoding: Encoding) -> list[str]:
 
 
 def no_common_features(
-    agreement: Agreement, no_features: Mapping[str, Mapping[str, WhyNone]], expected: Collection[str] = ()
+    agreement: Agreement, no_features: Mapping[str, Mapping[str, ExclusionReason]], expected: Collection[str] = ()
 ) -> list[str]:
     """Return a note about what is no common feature, and why.
 

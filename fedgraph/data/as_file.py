@@ -1,4 +1,4 @@
-"""Data that somebody has in memory as a file, so that they are read as those of a file are."""
+"""Write in-memory data to a file, so that it is read like any other file."""
 
 from __future__ import annotations
 

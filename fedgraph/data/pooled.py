@@ -1,4 +1,4 @@
-"""The examples of all clients as those of a single client, for a centralised model."""
+"""The examples of all clients pooled for a centralised model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERYBODY = "everybody"
 
 @dataclass(frozen=True)
 class PooledSplit:
-    """The examples of all clients of a split, client after client, given to each of some equal clients.
+    """The examples of all clients of a split, in order, held by each of ``clients`` identical clients.
 
     Attributes
     ----------

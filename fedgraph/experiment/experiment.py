@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from fedgraph.data import CLIENT, OF_ONES_OWN, is_own_class, parse_data
+from fedgraph.data import CLIENT, OWN_FILE_SETS, is_custom_class, parse_data
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment.method_tables import resolved_table
 from fedgraph.experiment.methods import Method, built_in, built_ins, resolve
@@ -313,7 +313,7 @@ def _checked(
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}
     for table, key, is_there in _PATHS:
         chosen_set = _table(tables, "data").get("set")
-        if table == "data" and chosen_set not in OF_ONES_OWN and not is_own_class(chosen_set):
+        if table == "data" and chosen_set not in OWN_FILE_SETS and not is_custom_class(chosen_set):
             continue
         named = str(_table(tables, table).get(key, ""))
         candidates = (folder / named, Path(named)) if named else ()

@@ -20,8 +20,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedgraph.data.columns import Floats, Table, table_of, with_embeddings
-from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, dicts_of, read_values, values_of
+from fedgraph.data.columns import Floats, Table, from_frame, with_embeddings
+from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, as_dicts, read_values, to_values
 from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference import SamplingSettings
@@ -193,7 +193,7 @@ class NeuralGraphicalModel(BaseEstimator):
             if validation is None:
                 training, held_out = self._divided(training, seed)
             else:
-                held_out = values_of(self._as_table(validation), schema, settings=about)
+                held_out = to_values(self._as_table(validation), schema, settings=about)
             own = Scaling.measured(training, schema, scaling.quantile, scaling.skewed)
             encoding = Encoding(schema, Scaling(dict(scaling.ranges)).completed(own), scaling.outside)
             found = self._fitted(schema, encoding.encode(training), encoding.encode(held_out), settings, seed)
@@ -264,7 +264,7 @@ class NeuralGraphicalModel(BaseEstimator):
         listed = [targets] if isinstance(targets, (str, int, np.integer)) else list(targets)
         asked, known = list(map(str, listed)), _with_text(X)
         with _value_errors():
-            rows = known if dicts_of(known) else self._rows(known, asked)
+            rows = known if as_dicts(known) else self._rows(known, asked)
             found = self.model_.conditional(rows, asked, quantiles, settings=self._draws)
         return {name: found[str(name)] for name in listed}
 
@@ -423,8 +423,8 @@ class NeuralGraphicalModel(BaseEstimator):
             import pandas as pd
 
             values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
-            return table_of(pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])]))
-        table = table_of(X)
+            return from_frame(pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])]))
+        table = from_frame(X)
         if fitting:
             self.n_features_in_, self.feature_names_in_ = len(table.names), np.array(table.names, dtype=object)
         return table
@@ -432,10 +432,10 @@ class NeuralGraphicalModel(BaseEstimator):
     def _rows(self, X: Any, ignored: Sequence[str], whole: bool = False) -> Floats:
         """Return rows as values ``[rows, features]``; with ``whole`` no feature may be missing."""
         X = _with_text(X)
-        dicts = dicts_of(X)
+        dicts = as_dicts(X)
         rows = X if dicts else self._as_table(X)
         self._check_columns(dict.fromkeys(name for row in dicts for name in row) if dicts else rows.names, whole)
-        return values_of(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
+        return to_values(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
 
     def _check_columns(self, given: Iterable[str], whole: bool) -> None:
         """Warn, once for each, of columns that are unknown to the model; with ``whole``, raise for missing ones."""

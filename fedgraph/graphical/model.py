@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.columns import Floats, Table
-from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_table, dicts_of, values_of
+from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_dicts, as_table, to_values
 from fedgraph.data.schema import Feature, Schema, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference.answers import Categories, Numbers, answers, of_all_categories
@@ -194,7 +194,7 @@ class GraphicalModel:
         """
         targets = [targets] if isinstance(targets, str) else list(targets)
         # Whoever writes a dict means what it says; a table has all columns.
-        told = [pair for row in dicts_of(rows) for pair in row.items()]
+        told = [pair for row in as_dicts(rows) for pair in row.items()]
         given = {name for name, value in told if value is not None and value is not np.nan}
         if twice := [name for name in targets if name in given]:
             raise DataError(f"{quoted(twice)} cannot be both given and asked for: leave it out of one of them")
@@ -226,7 +226,7 @@ class GraphicalModel:
         if count < 0:
             raise DataError(f"{count} rows cannot be drawn")
         schema = self.encoding.schema
-        known = np.full((1, schema.num_values), np.nan) if given is None else values_of(given, schema)
+        known = np.full((1, schema.num_values), np.nan) if given is None else to_values(given, schema)
         if len(known) not in (1, count):
             raise DataError(f"{len(known):,} rows are given: give one for all {count:,} rows to draw, or as many")
         kept = None if np.isnan(known).all() else self._kept(seed, settings)
@@ -290,7 +290,7 @@ class GraphicalModel:
         features = [schema[name] for name in targets]
         if not features:
             raise DataError("name at least one feature that is asked for")
-        values = values_of(rows, schema, ignored=targets)
+        values = to_values(rows, schema, ignored=targets)
         for name, value in self.encoding.beyond(values).items():
             low, *_, high = self.encoding.scaling.ranges[name]
             log.warning(

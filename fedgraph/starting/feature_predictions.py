@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgraph.data import UNNAMED, as_file
 from fedgraph.data.columns import Floats, Table, read_table
-from fedgraph.data.encoding import values_of
+from fedgraph.data.encoding import to_values
 from fedgraph.data.schema import SchemaSettings
 from fedgraph.data.tables import rows_by_client
 from fedgraph.graphical import GraphicalModel
@@ -92,7 +92,7 @@ def _predicted(model: GraphicalModel, table: Table, target: str) -> tuple[pd.Dat
     if target in table.names and feature.kind != "embedding" and (shares is not None or not feature.categories):
         guessed = np.array(columns["predicted"]) if shares is None else shares
         alone = schema.select([target])
-        truth = values_of(table, alone, settings=SchemaSettings(unknown="missing", least_rows=1))
+        truth = to_values(table, alone, settings=SchemaSettings(unknown="missing", least_rows=1))
         found = score_targets(alone, truth, {target: guessed})[target]
         errors = {f"{target}-{name}": value for name, value in found.items() if name != "rows" and found["rows"]}
     return pd.DataFrame(columns), errors

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedgraph.data.series import (
     INFERRED,
-    asked_scale,
     cold_rows,
+    cold_scale,
     inferred_scales,
     neighbourhoods,
     pooled,
@@ -40,7 +40,7 @@ def with_shared_scales(experiment: Experiment, federation: Federation, folder: P
     """
     if not shares_scales(experiment.data):
         return experiment
-    found = _inferred(experiment, federation) if asked_scale(experiment.data) != "own" else _pooled(federation)
+    found = _inferred(experiment, federation) if cold_scale(experiment.data) != "own" else _pooled(federation)
     given: Scales = getattr(experiment.data, "scales", None) or {}
     found = {name: scale for name, scale in found.items() if name not in given}
     if not found:
@@ -59,7 +59,7 @@ def _pooled(federation: Federation) -> Scales:
 
 def _inferred(experiment: Experiment, federation: Federation) -> Scales:
     """Return mean and standard deviation of the cold clients, by name; empty if there are none."""
-    asked = asked_scale(experiment.data)
+    asked = cold_scale(experiment.data)
     moments, graph = _moments(federation), federation.graph
     if asked == "graph" and graph is None:
         raise ExperimentError(

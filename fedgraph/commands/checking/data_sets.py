@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.commands.checking.check import Result
-from fedgraph.data import SPLITS, CohortData, DataSource, Preprocessing, is_own_class, open_source, parse_data
+from fedgraph.data import SPLITS, CohortData, DataSource, Preprocessing, is_custom_class, open_source, parse_data
 from fedgraph.experiment import apply_overrides, load_experiment
 from fedgraph.models import TaskSpec
 from fedgraph.starting.running import run
@@ -253,7 +253,7 @@ def check_data_set(
 
 def names_data_set(what: str) -> bool:
     """Return whether a dotted path is that of a data set."""
-    return is_own_class(what) and is_data_set(load_object(what, "what is checked"))
+    return is_custom_class(what) and is_data_set(load_object(what, "what is checked"))
 
 
 def _parts(data: CohortData, split: Any) -> Iterable[tuple[Tensor, Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""The scale that turns a number into a unit: straight, or logarithmic for a skewed number.
+"""The scale that maps a number to a unit: linear, or logarithmic for a skewed number.
 
 Models predict units and draw them with noise of one size, whatever the prediction. For concentrations, incomes and
 other skewed numbers that is right only on a logarithmic scale: on a straight one nearly all units are close to 0, and
@@ -84,7 +84,7 @@ class UnitScale:
         return self.low + units * self.span
 
     def is_far(self, values: Floats) -> np.ndarray:
-        """Return where values, or their units, are more than ``FARTHEST`` ranges away."""
+        """Mask values that are, or whose units are, more than ``FARTHEST`` ranges away."""
         shares = (values - self.low) / self.span
         return np.maximum(np.abs(shares - 0.5), np.abs(self.units(values) - 0.5)) > FARTHEST
 

@@ -54,7 +54,9 @@ def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = 
         elif (numbers := read_numbers(table, feature.name, codes)) is not None:
             values[:, place.start] = numbers
         else:
-            values[:, place.start] = read_column(table, feature.name, codes).as_numbers()  # says which words there are
+            values[:, place.start] = read_column(
+                table, feature.name, codes
+            ).as_numbers()  # raises an error that lists the words
     return values
 
 
@@ -91,8 +93,7 @@ def _embedding(table: Table, feature: Feature, codes: Sequence[str | float]) -> 
     values = read_embedding(table, feature.name, codes)
     if values.shape[1] != feature.size:
         raise DataError(
-            f"the embedding '{feature.name}' consists of {feature.size} numbers, but of {values.shape[1]} in "
-            f"{table.where}"
+            f"the embedding '{feature.name}' has {feature.size} numbers, but {values.shape[1]} in {table.where}"
         )
     return values
 

@@ -1,4 +1,4 @@
-"""The graphs of several clients as the data of a cohort: examples by number, with their graphs."""
+"""The graphs of several clients as a cohort: examples refer to a shared table of graphs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedgraph.models import TaskSpec
 from fedgraph.models.graphs import GraphTable
 
 
-def cohort_of(
+def graph_cohort(
     task: TaskSpec,
     names: tuple[str, ...],
     clients: Sequence[LabelledGraphs],
     rows: Mapping[SplitName, Sequence[Indices]],
 ) -> CohortData:
-    """Put the graphs of clients side by side.
+    """Build the cohort of clients with these graphs and splits.
 
     Parameters
     ----------

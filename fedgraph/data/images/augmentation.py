@@ -1,8 +1,7 @@
 """Random crop, horizontal flip and cutout of training images, all clients in single tensor operations.
 
-As in the program of Chen et al. (IJCAI 2022): images are padded by reflection and cropped to their own size, half of
-them are mirrored, and a square inside the image is set to zero after scaling: the mean colour with
-``normalise = "standard"``, else black.
+As in the program of Chen et al. (IJCAI 2022): images are padded by reflection and cropped to their size, half are
+mirrored, and a square is set to zero after scaling (the mean colour with ``normalise = "standard"``, else black).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The features of a mixed table: their names and kinds, which are all that a client reveals of its data.
+"""The features of a mixed table: names and kinds, which are all that a client reveals of its data.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2 (data setup).
 """
@@ -17,9 +17,8 @@ from torch import Tensor
 from fedgraph.support.errors import DataError
 
 Kind = Literal["real", "integer", "ordinal", "binary", "categorical", "embedding"]
-"""``ordinal`` features are numbers or ordered categories whose order a model may use; ``binary`` ones have two
-categories. An ``embedding`` is several real numbers that form one feature, such as another model's representation of
-an image or a text.
+"""``ordinal`` features are numbers or ordered categories; ``binary`` ones have two categories. An ``embedding`` is
+several real numbers that form one feature, such as another model's representation of an image or a text.
 """
 
 
@@ -103,7 +102,7 @@ class Schema:
         names = [feature.name for feature in self.features]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise DataError(f"the feature '{twice}' is there twice")
+            raise DataError(f"duplicate feature '{twice}'")
 
     @property
     def names(self) -> tuple[str, ...]:

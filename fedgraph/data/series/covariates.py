@@ -1,4 +1,4 @@
-"""Inputs known for every step besides the readings: the time, and a client's usual readings at that time."""
+"""Covariates known for every step: the time, and a client's usual readings at that time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from fedgraph.data.series.series_files import SeriesTable, regular_times
 
 Covariate = Literal["time-of-day", "day-of-week", "weekly-profile"]
 NAMES = (*get_args(Covariate), "weekly-profile-ahead")
-"""Names of the features that covariates become."""
+"""Feature names of covariates."""
 
 _DAY, _WEEK = 86_400, 7 * 86_400
 MONDAY = 4 * _DAY
 """Seconds from 1 January 1970, a Thursday, to the first Monday."""
 
 _PRIOR_READINGS = 1.0
-"""As many readings the mean of a longer time counts for in that of a shorter one."""
+"""Weight, in readings, of the mean over a longer period as a prior for a shorter one."""
 
 
-def seconds_of(table: SeriesTable, start: datetime | None, step_minutes: float, steps: int) -> NDArray[np.int64] | None:
-    """Seconds from a Monday's midnight in 1970 to each of the first ``steps`` steps.
+def week_seconds(
+    table: SeriesTable, start: datetime | None, step_minutes: float, steps: int
+) -> NDArray[np.int64] | None:
+    """Return the seconds from a Monday's midnight in 1970 to each of the first ``steps`` steps.
 
-    None if the file holds no timestamps, and the settings do not say when the first step was.
+    None without timestamps in the file and ``start`` in the settings.
     """
     times = table.times
     if times is None:
@@ -46,8 +48,8 @@ def covariates(
 
     Parameters
     ----------
-    wanted : which: ``time-of-day`` and ``day-of-week``, both in [0, 1), and ``weekly-profile``, two features: the
-        profile at a step's own time and at the time of the step that is ``ahead`` of it.
+    wanted : ``time-of-day`` and ``day-of-week``, both in [0, 1); ``weekly-profile``, two features: the profile at a
+        step's time and ``ahead`` of it.
     seconds : from a Monday's midnight to each step, ``[steps]``.
     profile : of the clients, where it is wanted.
     ahead : seconds from the last input step of a window to the last step of its forecast.
@@ -66,7 +68,7 @@ def covariates(
 
 @dataclass(frozen=True)
 class Fitted:
-    """The readings that profiles were fitted to, which they leave out at their own times.
+    """The readings that profiles were fitted to; each is left out of the profile at its own time.
 
     Attributes
     ----------
@@ -83,10 +85,10 @@ class Fitted:
 class WeeklyProfile:
     """Each client's usual reading at a time of the week.
 
-    The mean reading at that time of the week is drawn towards the mean at that time of working days, or of weekends;
-    that towards the mean at that time of all days; and that towards the client's mean. So a client of few days has a
-    profile too. A reading is left out of the profile at its own time, except for the client's mean, so that in
-    training, as later, the profile does not know the reading that is forecast.
+    The mean at that time of the week is shrunk towards the mean at that time on working days, or weekends; that towards
+    the mean at that time on all days; and that towards the client's mean. So a client with few days has a profile too.
+    A reading is left out of the profile at its own time, except for the client's mean, so that the profile does not
+    leak the forecast reading in training.
 
     Attributes
     ----------
@@ -112,8 +114,8 @@ class WeeklyProfile:
     ) -> WeeklyProfile:
         """Fit profiles to readings, and where they were read, ``[clients, steps]``.
 
-        From the readings of a single day, a profile would be constant in training and vary afterwards: it is the mean
-        of a client whose readings span fewer days than ``least_days``.
+        A client whose readings span fewer than ``least_days`` days has its mean as profile: a profile of a single day
+        would be constant in training and vary afterwards.
         """
         slots, place = np.unique(seconds % _WEEK, return_inverse=True)
         counted = np.where(valid, readings, 0).astype(np.float64)
@@ -128,7 +130,7 @@ class WeeklyProfile:
         slots, place = np.unique(np.concatenate([self.slots, times.ravel() % _WEEK]), return_inverse=True)
         fitted, wanted = place[: len(self.slots)], place[len(self.slots) :]
         reading, own = self._at_own_time(times.ravel())
-        # Not out of the mean: where there is no other reading, the profile would tell how far this one is from it.
+        # The mean keeps the reading: without other readings, leaving it out would reveal its distance from the mean.
         means = self.sums.sum(1, keepdims=True) / np.maximum(self.counts.sum(1, keepdims=True), 1)
         profile = np.broadcast_to(means, (len(means), times.size))
         weekend = slots // _DAY >= 5
@@ -154,7 +156,7 @@ class WeeklyProfile:
 def weekly_profile(
     readings: NDArray[np.float32], valid: NDArray[np.bool_], seconds: NDArray[np.int64], times: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Each client's usual reading at a time of the week, from however few days: see :class:`WeeklyProfile`.
+    """Return each client's usual reading at times of the week, from any number of days: see :class:`WeeklyProfile`.
 
     Returns float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
 
@@ -162,7 +164,7 @@ def weekly_profile(
     ----------
     readings, valid : readings to fit the profile to, and where they were read, ``[clients, steps]``.
     seconds : from a Monday's midnight to each of these steps, ``[steps]``.
-    times : those at which the profile is wanted, in the same seconds, of any shape.
+    times : at which to evaluate the profile, in the same seconds, of any shape.
     """
     return WeeklyProfile.of(readings, valid, seconds, least_days=0.0).at(times)
 
@@ -174,7 +176,7 @@ def _span(valid: NDArray[np.bool_], seconds: NDArray[np.int64]) -> NDArray[np.in
 
 
 def _sums(values: NDArray[np.float64] | NDArray[np.bool_], group: NDArray[np.intp], groups: int) -> NDArray[np.float64]:
-    """Sums ``[clients, groups]`` of ``[clients, steps]``, whose steps are in these groups."""
+    """Sum ``[clients, steps]`` by the group of each step, to ``[clients, groups]``."""
     clients = len(values)
     places = (np.arange(clients)[:, None] * groups + group).ravel()
     sums = np.bincount(places, weights=values.ravel(), minlength=clients * groups)

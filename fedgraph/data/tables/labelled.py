@@ -1,4 +1,4 @@
-"""Clients' tables for methods that train a model of one label, with the same rows as for models of all features."""
+"""Clients' tables for methods that predict a single label, with the rows of models of all features."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fedgraph.support.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """How rows of a table become inputs and targets: by kinds and scales of public rows, the same for all clients.
+    """How rows of a table become inputs and targets, by kinds and scales of public rows, the same for all clients.
 
-    Numbers are in deviations from their mean in public rows, 0 where they are missing. A category is an indicator, and
-    all are 0 where it is missing. Each feature that is missing in some public row has one more indicator, of that.
+    Numbers are standardised by public rows, 0 where missing. Categories are one-hot, all 0 where missing. Each feature
+    that is missing in some public row has an additional indicator of missingness.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class LabelledRows:
 
     @property
     def task(self) -> TaskSpec:
-        """A regression of a number, or a classification; of two classes the second is looked for."""
+        """A regression of a number, or a classification; of two classes the second is positive."""
         classes, inputs = self.label.categories, (len(self.names),)
         if self.label.is_number:
             return TaskSpec("regression", inputs, (1,), features=self.names)
@@ -107,7 +107,7 @@ class LabelledRows:
 
     @cached_property
     def form(self) -> LabelledForm:
-        """How further rows are read, and the scales that all clients have."""
+        """How new rows are read, and the common scales."""
         mean: list[float] = []
         deviation: list[float] = []
         for feature in self.schema.features:
@@ -143,9 +143,9 @@ class LabelledRows:
 
 
 def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], shared: bool) -> CohortData:
-    """Return the data of clients that predict a label; rows without it are left out.
+    """Return the cohort of clients that predict a label; rows without it are left out.
 
-    The clients in order. Raises DataError when a client has no training row with the label.
+    Raises DataError when a client has no training row with the label.
 
     Parameters
     ----------

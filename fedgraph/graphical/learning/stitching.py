@@ -80,7 +80,7 @@ def stitch_ngm(
         The global model.
     schema : Schema
         The common features first, then the private ones
-        (:func:`fedgraph.data.schema.agreement.with_own_features`).
+        (:func:`fedgraph.data.schema.agreement.with_private_features`).
     adjacency : Tensor
         The client's own graph over them, bool ``[features, features]``; only edges that touch a private feature are
         used.

@@ -104,8 +104,7 @@ def fingerprint(public: bytes) -> str:
 def seal(public: bytes, plaintext: bytes, context: Context) -> bytes:
     """Encrypt ``plaintext`` so that only the holder of the private key can open it, in the same context.
 
-    The result is 48 bytes longer than the plaintext. Raises RunError when ``public`` is not a usable public key; the
-    message names the aggregator.
+    The result is 48 bytes longer than the plaintext. Raises RunError naming the aggregator for an invalid key.
     """
     try:
         return _SUITE.encrypt(plaintext, X25519PublicKey.from_public_bytes(public), context.to_bytes())

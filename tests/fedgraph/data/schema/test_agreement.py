@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.data.schema.agreement import agree, own_features, with_own_features
+from fedgraph.data.schema.agreement import agree, private_features, with_private_features
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError
 
@@ -109,8 +109,8 @@ def test_a_category_that_one_client_never_saw_has_a_unit():
 def test_a_client_models_the_common_features_first():
     common = schema(listed("categorical", "a", "b", "c"), "y")
     own = schema("p", "y", listed("binary", "a", "b"), Feature("q", "integer"))
-    assert own_features(common, own) == schema("p", Feature("q", "integer"))
-    whole = with_own_features(common, own)
+    assert private_features(common, own) == schema("p", Feature("q", "integer"))
+    whole = with_private_features(common, own)
     assert whole == schema(listed("categorical", "a", "b", "c"), "y", "p", Feature("q", "integer"))
     assert whole.slices["y"] == common.slices["y"]
 
