@@ -25,7 +25,7 @@ from fedgraph.algorithms.f3_secret_messages import (
 from fedgraph.algorithms.f3_settings import F3SecretSettings
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
-from fedgraph.clients.f3 import TOLD_OF_SAMPLES, F3Client
+from fedgraph.clients.f3 import SAMPLE_FACTS, F3Client
 from fedgraph.federation import listed
 from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.privacy import Released
@@ -60,7 +60,7 @@ class SecretClient(Configured[F3SecretSettings]):
 
     noise: ClassVar[str] = "noise"
     sends: ClassVar[tuple[str, ...]] = (
-        *TOLD_OF_SAMPLES,
+        *SAMPLE_FACTS,
         "secret shares of an embedding of each sample, one for each aggregator, which nobody else can open",
     )
     keeps: ClassVar[tuple[str, ...]] = ("features", "each owner's own model", "embeddings in the clear")

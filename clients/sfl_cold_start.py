@@ -19,7 +19,7 @@ class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
 
     keeps: ClassVar[tuple[str, ...]] = (*SFLClient.keeps, "the models that cold clients chose, as measured last")
 
-    def measured(self) -> Tensor:
+    def evaluated(self) -> Tensor:
         """Return the models received, with row i of every client that chooses replaced by its choice.
 
         The choice is ``sum_j g_ij exp(-(l_ij / min_k l_ik - 1) / temperature) Theta_j`` divided by the sum of its

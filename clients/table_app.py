@@ -15,7 +15,7 @@ from fedgraph.clients.app import Mod, answered
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
-from fedgraph.clients.mods import name_of
+from fedgraph.clients.mods import node_client_name
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.messages import RUN_KEY, unpacking_request
 from fedgraph.messages.queries import PERSONAL, is_for_personal_models
@@ -72,7 +72,7 @@ def table_client_app(
 
     def answer(message: Message, context: Context) -> Message:
         def reply(node: Node) -> RecordDict:
-            table_node = TableNode.of_frame(node, context, load, ",".join(consents))
+            table_node = TableNode.from_frame(node, context, load, ",".join(consents))
             with errors_in_app_words():
                 return table_node.personal_model(message.content, share_models) or table_node.phase(message.content)
 
@@ -91,7 +91,7 @@ class TableNode(Node):
     load: Callable[[], Any] = dict
 
     @classmethod
-    def of_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
+    def from_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
         """Build the node of a context, with the consent that its app gives where the node config says nothing."""
         config = {"consent": consent, **node.config} if consent else node.config
         return cls(
@@ -101,7 +101,7 @@ class TableNode(Node):
             node.model_dir,
             None,
             node.done,
-            name_of(context),
+            node_client_name(context),
             lambda: load(context),
         )
 

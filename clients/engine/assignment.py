@@ -12,7 +12,7 @@ from fedgraph.data import parse_data
 from fedgraph.messages import unpacking_request
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError, ReplyError
-from fedgraph.support.settings import S, Settings, parse, part_of
+from fedgraph.support.settings import S, Settings, parse, select_settings
 from fedgraph.support.untrusted import read_json
 from fedgraph.training import TrainSettings
 from fedgraph.training.forecasting import FileForm
@@ -82,7 +82,7 @@ class Assignment:
 
     def method_as(self, kind: type[S]) -> S:
         """Return the settings of the method that ``kind`` defines; settings that only the server needs are left out."""
-        return part_of(kind, self.method, "the settings of the method")
+        return select_settings(kind, self.method, "the settings of the method")
 
     @classmethod
     @lru_cache(maxsize=64)

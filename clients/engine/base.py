@@ -75,7 +75,7 @@ def trained_on(cohort: Cohort, server_round: int) -> str:
     return f"trained round {server_round} on {counted(cohort, ['train'])}"
 
 
-def measured_after(splits: Iterable[SplitName], server_round: int) -> str:
+def evaluated_after(splits: Iterable[SplitName], server_round: int) -> str:
     """Say in words which splits were measured, for ``Node.done``."""
     return f"measured {' and '.join(splits)} after round {server_round}"
 
@@ -261,7 +261,7 @@ class CohortClient(Configured[S]):
         """
         metrics = self.evaluate()
         if self.request.evaluate:
-            self.node.done.append(measured_after(self.request.evaluate, server_round))
+            self.node.done.append(evaluated_after(self.request.evaluate, server_round))
             self.kept_models = self._keep_measured(server_round)
         return metrics
 
@@ -357,17 +357,17 @@ class CohortClient(Configured[S]):
         folder = self.node.forecast_folder(self.request.run)
         write_forecasts(self.cohort, forecasts, "test", folder, self.assignment.forecasts or "csv")
 
-    def measured(self) -> Tensor:
+    def evaluated(self) -> Tensor:
         """Return the models to evaluate, ``[clients, parameters]``; by default the current ones."""
         return self.models
 
     @cached_property
     def _measured_models(self) -> Tensor:
-        return self.measured()
+        return self.evaluated()
 
     def predict(self) -> dict[str, Tensor]:
         """Return predicted and true classes of the test examples, int32 ``[clients, examples]``."""
-        predicted, targets = self.cohort.classify(self.measured(), "test")
+        predicted, targets = self.cohort.classify(self.evaluated(), "test")
         return {"predicted": predicted.int(), "targets": targets.int()}
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

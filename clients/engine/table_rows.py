@@ -57,7 +57,7 @@ class TableRows:
             self._schemas[name] = infer_schema(self.tables[name].table, settings, partial=True)
         return self._schemas[name]
 
-    def no_features(self, name: str) -> dict[str, ExclusionReason]:
+    def excluded_columns(self, name: str) -> dict[str, ExclusionReason]:
         """Return the columns of a client that are no features, and why."""
         return excluded_columns(self.tables[name].table, schema_settings(self._source), self.schema(name))
 

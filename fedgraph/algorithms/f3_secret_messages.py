@@ -37,8 +37,7 @@ def sealed_bytes(samples: int, size: int) -> int:
 def binding(request: str, settings: ShareSettings, keys: Sequence[str], size: int, fingerprint: str) -> str:
     """Return the context that a sealed share is bound to, besides its sender and receiver.
 
-    It opens for these samples, this model and these settings only: the server cannot make an aggregator use others than
-    the owner did.
+    So the server cannot make an aggregator use other samples, models or settings than the owner did.
     """
     return json_digest([request, settings.as_table(), list(keys), size, fingerprint])
 
@@ -88,7 +87,7 @@ class Introduction:
         """Check and unpack a node's answer. Raises ReplyError for anything else, and for embeddings in the clear."""
         owners = EmbedReply.unpack(content)
         if owners.embeddings.shape[2] or owners.predictions.shape[2]:
-            raise ReplyError("the answer holds embeddings or predictions in the clear, which were not asked for")
+            raise ReplyError("the answer holds embeddings or predictions in the clear, which were not requested")
         with unpacking_reply("what the answer says of an aggregator"):
             config: Any = content.config_records["aggregator"]
             name, public = str(config["name"]), config["public"]
@@ -167,7 +166,7 @@ class ShareReply:
             config: Any = content.config_records["config"]
             named, record = list(config["owners"]), content.array_records["sealed"]
         if named != list(lengths):
-            raise ReplyError(f"the reply speaks for {', '.join(map(str, named))}, but {', '.join(lengths)} were asked")
+            raise ReplyError(f"the reply is for {', '.join(map(str, named))}, but {', '.join(lengths)} were asked")
         shapes = {str(row): (aggregators, length) for row, length in enumerate(lengths.values())}
         arrays = checked_arrays(record, shapes, dict.fromkeys(shapes, "uint8"))
         return cls({owner: arrays[str(row)].clone() for row, owner in enumerate(lengths)})
@@ -250,7 +249,7 @@ class ComputeRequest(Request):
         return request
 
     def _fits(self) -> bool:
-        """Check shapes, and that maps are of whole numbers: what others would reveal is not known."""
+        """Check shapes, and that maps are integers, as others might reveal more."""
         owners, samples, sizes = len(self.owners), len(self.keys), self.sizes
         return (
             all(each.dtype == torch.int64 for each in (sizes, self.patterns, self.mixing, self.projections))
@@ -296,7 +295,7 @@ class ComputeReply:
         with unpacking_reply("the reply of an aggregator"):
             unopened = tuple(map(str, content.config_records["config"]["unopened"]))  # type: ignore[arg-type]
         if not set(unopened) <= set(owners):
-            raise ReplyError("the reply names owners of whom no shares were sent")
+            raise ReplyError("the reply names owners without shares in the request")
         if unopened:
             return cls(None, unopened)
         record = content.array_records.get("shares")
@@ -304,5 +303,5 @@ class ComputeReply:
             raise ReplyError("the reply holds no shares")
         shares = checked_arrays(record, {"shares": shape}, {"shares": "int64"})["shares"].clone()
         if bool(((shares < 0) | (shares >= PRIME)).any()):
-            raise ReplyError("numbers that came as shares are no elements of the field")
+            raise ReplyError("the shares are not elements of the field")
         return cls(shares)

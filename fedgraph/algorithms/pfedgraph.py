@@ -17,7 +17,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.support.settings import Settings
 
 _ALIKE = 0.9
-"""Changes whose cosine is larger count as the same, as in the released program."""
+"""Changes with a larger cosine count as equal, as in the released program."""
 
 
 class PFedGraphSettings(Settings):
@@ -25,8 +25,8 @@ class PFedGraphSettings(Settings):
 
     Attributes
     ----------
-    alpha : how close the weights of a client's mixture stay to the shares of training examples: a very large alpha is
-            FedAvg; towards 0 a client hears those alone whose models changed in the same direction.
+    alpha : strength of the pull of mixture weights towards the shares of training examples: a very large alpha is
+            FedAvg; near 0 a client only mixes models that changed in the same direction.
     lambda_similarity : weight of the cosine between a client's model and its mixture in its loss.
     """
 

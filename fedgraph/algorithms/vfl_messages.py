@@ -1,6 +1,6 @@
-"""Messages of a step of vertical federated learning: gradients of embeddings go down, embeddings of others come up.
+"""Messages of a step of vertical federated learning.
 
-One exchange carries the gradient of the last minibatch and the request for the next one.
+One exchange carries the gradient of the last minibatch and the request for the embeddings of the next one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class StepRequest(Request):
     step : number of the step, counted from 1.
     update : keys of the samples that ``gradient`` belongs to; none in the first step.
     gradient : gradient of the loss with respect to the embeddings sent last, float32 ``[owners, len(update), size]``.
-    embed : keys of the samples whose embeddings are wanted after the update.
+    embed : keys of the samples to embed after the update.
     training : whether these are a minibatch of training.
-    keep_from : steps before this one will never be asked for again; state that owners kept for them may be dropped.
+    keep_from : owners may drop state of steps before this one.
     """
 
     owners: tuple[str, ...]
@@ -108,7 +108,7 @@ class StepReply:
             named, record = config["owners"], content.array_records["stacked"]
         if named != list(owners):
             others = in_short(repr(named), 100)
-            raise ReplyError(f"the reply speaks for {others}, but {', '.join(owners)} were asked")
+            raise ReplyError(f"the reply is for {others}, but {', '.join(owners)} were asked")
         embeddings = checked_arrays(record, {"embeddings": shape})["embeddings"]
         if not bool(usable_rows(embeddings).all()):
             raise ReplyError(

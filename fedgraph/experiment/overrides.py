@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import path_of
+from fedgraph.support.plugins import dotted_path
 
 Overrides = str | Iterable[str] | Mapping[str, Any]
 """One ``table.key=value``, several, or a mapping from ``table.key`` to the value."""
@@ -52,7 +52,7 @@ def overrides_by_key(*several: Overrides) -> dict[str, Any]:
 def _as_text(value: Any) -> str:
     if hasattr(value, "iloc") or type(value).__name__ in ("ndarray", "Tensor"):
         raise ExperimentError(f"a {type(value).__name__} is no value of an experiment: fedgraph.run takes data frames")
-    return path_of(value) if callable(value) else str(value)
+    return dotted_path(value) if callable(value) else str(value)
 
 
 def _pairs(overrides: Overrides) -> Iterator[tuple[str, Any]]:

@@ -32,7 +32,7 @@ def listed(text: str) -> list[str]:
     return next(csv.reader([text], skipinitialspace=True), [])
 
 
-def named_clients(node_config: Mapping[str, Any]) -> tuple[str, ...]:
+def configured_clients(node_config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the clients that a node config names with ``clients = "a,b"``.
 
     Names without surrounding blanks; empty if the node config has no ``clients``.
@@ -48,7 +48,7 @@ def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tupl
     neither, names no client, an unknown one or one twice, or when its partition numbers are not whole or out of range.
     """
     if "clients" in node_config:
-        names = named_clients(node_config)
+        names = configured_clients(node_config)
         unknown = [name for name in names if name not in set(known)]
         if unknown:
             raise IdentityError(

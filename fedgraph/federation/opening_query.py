@@ -17,7 +17,15 @@ from fedgraph.federation.federation import Federation
 from fedgraph.federation.identity import challenge, check_proof
 from fedgraph.federation.roll_call import Answer, RollCall
 from fedgraph.federation.traffic import Traffic
-from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, is_unreachable, mark_empty, proof_of
+from fedgraph.messages import (
+    CHALLENGE_KEY,
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    Identity,
+    is_unreachable,
+    mark_empty,
+    read_proof,
+)
 from fedgraph.support.errors import IdentityError
 
 log = logging.getLogger("fedgraph")
@@ -196,7 +204,7 @@ def _admitted(
     answer = read(content)
     roll_call.check_expected(answer.clients)
     if roll_call.keys is not None:
-        check_proof(roll_call.keys, proof_of(content), challenged, node, answer.clients)
+        check_proof(roll_call.keys, read_proof(content), challenged, node, answer.clients)
     return answer
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from fedgraph.fusion.network import FusionNetwork
-from fedgraph.fusion.prediction import Average, averaged, logits_of
+from fedgraph.fusion.prediction import Average, averaged, compute_logits
 from fedgraph.fusion.scores import decided
 
 _FACTORS = (-10.0, 3.0)
@@ -54,7 +54,7 @@ def calibrate(
     from scipy.optimize import minimize  # takes a tenth of a second
 
     embeddings, present, labels = validation
-    logits = logits_of(network, embeddings, present, draws, seed).double()
+    logits = compute_logits(network, embeddings, present, draws, seed).double()
     labels = labels.cpu()
 
     def loss(values: Tensor) -> Tensor:

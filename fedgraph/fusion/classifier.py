@@ -23,14 +23,14 @@ from torch import Tensor
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.fusion_settings import FusionSettings
-from fedgraph.fusion.model_file import FittedFusion, fit_joined, type_of_classes
-from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
+from fedgraph.fusion.model_file import FittedFusion, class_dtype, fit_joined
+from fedgraph.fusion.owner_samples import OwnerSamples, from_columns, from_mapping, owner_columns
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.fusion.scores import decided
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
-from fedgraph.support.settings import of_keywords
+from fedgraph.support.settings import from_keywords
 
 _OWN = ("owners", "validation_fraction", "random_state")
 """Parameters that are no settings of the fusion."""
@@ -290,7 +290,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(self.graph, ClientGraph):
             keywords["graph"] = "given"
         chosen = {name: value for name, value in keywords.items() if value is not None}
-        return of_keywords(FusionSettings, chosen, type(self).__name__)
+        return from_keywords(FusionSettings, chosen, type(self).__name__)
 
     def fit_joined(
         self,
@@ -325,7 +325,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             build_network(settings, data.sizes, data.classes, data.given_graph, seed)
             fusion, found = fit_joined(
                 settings, data, owners, tuple(map(str, classes)), seed, on_epoch=on_epoch,
-                columns=columns or {}, class_type=type_of_classes(classes),
+                columns=columns or {}, class_type=class_dtype(classes),
             )  # fmt: skip
         except (DataError, ExperimentError) as error:
             raise ValueError(str(error)) from error
@@ -358,7 +358,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         """Read X in any of its forms."""
         # Some sparse matrices of SciPy are dicts too.
         if isinstance(X, Mapping) and not hasattr(X, "toarray"):
-            samples = of_mapping(X)
+            samples = from_mapping(X)
             if fitting:
                 for name in ("n_features_in_", "feature_names_in_"):
                     self.__dict__.pop(name, None)
@@ -369,7 +369,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
                 )
             values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
             names = getattr(self, "feature_names_in_", None)
-            samples = of_columns(values, columns_of(self.owners, values.shape[1], names), names)
+            samples = from_columns(values, owner_columns(self.owners, values.shape[1], names), names)
         if not len(samples):
             raise ValueError("there are 0 samples while a minimum of 1 is required")
         return samples

@@ -147,7 +147,7 @@ class FusionSettings(Settings):
             "owner_dropout": (0.0, 0.2),
         }
 
-    def warn_of_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
+    def warn_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
         """Log a warning that names owners without training samples, whose alignment is random but used in predictions.
 
         Parameters

@@ -199,16 +199,16 @@ _LAYERS = 5
 def _parameters(network: FusionNetwork) -> list[Tensor | None]:
     """Return parameters in the order of ``Place`` of the C++ source; None for those that the network does not have."""
     if isinstance(network, ConcatenationFusion):
-        return [None] * _LAYERS + _of_layers(network.layers)
+        return [None] * _LAYERS + _layer_parameters(network.layers)
     assert isinstance(network, GraphFusion)
     matrix = network.alignment.matrix if isinstance(network.alignment, SoftAlignment) else None
     consensus = network.consensus
     theta = consensus.graph.theta if isinstance(consensus, (DrawnConsensus, ExpectedConsensus)) else None
     (first, second), (bias, last) = network.weights, network.biases
-    return [matrix, network.alignment.offset, first, bias, theta, second, last, *_of_layers(network.head)]
+    return [matrix, network.alignment.offset, first, bias, theta, second, last, *_layer_parameters(network.head)]
 
 
-def _of_layers(layers: nn.ModuleList) -> list[Tensor | None]:
+def _layer_parameters(layers: nn.ModuleList) -> list[Tensor | None]:
     return [each for layer in layers for each in (layer.get_parameter("weight"), layer.get_parameter("bias"))]
 
 

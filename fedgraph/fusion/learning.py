@@ -10,7 +10,7 @@ from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.network import FusionNetwork
 
 
-def optimizer_of(
+def make_optimizer(
     network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
 ) -> torch.optim.Optimizer:
     """Return Adam, or AdamW (decoupled weight decay, of weights only) if there is a weight decay.

@@ -110,7 +110,7 @@ class OwnerSamples:
         return replace(self, owners=tuple(owners), embeddings=embeddings, present=present, sizes=sizes)
 
 
-def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
+def from_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
     """Join the samples of owners, given by name.
 
     Raises ValueError for anything else.
@@ -158,7 +158,7 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
     return replace(placed, same_ids=all(each == every for each in ids.values()), columns=columns)
 
 
-def of_columns(
+def from_columns(
     values: NDArray[Any], columns: Mapping[str, Sequence[int]], names: Sequence[str] | None = None
 ) -> OwnerSamples:
     """Put together the samples of one array ``[samples, features]``, given which columns are whose."""
@@ -169,7 +169,7 @@ def of_columns(
     return replace(placed, columns={owner: tuple(str(names[place]) for place in columns[owner]) for owner in arrays})
 
 
-def columns_of(owners: Any, num_columns: int, names: Sequence[str] | None) -> dict[str, list[int]]:
+def owner_columns(owners: Any, num_columns: int, names: Sequence[str] | None) -> dict[str, list[int]]:
     """Return which columns of an array are whose, by owner.
 
     Raises ValueError when there are fewer columns than owners, an owner has none, or a column is not there.

@@ -66,7 +66,7 @@ def predict(
     average : {"probabilities", "logits"}
         What is averaged over the graphs.
     """
-    return averaged(logits_of(network, embeddings, present, draws, seed), average)
+    return averaged(compute_logits(network, embeddings, present, draws, seed), average)
 
 
 def graph_draws(draws: int, seed: int) -> list[torch.Generator]:
@@ -83,7 +83,7 @@ def averaged(logits: Tensor, average: Average = "probabilities") -> Prediction:
     return Prediction(mean if average == "probabilities" else logits.mean(0).softmax(-1), deviation)
 
 
-def logits_of(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int, seed: int) -> Tensor:
+def compute_logits(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int, seed: int) -> Tensor:
     """Compute logits ``[draws, samples, classes]`` in blocks of samples."""
     device = next(network.parameters()).device
     before = network.training

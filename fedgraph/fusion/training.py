@@ -17,7 +17,7 @@ from fedgraph.fusion.calibration import Calibration, calibrate
 from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
 from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.kernel import CompiledPasses, suits
-from fedgraph.fusion.learning import class_weights, learn, optimizer_of
+from fedgraph.fusion.learning import class_weights, learn, make_optimizer
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
@@ -291,7 +291,7 @@ class _Passes:
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
         self._network, self._settings, self._weights = network, settings, weights
         (self._owner_dropout,) = settings.dropout_shares
-        self._optimizer = optimizer_of(network, settings, rate, fused=True)
+        self._optimizer = make_optimizer(network, settings, rate, fused=True)
 
     def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
         """Train for one pass over the training samples in a random order; return the mean loss per sample."""

@@ -202,18 +202,21 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
                 f"cut = {options.cut:g}, as it does where they hardly differ: set [graph] sigma, a distance that is "
                 "still near, or a lower cut. If the numbers are weights, give the file the header from,to,weight"
             )
-        if 2 * (alone := len(graph.isolated)) > graph.num_clients and 0 < options.cut < 1:
+        if 2 * (isolated_clients := len(graph.isolated)) > graph.num_clients and 0 < options.cut < 1:
             near = _near(table, graph.names, options.cut)
             kept = f"{graph.without_self_loops().num_edges:,} of {len(table.values):,} edges"
-            told = f"leaves {kept} of the list of distances, and {alone:,} of {graph.num_clients:,} clients none"
+            problem = (
+                f"leaves {kept} of the list of distances, and {isolated_clients:,} of {graph.num_clients:,} clients "
+                "without edges"
+            )
             if options.sigma is not None:
                 raise GraphError(
-                    f"[graph] sigma = {options.sigma:g} {told}: set a larger one, such as {near:.4g}, with which nine "
-                    f"in ten clients have an edge; or a lower cut than {options.cut:g}"
+                    f"[graph] sigma = {options.sigma:g} {problem}: set a larger one, such as {near:.4g}, with which "
+                    f"nine in ten clients have an edge; or a lower cut than {options.cut:g}"
                 )
             options.notes.append(
-                f"the usual sigma, the deviation of distances, {told}; so sigma is {near:.4g}, with which nine in ten "
-                "clients have an edge ([graph] sigma)"
+                f"the usual sigma, the deviation of distances, {problem}; so sigma is {near:.4g}, with which nine in "
+                "ten clients have an edge ([graph] sigma)"
             )
             graph = kernel(near)
     else:

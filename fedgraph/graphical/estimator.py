@@ -31,7 +31,7 @@ from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted, similar
 from fedgraph.support.randomness import generator
-from fedgraph.support.settings import Settings, of_keywords
+from fedgraph.support.settings import Settings, from_keywords
 
 log = logging.getLogger("fedgraph")
 
@@ -39,36 +39,35 @@ _Table = TypeVar("_Table", bound=Settings)
 
 
 class NeuralGraphicalModel(BaseEstimator):
-    """A probabilistic model of all columns of a data frame, which answers any question about any of them.
+    """A probabilistic model of all columns of a data frame, for queries about any of them.
 
     Parameters are those of ``[fedngm.ngm]`` in an experiment, and of ``[fedngm.ngr]`` where these differ, with the same
     defaults (``fedgraph keys fedngm.ngm`` explains them); other tables are mappings of their keys.
 
-    Data frames are those of pandas, polars or pyarrow, of numbers and categories, with gaps; for tools of scikit-learn
-    also arrays of numbers, whose columns are called x0, x1 and so on. Rows of questions may also be a dict by column,
-    a list of such dicts, or one row of pandas, a Series; what they leave out is unknown. Columns whose names are
-    numbers are called by the text of these, and may be asked for by either.
+    Data frames of pandas, polars or pyarrow hold numbers and categories, possibly missing; arrays of numbers are
+    accepted too, with columns x0, x1 and so on. Rows of queries may also be a dict by column, a list of dicts, or a
+    Series; absent columns are unknown. Names that are numbers are converted to text, and may be given as either.
 
     Parameters
     ----------
     graph : {"recover", "learn"} or FeatureGraph, default "recover"
-        Which features depend on each other directly: recovered from the rows before training; learned in training, by a
-        neural graph revealer (NGR); or given.
+        Direct dependencies between features: recovered from the rows before training; learned in training, by a neural
+        graph revealer (NGR); or given.
     path_weight, path_norm, path_log : optional
-        As in ``[fedngm.ngm]``, or with ``graph="learn"`` in ``[fedngm.ngr]``; None are the defaults there.
+        As in ``[fedngm.ngm]``, or with ``graph="learn"`` in ``[fedngm.ngr]``; None for their defaults.
     sparsity, threshold, density, refit
         As in ``[fedngm.ngr]``, for ``graph="learn"``.
     targets : sequence of str
-        Columns that ``score`` is about, and that the recovered graph gives neighbours (``recovery``'s
-        ``target_neighbours``); by default all.
+        Columns that ``score`` evaluates, and that get neighbours in the recovered graph (``target_neighbours`` of
+        ``recovery``); by default all.
     recovery, scaling, sampling : mapping, optional
-        As the tables ``[fedngm.recovery]``, ``[fedngm.scaling]`` and ``[fedngm.sampling]`` that are about one table:
-        ``recovery={"method": "ges"}``.
+        Keys of ``[fedngm.recovery]``, ``[fedngm.scaling]`` and ``[fedngm.sampling]`` that apply to a single table, such
+        as ``recovery={"method": "ges"}``.
     schema : Schema or mapping, optional
-        The columns: a schema, or what ``[data.table-schema]`` says of them, such as ``{"kinds": {"pain": "ordinal"},
-        "drop": ("name",)}``; by default they are inferred, and every category counts, however rare.
+        A schema, or keys of ``[data.table-schema]``, such as ``{"kinds": {"pain": "ordinal"}, "drop": ("name",)}``; by
+        default inferred, with all categories, however rare.
     validation_fraction : float, default 0.1
-        Share of the rows of ``fit`` by which the best epoch is chosen; not used where ``fit`` is given such rows.
+        Share of the rows of ``fit`` for choosing the best epoch; not used where ``fit`` is given such rows.
     random_state : int, RandomState or None
         Seed of validation rows, initial weights and the order of rows; an int is the seed of an experiment.
 
@@ -77,7 +76,7 @@ class NeuralGraphicalModel(BaseEstimator):
     model_ : GraphicalModel
         The model, as in the file of a run.
     graph_ : FeatureGraph
-        Which features depend on each other directly.
+        Direct dependencies between features.
     schema_ : Schema
         Names, kinds and categories of the features.
     r_squared_ : Series
@@ -168,7 +167,7 @@ class NeuralGraphicalModel(BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, validation: Any = None) -> NeuralGraphicalModel:
-        """Recover the graph, and train the model.
+        """Recover the graph and train the model.
 
         Returns itself. Raises TypeError or ValueError for parameters and rows that cannot be used. Raises RunError when
         a solver fails, or training diverges.
@@ -214,8 +213,7 @@ class NeuralGraphicalModel(BaseEstimator):
         Parameters
         ----------
         X : data frame, dict or list of dicts
-            Known values; those of the target are ignored. Columns that the model does not know are ignored too, with
-            a warning in the log the first time.
+            Known values; those of the target are ignored, and so are unknown columns, with a warning the first time.
         target : str, optional
             The column; by default the only one of ``targets``.
         """
@@ -256,7 +254,7 @@ class NeuralGraphicalModel(BaseEstimator):
         X : data frame, dict or list of dicts
             Known values; those of the targets in a data frame are ignored.
         targets : str or sequence of str
-            Columns asked for.
+            The columns to predict.
         quantiles : sequence of float
             Levels of the quantiles of numbers.
         """
@@ -333,7 +331,7 @@ class NeuralGraphicalModel(BaseEstimator):
         return made
 
     def __sklearn_tags__(self) -> Any:
-        """Say to scikit-learn that cells may be missing."""
+        """Tell scikit-learn that values may be missing."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
@@ -341,7 +339,7 @@ class NeuralGraphicalModel(BaseEstimator):
     # ---- fitting ---------------------------------------------------------------------------------------------------
 
     def _fitted(self, schema: Schema, training: Tensor, held_out: Tensor, settings: NGMSettings, seed: int) -> NGMFit:
-        """Fit the model of units ``[rows, units]``, as a client of a federation fits its own."""
+        """Fit the model to units ``[rows, units]``, as a client of a federation does."""
         if isinstance(settings, NGRSettings):
             return fit_ngr(schema, [training], [held_out], [EVERYBODY], settings, seed).fit
         if isinstance(self.graph, FeatureGraph):
@@ -357,7 +355,7 @@ class NeuralGraphicalModel(BaseEstimator):
         self._ignored: set[str] = set()
 
     def _divided(self, values: Floats, seed: int) -> tuple[Floats, Floats]:
-        """Return rows to train with, and others that are held out."""
+        """Split rows into training and held-out ones."""
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction is above 0 and below 1; got {self.validation_fraction}")
         rows = len(values)
@@ -376,7 +374,7 @@ class NeuralGraphicalModel(BaseEstimator):
         keywords = {name: getattr(self, name) for name in kind.model_fields}
         by_kind = ("path_weight", "path_norm", "path_log")
         chosen = {name: value for name, value in keywords.items() if value is not None or name not in by_kind}
-        return of_keywords(kind, chosen, type(self).__name__)
+        return from_keywords(kind, chosen, type(self).__name__)
 
     def _table(self, kind: type[_Table], name: str, **defaults: Any) -> _Table:
         """Return the settings of a table that is given as a mapping of its keys."""
@@ -384,11 +382,11 @@ class NeuralGraphicalModel(BaseEstimator):
         if isinstance(given, kind):
             return given
         keywords = {str(key).replace("-", "_"): value for key, value in (given or {}).items()}
-        return of_keywords(kind, defaults | keywords, f"{type(self).__name__}({name}=...)")
+        return from_keywords(kind, defaults | keywords, f"{type(self).__name__}({name}=...)")
 
     @property
     def _about(self) -> SchemaSettings:
-        """What is said of the columns; nothing leaves the process, so that rare categories count."""
+        """Settings of the columns; rare categories count, as nothing leaves the process."""
         if isinstance(self.schema, Schema):
             return SchemaSettings(least_rows=1)
         return self._table(SchemaSettings, "schema", least_rows=1)
@@ -410,7 +408,7 @@ class NeuralGraphicalModel(BaseEstimator):
         if target is not None:
             return str(target)
         if len(self._targets) != 1:
-            raise ValueError("which column? name the target to predict, or give the model one under targets")
+            raise ValueError("name the target to predict, or give the model a single one under targets")
         return self._targets[0]
 
     # ---- rows ------------------------------------------------------------------------------------------------------
@@ -438,7 +436,7 @@ class NeuralGraphicalModel(BaseEstimator):
         return to_values(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
 
     def _check_columns(self, given: Iterable[str], whole: bool) -> None:
-        """Warn, once for each, of columns that are unknown to the model; with ``whole``, raise for missing ones."""
+        """Warn once about each column unknown to the model; with ``whole``, raise for missing ones."""
         schema = self.schema_
         there = with_embeddings(list(given), {each.name for each in schema.features if each.kind == "embedding"})
         lacking = [name for name in schema.names if name not in there]
@@ -446,14 +444,15 @@ class NeuralGraphicalModel(BaseEstimator):
         unknown = [name for name in there if name not in known]
         if whole and lacking:
             raise ValueError(
-                f"the rows have no column {quoted(lacking)}, from which others are predicted{similar(unknown, lacking)}"
+                f"the rows lack the columns {quoted(lacking)}, from which others are "
+                f"predicted{similar(unknown, lacking)}"
             )
         if new := [name for name in unknown if name not in self._ignored]:
             self._ignored.update(new)
             log.warning("columns that the model does not know are ignored: %s%s", quoted(new), similar(new, lacking))
 
     def _restored(self, name: str, values: Any) -> Any:
-        """Return categories as the values that the data frame of ``fit`` had: truth values, numbers or categories."""
+        """Return categories in the type of the data frame of ``fit``: booleans, numbers or categories."""
         kind = self._kinds.get(name)
         if kind is None or np.asarray(values).dtype.kind in "iuf":
             return values
@@ -472,7 +471,7 @@ class NeuralGraphicalModel(BaseEstimator):
 
 
 def _with_text(rows: Any) -> Any:
-    """Return one row of pandas as a data frame, and dicts with text for names that are numbers."""
+    """Convert a Series to a data frame, and numeric names in dicts to text."""
     if hasattr(rows, "iloc") and not hasattr(rows, "columns"):
         return rows.to_frame().T.infer_objects()
     if isinstance(rows, Mapping):
@@ -484,7 +483,7 @@ def _with_text(rows: Any) -> Any:
 
 @contextmanager
 def _value_errors() -> Iterator[None]:
-    """Turn errors of data and settings into ValueError, in a ``with`` block, as scikit-learn's tools expect them."""
+    """Turn errors of data and settings in a ``with`` block into ValueError, as scikit-learn expects."""
     try:
         yield
     except (DataError, ExperimentError, GraphError) as error:

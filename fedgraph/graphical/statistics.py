@@ -1,17 +1,14 @@
-"""Statistics that a consenting client discloses about its values besides its schema: ranges of numbers.
+"""Statistics that a consenting client discloses besides its schema: ranges of numbers.
 
-Without noise, a range is two quantiles, with the median between them for a skewed real number. These are values of
-single persons, or lie between two of them, so nothing is disclosed about a number that only a few rows have; that is
-caution, not a guarantee.
+Without noise, a range is two quantiles, and the median of a skewed real number. These are, or lie between, values of
+single persons, so nothing is disclosed about a number that few rows have; that is a precaution, not a guarantee.
 
 With noise, the guarantee is that of ``fedgraph.privacy.noise.counts``: epsilon bounds the privacy loss of a row from
-everything that a client discloses at once. Noise on a quantile itself would have to be as large as the whole range of
-possible values, since one row may move it anywhere. So values are counted in cells between public bounds, the counts
-get noise, and quantiles are read from those counts that noise alone does not explain. The range is as coarse as the
-cells.
+everything that a client discloses at once. As one row may move a quantile anywhere, values are counted in cells between
+public bounds, the counts get noise, and quantiles are read from the counts that noise cannot explain, to the resolution
+of the cells.
 
-Repeated requests must be answered with what was disclosed before (``fedgraph.privacy.released``): an average over fresh
-noise would remove it.
+Repeated requests must get the earlier answer (``fedgraph.privacy.released``), as averaging would remove fresh noise.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Consent:
-    """Statistics that a node permits its clients to disclose; by default none.
+    """Statistics that a node allows its clients to disclose; by default none.
 
     Attributes
     ----------
@@ -77,7 +74,7 @@ class Consent:
         """
         if not getattr(self, asked):
             raise DataError(
-                f"the experiment asks for {asked} of the data, and this node does not consent to that (node config "
+                f"the experiment asks for {asked} of the data, to which this node does not consent (node config "
                 f'consent = "{asked}")'
             )
         if self.max_epsilon is None:
@@ -141,7 +138,7 @@ class SharedStatistics:
         Raises ReplyError when the text is too long or malformed, or contains ranges of features that are no common
         numbers.
         """
-        check_length(text, "what a client tells of its data")
+        check_length(text, "the statistics of a client")
         try:
             read = _StatisticsJson.model_validate_json(text)
         except ValidationError as error:
@@ -213,7 +210,7 @@ def shared_statistics(
             )
         cells = {name: _cells(columns[name], name, settings) for name in ranged}
         noisy = _with_noise(cells, settings.noise, generator)
-        # Largest count that a cell without rows may get by noise.
+        # Largest count that noise may give to an empty cell.
         largest = settings.noise.largest(settings.cells * max(1, len(ranged)), len(noisy))
         kept = {name: np.where(noisy[name] > largest, noisy[name], 0) for name in ranged}
         ranges = {
@@ -226,7 +223,7 @@ def shared_statistics(
 
 def _cells(values: Floats, name: str, settings: StatisticsSettings) -> Counts:
     if name not in settings.bounds:
-        raise DataError(f"ranges with noise need bounds that do not depend on the data; none are given for {name}")
+        raise DataError(f"ranges with noise need public bounds; none are given for {name}")
     bounds = settings.bounds[name]
     return np.histogram(np.clip(values, *bounds), settings.cells, bounds)[0]
 

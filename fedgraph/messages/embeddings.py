@@ -129,7 +129,7 @@ class EmbedReply:
     fingerprints: tuple[str, ...]
 
     @classmethod
-    def of_nobody(cls, partition: tuple[int, int] | None) -> EmbedReply:
+    def empty(cls, partition: tuple[int, int] | None) -> EmbedReply:
         """Return the answer of a node that hosts no owner."""
         none = torch.zeros(0, dtype=torch.int64)
         return cls(

@@ -31,12 +31,12 @@ _MOST_PARTITIONS = 1 << 20
 def error_content(text: str) -> RecordDict:
     """Build the content of a reply that reports an error.
 
-    Returns a record ``config`` with the text under ``error``, read by :func:`error_of`.
+    Returns a record ``config`` with the text under ``error``, read by :func:`read_error`.
     """
     return RecordDict({"config": ConfigRecord({"error": text})})
 
 
-def error_of(message: Message) -> str | None:
+def read_error(message: Message) -> str | None:
     """Return why a message is not a usable reply.
 
     The message of the client side, or the last line of Flower's, without control characters and at most 2,000 letters
@@ -51,7 +51,7 @@ def error_of(message: Message) -> str | None:
     return None
 
 
-def proof_of(content: RecordDict) -> bytes | None:
+def read_proof(content: RecordDict) -> bytes | None:
     """Return the proof in an answer that its node may host its clients (:func:`fedgraph.federation.prove`).
 
     The signature; None for an answer without one.
@@ -96,7 +96,7 @@ class Request:
         return {CLIENT_KEY: self.client, EXPERIMENT_KEY: self.experiment, RUN_KEY: self.run}
 
     @staticmethod
-    def header_of(config: Mapping[str, Any]) -> dict[str, str]:
+    def read_header(config: Mapping[str, Any]) -> dict[str, str]:
         """Read the fields from the entries of the record ``config``. Raises ReplyError for an invalid name."""
         known = {"client": CLIENT_KEY, "experiment": EXPERIMENT_KEY, "run": RUN_KEY}
         found = {field: str(config[key]) for field, key in known.items()}

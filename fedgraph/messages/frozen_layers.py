@@ -52,7 +52,7 @@ class FrozenLayers:
         """The values as a record of a request."""
         return to_record({RECORD: self.row})
 
-    def named_in(self, content: RecordDict) -> RecordDict:
+    def read_fingerprint(self, content: RecordDict) -> RecordDict:
         """Name them in a request, and return it."""
         content.config_records["config"][RECORD] = self.fingerprint
         return content

@@ -133,7 +133,7 @@ class StackedModel(Protocol):
         """Whether a thread's draws can come from a generator of its own, see :mod:`fedgraph.models.own_draws`."""
 
     @property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """Whether the model is computed client after client on a CPU, as with convolutions."""
 
     @property

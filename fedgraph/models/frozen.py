@@ -60,9 +60,9 @@ class FrozenLayers:
         return self.model.draws_apart
 
     @property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """See :class:`fedgraph.models.base.StackedModel`."""
-        return self.model.alone
+        return self.model.sequential
 
     @property
     def library(self) -> object | None:

@@ -198,7 +198,7 @@ class ModuleModel(ModelFromTwin):
         return copy.deepcopy(self._prototype)
 
     @cached_property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """Whether clients are computed one after the other on a CPU: where the module has convolutions, or draws."""
         return (self.draws and self.draws_apart) or any(map(_convolves, self._prototype.modules()))
 
@@ -368,7 +368,7 @@ class ModuleModel(ModelFromTwin):
         one = partial(self._one, call, module)
         if (
             inputs.shape[0] == 1
-            and (self.alone or self.draws)
+            and (self.sequential or self.draws)
             and not (inputs.is_cuda or torch.compiler.is_compiling())
         ):
             arrange = _with_channels_last if self._channels_last else lambda value: value

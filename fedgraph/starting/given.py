@@ -17,7 +17,7 @@ from fedgraph.experiment import Overrides, overrides_by_key
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
-from fedgraph.support.plugins import path_of
+from fedgraph.support.plugins import dotted_path
 
 _FOLDER = ".given"
 """Folder next to the run folders, with the Python objects that their experiments were given, by content."""
@@ -75,7 +75,7 @@ class _Writer:
             return [self.plain(each, key) for each in value]
         if isinstance(value, type):
             self.classes = True
-            return path_of(value)
+            return dotted_path(value)
         graph = _graph_of(value)
         if graph is not None:
             place = self._graph(graph)

@@ -17,7 +17,7 @@ _NAMES_IN_FILES = ("series", "panel")
 """Data sets whose files name their clients."""
 
 
-def options_of_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str | Path] | None) -> dict[str, Any]:
+def node_options(given: Mapping[str, Any] | None, models: Mapping[str, str | Path] | None) -> dict[str, Any]:
     """Return the options of all nodes: keys of the node config, and the models that clients have already."""
     if not models:
         return dict(given or {})
@@ -25,7 +25,7 @@ def options_of_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str |
     return {**(given or {}), "models": ",".join(f'"{entry}"' if "," in entry else entry for entry in entries)}
 
 
-def options_of_sites(
+def site_options(
     sites: Mapping[str, str | Path],
     given: Mapping[str, Any] | None,
     models: Mapping[str, str | Path] | None,

@@ -23,11 +23,11 @@ from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.starting.first_look import look_at
 from fedgraph.starting.given import in_words
-from fedgraph.starting.node_config import SITES, options_of_nodes, options_of_sites
+from fedgraph.starting.node_config import SITES, node_options, site_options
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
 from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
-from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
+from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable
 from fedgraph.support.settings import parse
 from fedgraph.support.status import STATUS_FILE, StatusFile, show, warnings_on
 
@@ -174,10 +174,10 @@ class _NodeOptions(NamedTuple):
     def of(self, sites: Mapping[str, Any], experiment: Experiment, grid: str) -> dict[str, Any]:
         """Return it for the nodes of a run, with ``sites`` as paths."""
         if not sites:
-            return options_of_nodes(self.node_config, self.models)
+            return node_options(self.node_config, self.models)
         if grid != "local":
             raise ExperimentError(f"sites are rehearsed in this process, and not on the grid '{grid}': leave one out")
-        return options_of_sites(sites, self.node_config, self.models, experiment.data)
+        return site_options(sites, self.node_config, self.models, experiment.data)
 
 
 def check_grid(grid: str) -> None:
@@ -202,8 +202,8 @@ def _new_folders(
         forget_classes()
     plugins = plugin_folders(experiment)
     add_plugin_paths(plugins)
-    paths = [None if method is None else path_of(method) for method in methods]
-    client_path = None if client is None else path_of(client)
+    paths = [None if method is None else dotted_path(method) for method in methods]
+    client_path = None if client is None else dotted_path(client)
     experiments = [load_experiment(experiment, keys, path, client_path) for path in paths]
     experiments += yardsticks(experiments[0], ChosenMethod(experiments[0]).uses_graph)
     if out is not None:

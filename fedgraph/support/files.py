@@ -179,7 +179,7 @@ DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"
 """Numbers with a decimal comma."""
 
 
-def separator_of(line: str) -> str:
+def detect_separator(line: str) -> str:
     """Return the delimiter of a CSV file with this header: of comma, semicolon and tab the one that
     makes the most cells, the first of equal ones. Beside semicolons or tabs, commas between digits are decimal ones.
     """

@@ -29,7 +29,7 @@ def add_plugin_paths(folders: Sequence[str]) -> None:
     sys.path[place:place] = new
 
 
-def path_of(found: type | Callable[..., Any] | str) -> str:
+def dotted_path(found: type | Callable[..., Any] | str) -> str:
     """Return a dotted path for :func:`load_object` to find a class or function; a path is returned as it is.
 
     A class of a notebook, or one that is defined in a function, is found in this process alone; of two with the same

@@ -130,7 +130,7 @@ def _is_variable(argument: Any) -> bool:
     return hasattr(argument, "__bound__")
 
 
-def part_of(kind: type[S], table: Mapping[str, Any], where: str) -> S:
+def select_settings(kind: type[S], table: Mapping[str, Any], where: str) -> S:
     """Validate those keys of ``table`` that ``kind`` has; raises ExperimentError as :func:`parse` does."""
     return parse(kind, selected(table, kind.keys()), where)
 
@@ -168,7 +168,7 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         raise ExperimentError("\n".join(lines)) from None
 
 
-def of_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
+def from_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
     """Validate settings that are given as keywords of a Python call, named as the fields are.
 
     Raises TypeError for a keyword that is no field, as Python does for functions.

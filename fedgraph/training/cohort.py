@@ -349,7 +349,7 @@ class Cohort:
             return f"by {self.settings.function}"
         if self.device.type == "cpu" and self.model.native and self.model.library is not None:
             return "by native code, compiled on the node ([train] compile)"
-        if self._training.alone(self.device):
+        if self._training.sequential(self.device):
             return f"one client after the other, on {where}"
         by = "torch.compile" if self.device.type == "cpu" else "CUDA graphs"
         compiled = f", by {by} where that works" if self.settings.compile is True else ""

@@ -81,7 +81,7 @@ class TrainSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _rate_of_the_optimizer(cls, table: Any) -> Any:
+    def _default_learning_rate(cls, table: Any) -> Any:
         if isinstance(table, dict) and all(table.get(name) is None for name in ("learning-rate", "learning_rate")):
             return {**table, "learning-rate": _LEARNING_RATES.get(table.get("optimizer", "sgd"), 0.1)}
         return table

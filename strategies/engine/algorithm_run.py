@@ -137,11 +137,11 @@ class AlgorithmRun:
         each.
         """
         algorithm, plan, reports = self.algorithm, self.plan, list[Replies]()
-        in_turns = algorithm.measures == "after"
+        in_turns = algorithm.evaluates == "after"
         splits = {"before": plan.splits_after(number - 1), "after": plan.splits_after(number), "apart": ()}
         begun, ask = algorithm.begin(self.clients, self.state, number)
         while True:
-            measured = splits[algorithm.measures] if ask.trains and (in_turns or not reports) else ()
+            measured = splits[algorithm.evaluates] if ask.trains and (in_turns or not reports) else ()
             replies = self.exchange(nodes, number, ask, measured)
             if ask.trains:
                 reports.append(replace(replies, tensors={}, means={}))
@@ -161,11 +161,11 @@ class AlgorithmRun:
 
     def measure(self, number: int, nodes: Nodes) -> Replies:
         """Measure the current models, after ``number`` rounds."""
-        measuring = self.algorithm.measuring(self.clients, self.state, number, self.plan.splits)
+        measuring = self.algorithm.evaluation(self.clients, self.state, number, self.plan.splits)
         ask, measured = next(measuring), Replies.of(self.federation, torch.zeros(0, dtype=torch.int64), {}, {}, {})
         while True:
             replies = self.exchange(nodes, number, ask)
-            if ask.measures:
+            if ask.evaluates:
                 measured = replace(replies, not_asked=self._not_drawn(ask))
             else:
                 self.absence.enforce(number, replies)
@@ -189,8 +189,8 @@ class AlgorithmRun:
             number if ask.number is None else ask.number,
             stacked,
             ask.shared,
-            ask.measures or splits,
-            None if ask.measures or predictions is not None else shapes,
+            ask.evaluates or splits,
+            None if ask.evaluates or predictions is not None else shapes,
             ask.further,
             predictions,
             ask.types,

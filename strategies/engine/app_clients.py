@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedgraph.messages.apps import APP_RECORD, WHO_KEY, client_of
+from fedgraph.messages.apps import APP_RECORD, WHO_KEY, read_client
 from fedgraph.strategies.engine.app_exchange import last_words
 from fedgraph.support.errors import IdentityError, ReplyError, quoted
 from fedgraph.support.untrusted import in_short
@@ -93,7 +93,7 @@ class AppClients:
                 silent[node] = last_words(reply)
                 continue
             try:
-                name = client_of(reply.content)
+                name = read_client(reply.content)
             except ReplyError as error:
                 silent[node] = str(error)
                 continue

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.federation import nodes_may_come, split_replies
 from fedgraph.messages import mark_empty
-from fedgraph.messages.apps import client_of
+from fedgraph.messages.apps import read_client
 from fedgraph.support.errors import ReplyError, RunError
 
 log = logging.getLogger("fedgraph")
@@ -69,7 +69,7 @@ def ask_clients(
     """
 
     def named(node: int, answer: RecordDict) -> Answer:
-        names[node] = client_of(answer) or str(node)
+        names[node] = read_client(answer) or str(node)
         return read(answer)
 
     messages = [Message(mark_empty(content), node, message_type) for node in nodes]

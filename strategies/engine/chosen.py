@@ -19,7 +19,7 @@ from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
 from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockAlgorithm
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import path_of
+from fedgraph.support.plugins import dotted_path
 from fedgraph.support.settings import Settings, parse
 
 
@@ -152,7 +152,7 @@ def _check_without_rounds(experiment: Experiment) -> None:
 
 def _default_client(found: Any) -> str:
     """Return the path of the client class that a class names; empty where it names none."""
-    return path_of(getattr(found, "default_client", ""))
+    return dotted_path(getattr(found, "default_client", ""))
 
 
 def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:

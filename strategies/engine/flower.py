@@ -21,7 +21,7 @@ from torch import Tensor
 from fedgraph.algorithms import Algorithm, Ask, Round
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record
-from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
+from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, read_client
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
 from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, averaged, last_words, request
 from fedgraph.strategies.engine.app_queries import connected_nodes
@@ -394,7 +394,7 @@ class FlowerStrategy(FedAvg):
             try:
                 if message.has_error():
                     raise ReplyError(last_words(message))
-                whose = self._members.name_from(node, client_of(message.content))
+                whose = self._members.name_from(node, read_client(message.content))
                 template = self._template(whose)
                 if whose in found:
                     raise ReplyError("two nodes say that they are this client")

@@ -20,7 +20,7 @@ from fedgraph.models import TaskSpec
 from fedgraph.starting.running import run
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ContractError, DataError, ExperimentError, FedgraphError
-from fedgraph.support.plugins import load_object, path_of
+from fedgraph.support.plugins import dotted_path, load_object
 
 _MODELS: dict[str, dict[str, Any]] = {"forecast": {"name": "gru", "hidden": 4}}
 """A small model by the kind of the task; a perceptron for others, and a graph network where data are graphs."""
@@ -55,7 +55,7 @@ class CheckedData:
         ExperimentError
             When the experiment is not one of this data set.
         """
-        path = path_of(what)
+        path = dotted_path(what)
         if experiment is None:
             tables: Mapping[str, Any] = apply_overrides({"data": {"set": path}}, overrides)
         else:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers, to_floats
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import composed, separator_of
+from fedgraph.support.files import composed, detect_separator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,7 +174,7 @@ def read_table(
     missing : sequence of str
         What means missing: texts, and numbers however they are written, in columns of any type.
     delimiter : str, optional
-        Between the columns of a CSV file; by default that of its header (:func:`separator_of`).
+        Between the columns of a CSV file; by default that of its header (:func:`detect_separator`).
     thousands : str, optional
         What separates thousands in numbers.
     """
@@ -201,7 +201,7 @@ def _read(
             arrow = _parquet(path, columns)
         else:
             text = _CsvText.of(path)
-            separator = delimiter or separator_of(text.header)
+            separator = delimiter or detect_separator(text.header)
             try:
                 arrow = _csv(path, columns, separator, text)
             except pa.ArrowInvalid as error:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.files import json_digest, write_atomically
-from fedgraph.support.plugins import load_object, path_of
+from fedgraph.support.plugins import dotted_path, load_object
 from fedgraph.support.settings import Settings
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Preprocessing:
     def write(self, folder: Path) -> None:
         """Write a file for these clients into a folder; it replaces an earlier one of the same clients."""
         head = {
-            "form": path_of(type(self.form)),
+            "form": dotted_path(type(self.form)),
             "settings": self.form.model_dump_json(),
             "clients": json.dumps(list(self.names)),
         }

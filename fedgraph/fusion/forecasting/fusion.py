@@ -49,7 +49,7 @@ class ForecastFusionSettings(FitSettings):
         return self.model_copy(update={"graph": graph})
 
     @property
-    def needs_given(self) -> bool:
+    def needs_graph(self) -> bool:
         """Whether a client graph has to be given."""
         return not {"given", "permuted"}.isdisjoint((self.graph, *self.controls))
 

@@ -119,6 +119,6 @@ def shared_windows(present: Tensor, names: Sequence[str]) -> str:
         )
     if of_all == present.shape[1]:
         return f"all {of_all:,} training windows are those of all clients"
-    alone = [name for name, row in zip(names, present, strict=True) if not bool((row & (having > 1)).any())]
-    lonely = f"; {quoted(alone)} {'shares' if len(alone) == 1 else 'share'} none" if alone else ""
+    unshared = [name for name, row in zip(names, present, strict=True) if not bool((row & (having > 1)).any())]
+    lonely = f"; {quoted(unshared)} {'shares' if len(unshared) == 1 else 'share'} none" if unshared else ""
     return f"of {present.shape[1]:,} training windows clients share {shared:,}, and {of_all:,} are those of all{lonely}"

@@ -165,7 +165,7 @@ def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], rem
     rows, found = inputs[:_COMPARED].flatten(1).float(), embeddings[:_COMPARED].flatten(1).float()
     features = _varying(rows)
     raw = bool(features <= _varying(found)) if features else rows.numel() > 0 and torch.equal(rows, found)
-    if raw or _are_scaled_there(rows, found):
+    if raw or _contains_scaled(rows, found):
         raise ExperimentError(
             f"owner {', '.join(owners)}: what the model puts out as the embedding of a sample is the sample itself, "
             f"which must not leave its owner; {remedy}"
@@ -178,7 +178,7 @@ def _varying(values: Tensor) -> set[bytes]:
     return {column.tobytes() for column in columns.T.contiguous().cpu().numpy()}
 
 
-def _are_scaled_there(rows: Tensor, found: Tensor) -> bool:
+def _contains_scaled(rows: Tensor, found: Tensor) -> bool:
     """Whether every feature of many values is a linear function of one column of ``found``, and there are several."""
     many = [place for place, column in enumerate(rows.T) if len(column.unique()) > _MANY_VALUES]
     if len(many) < 2:

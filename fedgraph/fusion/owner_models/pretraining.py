@@ -36,7 +36,7 @@ def represent(
     """
     device = parameters.device
     room = working_set(model, TaskSpec("classification", tuple(inputs.shape[2:]), ()))
-    size = 1 if room.alone and device.type == "cpu" else room.clients_per_block(batch_size, device)
+    size = 1 if room.sequential and device.type == "cpu" else room.clients_per_block(batch_size, device)
 
     def compute(start: int) -> Represented:
         block = slice(start, start + size)

@@ -63,7 +63,7 @@ def with_row_sums(weights: Tensor, total: float) -> Tensor:
     return weights * torch.where(sums > 0, total / sums, torch.zeros_like(sums))
 
 
-def beside_given(given: Tensor, learned: Tensor, beta: float) -> Tensor:
+def combine_graphs(given: Tensor, learned: Tensor, beta: float) -> Tensor:
     """Combine a given and a learned graph.
 
     Rows of the learned graph are scaled to the mean row sum of the given one without self loops, so that the total

@@ -21,10 +21,10 @@ from fedgraph.graphical.network.training import Trained, train
 from fedgraph.support.randomness import generator
 
 EVERYBODY = "everybody"
-"""Name of the client where one model is of all rows."""
+"""Name of the client if one model is fitted to all rows."""
 
 SAMPLE = 256
-"""Number of held-out rows at which derivatives are taken."""
+"""Number of held-out rows for derivatives."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NGMFit:
         Share of each feature's variance that its prediction explains, ``[clients, features]``; NaN where a feature does
         not vary. For features with several units: of the sum of their variances.
     violation : Tensor
-        Largest derivative between features that are no neighbours, ``[clients]``.
+        Largest derivative between features that are not neighbours, ``[clients]``.
     """
 
     network: Network

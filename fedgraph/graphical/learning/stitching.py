@@ -64,7 +64,7 @@ class ClientRows(NamedTuple):
 def stitch_ngm(
     model: GlobalModel, schema: Schema, adjacency: Tensor, rows: ClientRows, settings: NGMSettings, seed: int
 ) -> NGMFit:
-    """Train a client's additions to the global model, for its private features and common ones that depend on them.
+    """Train a client's additions to the global model, for its private features and the common ones that depend on them.
 
     No weight of the global model changes. In ``masked`` networks, wherever no private neighbour of a common feature is
     known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`. For
@@ -98,9 +98,9 @@ def stitch_ngm(
 
 
 def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: NGRSettings, seed: int) -> NGRFit:
-    """Train a client's additions to the global model without a graph of the client: its edges are found in training.
+    """Train a client's additions to the global model, and find the edges in training rather than from a graph.
 
-    Sparsity is asked of new weights only. Parameters and errors are those of :func:`stitch_ngm`, except ``settings``.
+    Sparsity applies to new weights only. Parameters and errors are those of :func:`stitch_ngm`, except ``settings``.
     Returns the model of the client, its dependencies and its graph.
 
     Parameters
@@ -118,7 +118,7 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     fit = _fit(start, rows, settings, seed, penalty)
     found = derivatives(fit.network, fit.parameters, rows.held_out[None, :SAMPLE])
     strengths = dependencies(fit.network, fit.parameters, found)
-    # The share is of the pairs with a private feature; read_graph expects a share of all pairs.
+    # The density is a share of the pairs with a private feature; read_graph expects a share of all pairs.
     upper = torch.triu_indices(features, features, offset=1)
     density = settings.density and settings.density * float(asked[*upper].float().mean())
     graph = read_graph(strengths * asked, settings.threshold, density) & asked

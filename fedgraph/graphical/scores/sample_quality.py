@@ -1,4 +1,4 @@
-"""Distance of samples of a mixed table from held-out rows: of margins, of pairs of features, and as a whole."""
+"""Distance of samples of a mixed table from held-out rows: marginal, pairwise, and joint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedgraph.data.schema import Schema
 from fedgraph.support.errors import DataError
 
 _MOST_ROWS = 5_000
-"""Largest number of rows of each kind for the classifier: more take long, and give the same result."""
+"""Most rows of each kind for the classifier."""
 
 _FOLDS = 3
 _VARIES = 1e-6

@@ -95,7 +95,7 @@ def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float
 def _number(truth: Floats, predicted: Floats) -> dict[str, float]:
     from sklearn import metrics  # takes a second to import
 
-    return _measured(
+    return _computed(
         {
             "mae": lambda: metrics.mean_absolute_error(truth, predicted),
             "rmse": lambda: metrics.root_mean_squared_error(truth, predicted),
@@ -123,7 +123,7 @@ def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
     def averaged(measure: Callable[..., float], how: str) -> Callable[[], float]:
         return lambda: measure(truth.astype(np.int64), guesses, labels=labels, average=how, zero_division=0)
 
-    return _measured(
+    return _computed(
         {
             f"{how}-{name}": averaged(measure, how)
             for how in ("micro", "macro")
@@ -133,5 +133,5 @@ def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
     )
 
 
-def _measured(measures: Mapping[str, Callable[[], float]], possible: bool) -> dict[str, float]:
+def _computed(measures: Mapping[str, Callable[[], float]], possible: bool) -> dict[str, float]:
     return {name: float(measure()) if possible else float("nan") for name, measure in measures.items()}

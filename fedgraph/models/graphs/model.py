@@ -67,7 +67,7 @@ class GraphModel(ModuleModel):
         return other
 
     @property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """Clients are computed one after the other: each has its own graphs."""
         return True
 

@@ -25,7 +25,7 @@ from fedgraph.training.tallies import tally
 _AT_ONCE = 1024
 
 
-def embeddings_of(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tensor:
+def compute_embeddings(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tensor:
     """Compute the inputs of every client's last linear layer.
 
     Returns float32 ``[clients, examples, embedding_size]``, 0 behind a client's last example.
@@ -48,7 +48,7 @@ def embeddings_of(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tenso
     return torch.cat(parts, 1)
 
 
-def targets_of(cohort: Cohort, split: SplitName) -> tuple[Tensor, Tensor]:
+def read_targets(cohort: Cohort, split: SplitName) -> tuple[Tensor, Tensor]:
     """Return the targets of all examples.
 
     The result is scaled targets, float32 ``[clients, examples, steps]``, 0 where nothing was read, and where they were,
@@ -130,7 +130,7 @@ def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder:
     form : {"csv", "parquet"}
         Kind of the files.
     """
-    targets, known = targets_of(cohort, split)
+    targets, known = read_targets(cohort, split)
     windows, steps = cohort.data.splits[split], forecasts.shape[2]
     readings, seen = in_unit(cohort, targets), readings_in_windows(windows)
     for row, name in enumerate(cohort.data.names):
@@ -175,7 +175,7 @@ class _Embedded:
         return _Embedded(self.inputs.to(device), self.split.to(device))
 
 
-def cohort_of_embeddings(cohort: Cohort, inputs: Mapping[SplitName, Tensor], hidden: int) -> Cohort:
+def embedding_cohort(cohort: Cohort, inputs: Mapping[SplitName, Tensor], hidden: int) -> Cohort:
     """Return the same clients with perceptrons that forecast from other inputs.
 
     Parameters

@@ -27,7 +27,7 @@ def test_own_data_takes_the_place_of_what_the_experiment_names(tmp_path):
 
 def test_the_only_client():
     assert OwnData(Path("/x"), ("mercy",)).only_client() == "mercy"
-    with pytest.raises(IdentityError, match="it names nobody"):
+    with pytest.raises(IdentityError, match="it names none"):
         OwnData(Path("/x")).only_client()
 
 

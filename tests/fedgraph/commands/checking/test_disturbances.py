@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from fedgraph.commands.checking.disturbances import SPOILT, OwnModules, Place, ShuffledGrid, lost
 from fedgraph.commands.checking.subject import Subject
 from fedgraph.commands.checking.trials import Finished, Trials
-from fedgraph.messages import WorkReply, error_of
+from fedgraph.messages import WorkReply, read_error
 from fedgraph.support.errors import ReplyError
 
 CLIENTS = ("a", "b")
@@ -46,7 +46,7 @@ def test_what_cannot_be_spoilt_is_told():
 
 def test_a_lost_reply_is_an_error_in_its_place():
     request, reply = exchanged()
-    assert "no answer" in error_of(lost(request, reply))
+    assert "no answer" in read_error(lost(request, reply))
 
 
 def test_a_place_is_a_node_in_a_round_and_never_the_opening_query():

@@ -45,7 +45,7 @@ def test_one_file_of_all_clients(tmp_path):
     with pytest.raises(DataError, match="all.pt has no graphs of client 'west'; it has those of mercy, county"):
         files.read("west")
     torch.save(data(), tmp_path / "one.pt")
-    with pytest.raises(DataError, match="does not say of whom: make a folder with a file for each client"):
+    with pytest.raises(DataError, match="does not name its client: make a folder with a file for each client"):
         GraphFiles(tmp_path / "one.pt")
     assert GraphFiles(tmp_path / "one.pt", ["mercy"]).names == ["mercy"]
     assert GraphFiles(Path(f"{tmp_path}/{{client}}.pt"), ["one"]).names == ["one"]
@@ -66,7 +66,7 @@ def test_several_graphs_as_arrays(tmp_path):
     with pytest.raises(DataError, match="an edge leads from one graph to another"):
         GraphFiles(tmp_path / "two.npz", ["mercy"])
     np.savez(tmp_path / "two.npz", x=np.ones((3, 1)), edge_index=[[0], [2]], batch=[1, 0, 1])
-    with pytest.raises(DataError, match="batch is the graph of each of 3 nodes, whole numbers that never fall"):
+    with pytest.raises(DataError, match="batch must give the graph of each of 3 nodes"):
         GraphFiles(tmp_path / "two.npz", ["mercy"])
 
 
@@ -79,7 +79,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
     trap = Trap()
     trap.place = str(tmp_path / "sprung")
     torch.save({"x": trap, "edge_index": RING}, tmp_path / "mercy.pt")
-    with pytest.raises(DataError, match=r"mercy.pt has more than graphs \(.*\), and what is not known to be harmless"):
+    with pytest.raises(DataError, match=r"mercy.pt holds objects other than graphs \(.*\)"):
         GraphFiles(tmp_path).read("mercy")
     (tmp_path / "mercy.pt").unlink()
     np.savez(tmp_path / "mercy.npz", x=np.array([trap], dtype=object), edge_index=RING.numpy())
@@ -105,7 +105,7 @@ def test_files_with_anything_else(tmp_path, content, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "mercy.pt").write_bytes(pickle.dumps([1])[:-1] + b"\x00")
-    with pytest.raises(DataError, match=r"mercy.pt (cannot be read by torch.load|has more than graphs)"):
+    with pytest.raises(DataError, match=r"mercy.pt (cannot be read by torch.load|holds objects other than graphs)"):
         GraphFiles(tmp_path).read("mercy")
     with pytest.raises(DataError, match=r"there is no .*nowhere: a relative \[data\] path is looked for"):
         GraphFiles(tmp_path / "nowhere")

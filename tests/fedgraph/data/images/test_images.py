@@ -262,7 +262,7 @@ def test_mnist_reads_packed_and_unpacked_files_and_refuses_others(tmp_path):
     shutil.copy(DATA / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz", tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz")
     for name in image_sets.IDX_NAMES[:3]:
         shutil.copy(DATA / "mnist" / f"{name}.gz", tmp_path / "mnist")
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte.gz does not hold the published data"):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte.gz is not the published file"):
         ImageSource(ImageSettings(set="mnist"), tmp_path).load(["client-00"])
 
 

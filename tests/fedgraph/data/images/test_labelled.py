@@ -66,7 +66,7 @@ def test_arrays_with_names_or_numbers_of_classes(tmp_path):
 def test_folders_that_cannot_be(folder):
     with pytest.raises(DataError, match="has the sub-folders 'owl', which .* does not list; it lists cat, dog"):
         read_labelled(folder, CLASSES[:2], (1, 4, 3))
-    with pytest.raises(DataError, match="holds no images: image files in sub-folders .* cat, dog, owl"):
+    with pytest.raises(DataError, match="holds no images: .* cat, dog, owl"):
         read_labelled(folder / "owl", CLASSES, (1, 4, 3))
     with pytest.raises(DataError, match="no .*nowhere: .* beside the experiment file .* current folder .*data-dir"):
         read_labelled(folder / "nowhere", CLASSES, (1, 4, 3))
@@ -121,7 +121,7 @@ def test_images_of_all_kinds_and_in_deeper_folders(tmp_path):
     assert found.labels.tolist() == [0] * 6 + [1] * 3
     np.testing.assert_array_equal(found.pixels[:, 0], [grey] * 9)
     assert found.notes == (
-        "2 images have 16 bits per colour; the upper 8 are used",
+        "2 images have 16 bits per channel; the upper 8 are used",
         "1 images have several frames; the first is used",
     )
 
@@ -141,7 +141,7 @@ def test_palettes_and_transparent_parts_on_a_stated_ground(tmp_path):
         assert (found.pixels[1][:, :2] == value).all()
         np.testing.assert_array_equal(found.pixels[1][:, 2:].transpose(1, 2, 0), colours[2:])
         np.testing.assert_array_equal(found.pixels[2].transpose(1, 2, 0), colours)
-        assert found.notes == (f"1 images have transparent parts, and are on {ground} ground",)
+        assert found.notes == (f"1 images have transparent parts, and are put on a {ground} background",)
 
 
 def test_what_is_left_out_is_counted_and_a_class_without_an_image_is_an_error(folder):
@@ -151,7 +151,7 @@ def test_what_is_left_out_is_counted_and_a_class_without_an_image_is_an_error(fo
     (folder / "cat/.ipynb_checkpoints").mkdir()
     (folder / "cat/.ipynb_checkpoints/z.png").write_bytes(b"x")
     notes = read_labelled(folder, CLASSES, (1, 4, 3)).notes
-    assert notes == ("2 files are no images and were left out (1 .txt in 'cat', 1 .dcm in 'cat')",)
+    assert notes == ("2 files are not images and were left out (1 .txt in 'cat', 1 .dcm in 'cat')",)
     with pytest.raises(DataError, match="there is no image of class 'dog'"):
         read_labelled(folder, CLASSES, (1, 4, 3), every_class=True)
     (folder / "dog").mkdir()
@@ -192,6 +192,6 @@ def test_parts_of_the_data_are_no_sites(tmp_path):
     for part in ("train", "Test"):
         for name in ("cat", "owl"):
             save(tmp_path, f"{part}/{name}/a.png", Image.fromarray(pixels(0)))
-    with pytest.raises(DataError, match=r"folders Test, train, which seem to be parts .* path = .*test-path"):
+    with pytest.raises(DataError, match=r"folders Test, train, which seem to be splits .* path = .*test-path"):
         read_labelled(tmp_path, CLASSES, (1, 4, 3))
     assert len(read_labelled(tmp_path / "train", CLASSES, (1, 4, 3)).labels) == 2

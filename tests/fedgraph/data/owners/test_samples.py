@@ -83,7 +83,7 @@ def test_each_class_is_held_out_alike_and_keeps_a_sample():
     assert torch.bincount(labels[split == 1], minlength=3).tolist() == [6, 4, 0]
     assert not torch.equal(split, held_out(labels, 0.1, seed=1))
     assert int((held_out(torch.tensor([0, 0, 1]), 0.01, 0) == 1).sum()) == 1
-    with pytest.raises(ValueError, match="n_samples=2 none can be held out"):
+    with pytest.raises(ValueError, match="none of n_samples=2 can be held out"):
         held_out(torch.tensor([0, 1]), 0.5, 0)
     with pytest.raises(ValueError, match="above 0 and below 1; got 1.0"):
         held_out(labels, 1.0, 0)

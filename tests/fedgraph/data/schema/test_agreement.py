@@ -82,7 +82,7 @@ def test_disputes_are_told_by_client():
         "  'x' is integer at 'east', 'north', binary (f, m) at 'south'",
         "  'age' is integer at 'east', 'north', ordinal at 'south'",
     ]
-    assert lines[3] == "tell what they are under kinds, or leave them out (drop)"
+    assert lines[3] == "give their kinds, or leave them out (drop)"
     agreement = agree(schemas, "private")
     assert agreement.common == schema("b")
     assert agreement.disputed == ("x", "age")
@@ -144,7 +144,7 @@ def test_no_agreement():
     many = {
         f"c{n}": schema(Feature("x", "categorical", tuple(f"{n}-{m}" for m in range(600)))) for n in range(2)
     }  # fmt: skip
-    with pytest.raises(DataError, match="feature 'x' has 1,200 categories, and 1,000 are the most"):
+    with pytest.raises(DataError, match="feature 'x' has 1,200 categories, more than 1,000"):
         agree(many)
 
 

@@ -188,7 +188,7 @@ def test_settings_for_tables_of_several_clients():
     schemas = [infer_schema(held, keys, partial=True) for held in (left, right)]
     assert [schema.names for schema in schemas] == [("a",), ("b",)]
     check_used(keys, schemas)
-    with pytest.raises(ExperimentError, match="features names b, which no client has .* features are a"):
+    with pytest.raises(ExperimentError, match="features names b, .* features are a"):
         check_used(keys, schemas[:1])
     with pytest.raises(ExperimentError, match="missing-codes names agee"):
         check_used(told(missing_codes={"agee": [9]}), [Schema((Feature("age", "real"),))])

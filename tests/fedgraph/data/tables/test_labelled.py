@@ -88,9 +88,7 @@ def test_what_cannot_be_is_said(source, table_tables, tmp_path):
     with pytest.raises(DataError, match="'ecg' cannot be predicted, as it is private to a client"):
         source("ecg").load(["east"])
     table_tables["data"]["public-share"] = 0.0
-    with pytest.raises(
-        DataError, match='label needs rows that everybody may see.*set public-share; or take set = "tab'
-    ):
+    with pytest.raises(DataError, match='label needs public rows.*set public-share; or use set = "tab'):
         source("ill").load(["east"])
     with pytest.raises(ExperimentError, match='test = "shared"'):
         parse_data({**table_tables["data"], "test": "shared"})

@@ -195,7 +195,7 @@ def test_rows_and_cells_can_be_left_out_to_see_what_gaps_do(folder):
     assert numbers(again.public_table()) == numbers(tables[-1]) != numbers(other.public_table())
     with pytest.raises(DataError, match="no column 'name'"):
         source(folder, clients=3, whole=["name"]).load_table("client-0")
-    with pytest.raises(ExperimentError, match="limit and gaps are of one file for all"):
+    with pytest.raises(ExperimentError, match="limit and gaps need one file for all"):
         source(folder, path="{client}.csv", clients=["a", "b"], gaps=0.1)
 
 

@@ -415,7 +415,7 @@ def test_a_test_file_that_does_not_fit(folder, content, message):
 def test_shared_test_sets_that_cannot_be(folder):
     with pytest.raises(ExperimentError, match='test-path needs test = "shared"'):
         parse(TableSettings, {"label": "sick", "test-path": "test.csv"}, "[data]")
-    with pytest.raises(ExperimentError, match="puts the third of shares aside, and that is 0"):
+    with pytest.raises(ExperimentError, match="needs a third of shares above 0"):
         parse(TableSettings, {"label": "sick", "test": "shared", "shares": [0.8, 0.2, 0]}, "[data]")
     settings = TableSettings(label="sick", test="shared", categories={"sick": ("no", "yes"), "colour": ("red",)})
     with pytest.raises(DataError, match="needs test-path"):
