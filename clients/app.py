@@ -60,8 +60,7 @@ def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
 
     Parameters
     ----------
-    mods : sequence of callable
-        The mods, the outermost first. Those that count or log work with every method; those that change a model
+    mods : the mods, the outermost first. Those that count or log work with every method; those that change a model
         (``fixedclipping_mod``, ``adaptiveclipping_mod``, ``LocalDpMod``, ``secaggplus_mod``) look for a message of one
         model and refuse all messages of a node that hosts several clients.
     """
@@ -77,12 +76,8 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
 
     Parameters
     ----------
-    message : Message
-        The message.
-    context : Context
-        Flower's context, whose node config describes the node.
-    answer : callable
-        Returns the content of the reply.
+    context : Flower's context, whose node config describes the node.
+    answer : returns the content of the reply.
     """
     report_warnings()
     node, began = Node.of(context), time.perf_counter()

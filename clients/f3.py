@@ -28,7 +28,7 @@ from fedgraph.privacy import Released
 from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.settings import Configured
 
-TOLD_OF_SAMPLES = (
+SAMPLE_FACTS = (
     "the key of each sample, which split it is in, and its label where this node has it",
     "which samples each owner has",
     "a fingerprint of each owner's own model",
@@ -37,7 +37,7 @@ TOLD_OF_SAMPLES = (
 
 _EMBEDDING = "an embedding of each sample: the input of the last linear layer of the owner's own model"
 SENDS_EMBEDDINGS = (
-    *TOLD_OF_SAMPLES,
+    *SAMPLE_FACTS,
     _EMBEDDING,
     "the probabilities that the owner's own model gives each sample's classes",
 )
@@ -78,7 +78,7 @@ class OwnersClient(Configured[SomeOwners]):
     def reply(self) -> EmbedReply:
         """Return the parts of the requested samples that the owners of this node have."""
         if not self.owners:
-            return EmbedReply.of_nobody(self.node.partition())
+            return EmbedReply.empty(self.node.partition())
         data = self.source.load_owners(self.owners, self._kept_preparations())
         asked = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
         asked &= data.present.any(0) & data.shared
@@ -127,7 +127,7 @@ class OwnersClient(Configured[SomeOwners]):
             settings=assignment.method_as(LocalModelSettings),
             seed=assignment.seed,
             store=self._store,
-            brought=self.node.brought_models(self.owners, self.source.client_names()),
+            brought=self.node.existing_models(self.owners, self.source.client_names()),
             wanted=self.request.fingerprints,
         )
 
@@ -149,7 +149,7 @@ class F3Client(OwnersClient[EmbeddingSettings]):
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """Describe what leaves the node, see ``fedgraph.clients.engine.disclosure``."""
         if experiment.method_table.get("noise") is not None:
-            return [*TOLD_OF_SAMPLES, f"{_EMBEDDING}, shortened and with noise ([{experiment.method.name}.noise])"]
+            return [*SAMPLE_FACTS, f"{_EMBEDDING}, shortened and with noise ([{experiment.method.name}.noise])"]
         return list(SENDS_EMBEDDINGS)
 
     def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:

@@ -21,7 +21,7 @@ from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecas
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, CohortData, Preprocessing, SplitName
 from fedgraph.data.preprocessing import latest, stacked
-from fedgraph.data.series import WindowedSource, readings_in_windows, starts_of, steps_of
+from fedgraph.data.series import WindowedSource, num_time_steps, readings_in_windows, window_starts
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
@@ -29,10 +29,10 @@ from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.support.files import file_name
 from fedgraph.training import ClientState, Cohort
 from fedgraph.training.forecasting import (
-    cohort_of_embeddings,
-    embeddings_of,
+    compute_embeddings,
+    embedding_cohort,
     in_unit,
-    targets_of,
+    read_targets,
 )
 
 
@@ -62,10 +62,7 @@ class _ForecastClient(CohortClient[Kept]):
     def kept(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what these clients have kept; NaN in ``empty``, of the shapes without clients, are for what is not.
 
-        Raises
-        ------
-        ReplyError
-            When a client has kept nothing.
+        Raises ReplyError when a client has kept nothing.
         """
         found = self._kept(purpose).load(self.request.clients, _ROUND + 1, empty)
         for name, lost in zip(self.request.clients, ~finite_rows(next(iter(found.values()))), strict=True):
@@ -90,7 +87,7 @@ class _ForecastClient(CohortClient[Kept]):
         if any(sent[split].shape[:2] != own.shape[:2] or sent[split].dim() != 3 for split, own in embeddings.items()):
             raise ReplyError("the request does not bring an embedding of each window")
         inputs = {split: torch.cat([own, sent[split]], 2) for split, own in embeddings.items()}
-        return cohort_of_embeddings(self.cohort, inputs, self.settings.hidden)
+        return embedding_cohort(self.cohort, inputs, self.settings.hidden)
 
 
 class F3ForecastClient(_ForecastClient[EncoderSettings]):
@@ -116,27 +113,27 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     def reply(self) -> WorkReply:
         """Send embeddings, or measure forecasts."""
-        return self._embedded() if self.request.train else self._measured()
+        return self._embedded() if self.request.train else self._evaluate()
 
     def _embedded(self) -> WorkReply:
         """Train the encoders, and embed the windows of all splits."""
         cohort, room = self.cohort, self.room()
         encoders = self._encoders()
         data = cohort.data
-        steps = torch.full((len(encoders),), float(steps_of(data.splits["train"])), dtype=torch.float64)
+        steps = torch.full((len(encoders),), float(num_time_steps(data.splits["train"])), dtype=torch.float64)
         self.keep("encoder", {"parameters": encoders})
         if data.preprocessing is not None:
             data.preprocessing.write(_preprocessing_of(self.node, self.request.run))
         self.keep("scale", {"steps": steps, "mean": data.mean.double(), "std": data.std.double()})
         arrays: dict[str, Tensor] = {}
         for split in SPLITS:
-            embeddings = embeddings_of(cohort, encoders, split).to(self.settings.dtype)
-            starts = starts_of(cohort.data.splits[split])
+            embeddings = compute_embeddings(cohort, encoders, split).to(self.settings.dtype)
+            starts = window_starts(cohort.data.splits[split])
             more = room[split] - starts.shape[1]
             arrays[f"starts/{split}"] = pad(starts, (0, more), value=-1)
             arrays[f"embeddings/{split}"] = pad(embeddings, (0, 0, 0, more))
             if split in FITTED_ON and self.settings.targets == "shared":
-                targets, known = targets_of(cohort, split)
+                targets, known = read_targets(cohort, split)
                 arrays[f"targets/{split}"] = pad(targets, (0, 0, 0, more))
                 arrays[f"known/{split}"] = pad(known.to(torch.uint8), (0, 0, 0, more))
         metrics = evaluate_splits(self.assignment, cohort, encoders, self.request.evaluate)
@@ -170,7 +167,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         """Embeddings of the windows by the encoders that this node has kept, ``[clients, examples, size]`` by split."""
         cohort = self.cohort
         encoders = self.kept_parameters("encoder", cohort)
-        return {split: embeddings_of(cohort, encoders, split) for split in SPLITS}
+        return {split: compute_embeddings(cohort, encoders, split) for split in SPLITS}
 
     def _forecast(self, suffix: str) -> dict[str, Tensor]:
         """Errors of forecasters of the clients' own."""
@@ -184,7 +181,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         metrics = evaluate_splits(self.assignment, forecasters, models, self.request.evaluate)
         return {f"{name}{suffix}": values for name, values in metrics.items()}
 
-    def _measured(self) -> WorkReply:
+    def _evaluate(self) -> WorkReply:
         """Measure forecasts, sent or computed from embeddings that were sent, for each ending of their names."""
         cohort, (kind, _) = self.cohort, self.settings.returned
         suffixes = {name.partition("/")[0].removeprefix(kind) for name in self.request.stacked if name.startswith(kind)}
@@ -230,7 +227,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
 
     def _new(self, path: str) -> CohortData:
         """Read a file of new readings, on the scales that the run has kept."""
-        self.node.check_named(path)
+        self.node.check_paths(path)
         kept = Preprocessing.by_client(_preprocessing_of(self.node, self.request.run))
         clients = self.request.clients
         lost = [name for name in clients if name not in kept]
@@ -273,7 +270,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         if not self.request.train:
             return self._forecast()
         windows = self.cohort.data.splits["test"]
-        starts, seen = starts_of(windows), readings_in_windows(windows)
+        starts, seen = window_starts(windows), readings_in_windows(windows)
         more = self.settings.windows - starts.shape[1]
         arrays = {
             "starts": pad(starts, (0, more), value=-1),
@@ -284,7 +281,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
 
     def _embeddings(self) -> Tensor:
         cohort = self.cohort
-        return embeddings_of(cohort, self.kept_parameters("encoder", cohort), "test")
+        return compute_embeddings(cohort, self.kept_parameters("encoder", cohort), "test")
 
     def _forecast(self) -> WorkReply:
         """Write forecasts of the windows, and measure those whose readings are there."""

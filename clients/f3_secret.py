@@ -25,7 +25,7 @@ from fedgraph.algorithms.f3_secret_messages import (
 from fedgraph.algorithms.f3_settings import F3SecretSettings
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
-from fedgraph.clients.f3 import TOLD_OF_SAMPLES, F3Client
+from fedgraph.clients.f3 import SAMPLE_FACTS, F3Client
 from fedgraph.federation import listed
 from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.privacy import Released
@@ -60,7 +60,7 @@ class SecretClient(Configured[F3SecretSettings]):
 
     noise: ClassVar[str] = "noise"
     sends: ClassVar[tuple[str, ...]] = (
-        *TOLD_OF_SAMPLES,
+        *SAMPLE_FACTS,
         "secret shares of an embedding of each sample, one for each aggregator, which nobody else can open",
     )
     keeps: ClassVar[tuple[str, ...]] = ("features", "each owner's own model", "embeddings in the clear")
@@ -91,10 +91,7 @@ class SecretClient(Configured[F3SecretSettings]):
     def introduce(self, request: EmbedRequest) -> Introduction:
         """Return which samples the owners of this node have, and its public key if it aggregates; no embeddings.
 
-        Raises
-        ------
-        ReplyError
-            When the server asks for embeddings in the clear.
+        Raises ReplyError when the server asks for embeddings in the clear.
         """
         if request.embeddings:
             raise ReplyError("the server asks for embeddings in the clear, though this run is one on secret shares")
@@ -112,12 +109,8 @@ class SecretClient(Configured[F3SecretSettings]):
     def share(self, request: ShareRequest) -> ShareReply:
         """Return embeddings of the owners asked, as shares sealed for the aggregators.
 
-        Raises
-        ------
-        ReplyError
-            When the aggregators are not those that this node has pinned, or too few.
-        FedgraphError
-            When an owner lacks the frozen model, or an embedding cannot be shared.
+        Raises ReplyError when the aggregators are not those that this node has pinned, or too few. Raises FedgraphError
+        when an owner lacks the frozen model, or an embedding cannot be shared.
         """
         self._check_aggregators(request.aggregators)
         asked = EmbedRequest(
@@ -179,12 +172,8 @@ class SecretClient(Configured[F3SecretSettings]):
     def compute(self, request: ComputeRequest) -> ComputeReply:
         """Compute this aggregator's share of the first stage; name the owners whose sealed shares cannot be opened.
 
-        Raises
-        ------
-        ReplyError
-            When another aggregator is asked.
-        ExperimentError
-            When the server would learn too much; see ``check_leaks``.
+        Raises ReplyError when another aggregator is asked. Raises ExperimentError when the server would learn too much;
+        see ``check_leaks``.
         """
         if request.aggregator != self.aggregator:
             raise ReplyError(f"aggregator '{request.aggregator}' is asked, but this one is '{self.aggregator}'")

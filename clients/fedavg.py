@@ -19,7 +19,7 @@ class FineTuned(CohortClient[SomeFineTuning]):
 
     keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "the fine-tuned models that were measured last")
 
-    def measured(self) -> Tensor:
+    def evaluated(self) -> Tensor:
         """Return the models received after each client's fine-tuning, ``[clients, parameters]``."""
         cohort = self.cohort
         tuning = cohort_with(

@@ -24,10 +24,10 @@ from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
-from fedgraph.clients.engine.table_statistics import TableStatistics, consent_of
+from fedgraph.clients.engine.table_statistics import TableStatistics, read_consent
 from fedgraph.data import DataSource
 from fedgraph.data.encoding import Encoding
-from fedgraph.data.schema import Schema, WhyNone, schema_as_json
+from fedgraph.data.schema import ExclusionReason, Schema, schema_as_json
 from fedgraph.data.tables import client_table_source
 from fedgraph.experiment import Experiment
 from fedgraph.graph import FeatureGraph
@@ -62,21 +62,21 @@ class FedNGMClient(Configured[FedNGMSettings]):
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """Describe what leaves the node, see ``fedgraph.clients.engine.disclosure``."""
-        told = [
+        sent = [
             "the names and kinds of each client's features, and the names of the categories that at least as many of "
             "its rows hold as least-rows of [data.table-schema] says (5)",
             "each client's feature graph among the common features",
             "the parameters of each client's model of the common features",
         ]
-        consent, noise = consent_of(node), experiment.method_table.get("statistics", {}).get("noise")
+        consent, noise = read_consent(node), experiment.method_table.get("statistics", {}).get("noise")
         recovery = experiment.method_table.get("recovery", {})
         with_noise = ", with noise" if noise else ""
         if consent.ranges:
-            told.append(f"ranges of numbers (low, high, median), as this node consents to{with_noise}")
+            sent.append(f"ranges of numbers (low, high, median), as this node consents to{with_noise}")
         if consent.sums and recovery.get("source") == "summed-statistics":
             masked = ", which the server sees summed over all clients alone" if recovery.get("masks") else ""
-            told[1] = f"sums over each client's rows of every two units, as this node consents to{with_noise}{masked}"
-        return told
+            sent[1] = f"sums over each client's rows of every two units, as this node consents to{with_noise}{masked}"
+        return sent
 
     def __init__(self, node: Node, request: PhaseRequest, assignment: Assignment | None = None) -> None:
         self.node = node
@@ -104,7 +104,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         """Return what the phase asks of the clients of this node."""
         partition = self.node.partition()
         if not self.clients:
-            return PhaseReply.of_nobody(partition)
+            return PhaseReply.empty(partition)
         nothing, sums = torch.zeros(len(self.clients), 0), None
         if self.request.phase == "fit":
             texts, parameters = self.fit()
@@ -129,7 +129,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
             texts=tuple(texts),
             parameters=parameters,
             sums=sums,
-            no_features=self.no_features() if self.request.phase == "schema" else (),
+            excluded_columns=self.excluded_columns() if self.request.phase == "schema" else (),
         )
 
     # ---- phases ----------------------------------------------------------------------------------------------------
@@ -138,12 +138,12 @@ class FedNGMClient(Configured[FedNGMSettings]):
         """Return names and types of each client's features, as JSON."""
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
 
-    def no_features(self) -> tuple[dict[str, WhyNone], ...]:
+    def excluded_columns(self) -> tuple[dict[str, ExclusionReason], ...]:
         """Return which columns are no features, and why, where the server may read errors in full.
 
         Elsewhere their names do not leave the node, whose log has them.
         """
-        found = {name: self._held.no_features(name) for name in self.clients}
+        found = {name: self._held.excluded_columns(name) for name in self.clients}
         if self.node.sends_full_errors:
             return tuple(found.values())
         for column in dict.fromkeys(column for columns in found.values() for column in columns):
@@ -161,8 +161,8 @@ class FedNGMClient(Configured[FedNGMSettings]):
         found = self._recovered(schemas)
         for name, schema in schemas.items():
             if self.settings.personal == "stitched" and len(schema.names) > len(common):
-                told = {"of": self._recovered_from(name, schema), "graph": found[name].as_json()}
-                write_atomically(self._graph_file(name), json.dumps(told).encode())
+                sent = {"of": self._recovered_from(name, schema), "graph": found[name].as_json()}
+                write_atomically(self._graph_file(name), json.dumps(sent).encode())
         return [json.dumps(found[name].subgraph(common).as_json()) for name in self.clients]
 
     def fit(self) -> tuple[list[str], Tensor]:
@@ -261,9 +261,9 @@ class FedNGMClient(Configured[FedNGMSettings]):
     def _graph_of(self, name: str, whole: Schema) -> FeatureGraph:
         """Return the graph of a client's rows from all of its features: the one that it has sent, where it has."""
         with suppress(OSError, ValueError, GraphError):
-            told = json.loads(self._graph_file(name).read_text(encoding="utf-8"))
-            if told["of"] == self._recovered_from(name, whole):
-                return FeatureGraph.from_json(told["graph"])
+            sent = json.loads(self._graph_file(name).read_text(encoding="utf-8"))
+            if sent["of"] == self._recovered_from(name, whole):
+                return FeatureGraph.from_json(sent["graph"])
         return self._recovered({name: whole})[name]
 
     def _recovered_from(self, name: str, schema: Schema) -> str:

@@ -11,7 +11,7 @@ from fedgraph.messages.apps import APP_RECORD, NAME_KEY, TERMS_KEY, asks_who
 from fedgraph.support.errors import IdentityError
 
 
-def name_of(context: Context) -> str:
+def node_client_name(context: Context) -> str:
     """Return the name of a node's client: node config ``client``, else ``partition-id``.
 
     Raises IdentityError where it has neither.
@@ -30,7 +30,7 @@ def client_name(message: Message, context: Context, call_next: Callable[[Message
     The name is the node config's ``client``, else its ``partition-id``. Strategies of this package that aggregate over
     a graph of clients need it, and ask for it alone before the first round.
     """
-    sender = {NAME_KEY: name_of(context)}
+    sender = {NAME_KEY: node_client_name(context)}
     if asks_who(message.content):
         return Message(RecordDict({APP_RECORD: ConfigRecord(dict(sender))}), reply_to=message)
     with noting_terms() as used:

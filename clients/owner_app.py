@@ -29,7 +29,11 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
     """Return embeddings of samples: the inputs of a model's last linear layer, or of another layer.
 
     The model is left as it is: it is evaluated without gradients, on its own device and in evaluation mode, and its
-    mode and buffers are then as before.
+    mode and buffers are then as before. Returns float32 ``[samples, size]``, on the CPU; the layer's input for a sample
+    is flattened. Raises ValueError when the model has no linear layer or ends in several of them, when the named layer
+    is not there, not called, or called several times, and for inputs or embeddings that cannot be used. Also for
+    embeddings that hold the samples themselves, as of a model with a single layer, since samples must not leave their
+    owner.
 
     Parameters
     ----------
@@ -42,18 +46,6 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
         ``nn.Linear`` of the computation.
     batch_size : int
         Number of samples that are computed together.
-
-    Returns
-    -------
-    Tensor
-        float32 ``[samples, size]``, on the CPU; the layer's input for a sample is flattened.
-
-    Raises
-    ------
-    ValueError
-        When the model has no linear layer or ends in several of them, when the named layer is not there, not called, or
-        called several times, and for inputs or embeddings that cannot be used. Also for embeddings that hold the
-        samples themselves, as of a model with a single layer, since samples must not leave their owner.
 
     Examples
     --------
@@ -90,7 +82,8 @@ def embeddings(
 ) -> Message:
     """Build the reply of a ``@app.query()`` handler to a strategy F3.
 
-    Of all samples that are given those leave the node that the message asks for.
+    Of all samples that are given those leave the node that the message asks for. Raises ValueError
+    for ids, embeddings, labels and splits that cannot be used.
 
     Parameters
     ----------
@@ -107,16 +100,6 @@ def embeddings(
         ``train``, ``validation``, ``test`` or ``new`` for each sample, or one for all; all owners need the same. Those
         that are ``new`` are to be predicted, and need no label. By default samples with a label, at any owner, are
         divided by the server, and the others are new.
-
-    Returns
-    -------
-    Message
-        The reply.
-
-    Raises
-    ------
-    ValueError
-        For ids, embeddings, labels and splits that cannot be used.
 
     Examples
     --------

@@ -71,25 +71,14 @@ def gradient_weight(settings: TrainSettings, num_examples: Tensor, steps: Tensor
     ``x - y = sum_k w_k g_k`` is linear in the gradients, and ``sum_k w_k`` is returned: learning rate times ``||a||_1``
     of Wang et al., Tackling the Objective Inconsistency Problem (NeurIPS 2020), section 4. The k-th velocity is
     ``sum_(j <= k) momentum^(k - j) g_j``, whose weights add up to ``(1 - momentum^k) / (1 - momentum)``; Nesterov's
-    method steps along ``g_k`` plus ``momentum`` times it. Moments must be fresh.
+    method steps along ``g_k`` plus ``momentum`` times it. Moments must be fresh. Returns float64 ``[clients]``.
 
     Parameters
     ----------
-    settings : TrainSettings
-        Local training.
-    num_examples : Tensor
-        Training examples, int64 ``[clients]``.
-    steps : Tensor
-        Minibatches that each client trained on, int64 ``[clients]``.
-    round : int
-        Round, for the learning rate.
-    least : int, default 1
-        Fewest examples of a minibatch, as of ``Cohort.least_examples``.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[clients]``.
+    num_examples : training examples, int64 ``[clients]``.
+    steps : minibatches that each client trained on, int64 ``[clients]``.
+    round : round, for the learning rate.
+    least : fewest examples of a minibatch, as of ``Cohort.least_examples``.
     """
     number = torch.arange(1, int(steps.max()) + 1, dtype=torch.float64)[:, None]
     momentum = settings.momentum

@@ -19,7 +19,7 @@ class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
 
     keeps: ClassVar[tuple[str, ...]] = (*SFLClient.keeps, "the models that cold clients chose, as measured last")
 
-    def measured(self) -> Tensor:
+    def evaluated(self) -> Tensor:
         """Return the models received, with row i of every client that chooses replaced by its choice.
 
         The choice is ``sum_j g_ij exp(-(l_ij / min_k l_ik - 1) / temperature) Theta_j`` divided by the sum of its
@@ -51,24 +51,13 @@ def choice(prior: Tensor, losses: Tensor, temperature: float) -> Tensor:
 def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: SplitName = "train") -> Tensor:
     """Compute the loss of every candidate on the own examples of each of ``clients``.
 
-    All candidates of a client are computed together.
+    All candidates of a client are computed together. Returns float64 ``[clients, candidates]``: cross-entropy for
+    classification, else the mean absolute error; NaN without valid targets.
 
     Parameters
     ----------
-    cohort : Cohort
-        Clients and their data.
-    candidates : Tensor
-        Models ``[candidates, parameters]``.
-    clients : Tensor
-        Rows of the cohort, int64 ``[clients]``.
-    split : str
-        Split of the data.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[clients, candidates]``: cross-entropy for classification, else the mean absolute error; NaN without
-        valid targets.
+    candidates : models ``[candidates, parameters]``.
+    clients : rows of the cohort, int64 ``[clients]``.
     """
     data = cohort.data
     metric = "loss" if data.task.kind == "classification" else "mae"

@@ -15,7 +15,7 @@ from fedgraph.clients.app import Mod, answered
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
-from fedgraph.clients.mods import name_of
+from fedgraph.clients.mods import node_client_name
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.messages import RUN_KEY, unpacking_request
 from fedgraph.messages.queries import PERSONAL, is_for_personal_models
@@ -38,7 +38,8 @@ def table_client_app(
     """Return a ClientApp that answers a strategy FedNGM from a data frame.
 
     The client is called by its node config ``client``, else its ``partition-id``. Rows never leave it: names and types
-    of features, numbers of rows, graphs and the parameters of models do.
+    of features, numbers of rows, graphs and the parameters of models do. Raises ValueError for a consent to anything
+    else.
 
     Parameters
     ----------
@@ -52,11 +53,6 @@ def table_client_app(
         in the folder that node config ``model-dir`` names, in any case.
     mods : sequence of callable
         Mods of Flower, the outermost first.
-
-    Raises
-    ------
-    ValueError
-        For a consent to anything else.
 
     Examples
     --------
@@ -76,7 +72,7 @@ def table_client_app(
 
     def answer(message: Message, context: Context) -> Message:
         def reply(node: Node) -> RecordDict:
-            table_node = TableNode.of_frame(node, context, load, ",".join(consents))
+            table_node = TableNode.from_frame(node, context, load, ",".join(consents))
             with errors_in_app_words():
                 return table_node.personal_model(message.content, share_models) or table_node.phase(message.content)
 
@@ -89,21 +85,13 @@ def table_client_app(
 
 @dataclass(frozen=True)
 class TableNode(Node):
-    """A node that is one client with a data frame.
-
-    Attributes
-    ----------
-    client : str
-        Its name.
-    load : callable
-        Returns the data frame.
-    """
+    """A node that is one client with a data frame."""
 
     client: str = ""
     load: Callable[[], Any] = dict
 
     @classmethod
-    def of_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
+    def from_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
         """Build the node of a context, with the consent that its app gives where the node config says nothing."""
         config = {"consent": consent, **node.config} if consent else node.config
         return cls(
@@ -113,7 +101,7 @@ class TableNode(Node):
             node.model_dir,
             None,
             node.done,
-            name_of(context),
+            node_client_name(context),
             lambda: load(context),
         )
 
@@ -130,10 +118,7 @@ class TableNode(Node):
     def personal_model(self, content: RecordDict, shared: bool) -> RecordDict | None:
         """Return the client's personal model of a run, where that is asked for; None for other requests.
 
-        Raises
-        ------
-        IdentityError
-            When the app does not share it.
+        Raises IdentityError when the app does not share it.
         """
         if not is_for_personal_models(content):
             return None

@@ -47,7 +47,9 @@ def proximity(model: nn.Module, message: Message) -> Tensor:
     """Return SFL's distances of a model in training (Chen et al. 2022, eq. 3), to be added to the mean loss.
 
     ``lambda_1 R(v, w) + lambda_2 R(v, u)``, with v the trained parameters of ``model``, w the read-out and u the
-    personalised model that this client was sent; R is the Euclidean norm of the difference, or half its square.
+    personalised model that this client was sent; R is the Euclidean norm of the difference, or half its square. A
+    differentiable scalar; 0 where both lambdas are 0, and for other strategies. Raises RunError when the model has no
+    parameter of the message.
 
     Parameters
     ----------
@@ -55,16 +57,6 @@ def proximity(model: nn.Module, message: Message) -> Tensor:
         Whose ``named_parameters`` are in the array record of the message, by the same names.
     message : Message
         The message of ``@app.train()``.
-
-    Returns
-    -------
-    Tensor
-        A differentiable scalar; 0 where both lambdas are 0, and for other strategies.
-
-    Raises
-    ------
-    RunError
-        When the model has no parameter of the message.
     """
     config = _config_of(message)
     total: Tensor = torch.zeros(())
@@ -92,7 +84,7 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
     """Return IPA's distances of a model in training to its peers, which stay where they are, to be added to the loss.
 
     ``lambda sum_j c_j sum |theta - theta_j|^p`` (Gorbett et al. 2023, algorithm 1). Peers that move too are those of
-    :class:`Peers`.
+    :class:`Peers`. A differentiable scalar; 0 for other strategies.
 
     Parameters
     ----------
@@ -103,11 +95,6 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
     batch_size : int, optional
         Number of examples of the minibatch, for a loss that is their mean: the paper's lambda is relative to their sum,
         so that it is divided by this number. By default the loss is taken for a sum.
-
-    Returns
-    -------
-    Tensor
-        A differentiable scalar; 0 for other strategies.
     """
     config = _config_of(message)
     if "lambda-alignment" not in config:
@@ -176,15 +163,12 @@ class LossTerms(NamedTuple):
     def of(self, parameters: Sequence[Any] | Mapping[str, Any]) -> Any:
         """Return the terms of a model in training, to be added to the loss; 0 where the strategy asks for none.
 
+        Raises ReplyError when their number or a shape is another one than in the message.
+
         Parameters
         ----------
         parameters : sequence of array, or mapping
             The trained arrays, in the order and with the shapes of the message's array record; of a mapping its values.
-
-        Raises
-        ------
-        ReplyError
-            When their number or a shape is another one than in the message.
         """
         if isinstance(parameters, Mapping):
             parameters = list(parameters.values())

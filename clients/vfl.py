@@ -53,10 +53,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
     def embed(self, data: OwnerData) -> Embedded:
         """Return embeddings by the initial models, which are kept for the next steps.
 
-        Raises
-        ------
-        ExperimentError
-            When owners have models that cannot be trained here, such as those of scikit-learn.
+        Raises ExperimentError when owners have models that cannot be trained here, such as those of scikit-learn.
         """
         groups = self._prepared().groups
         held = sum(len(group.rows) for group in groups)
@@ -73,14 +70,8 @@ class VerticalClient(OwnersClient[VerticalSettings]):
     def step(self, request: StepRequest) -> StepReply:
         """Update the owners' models by the gradient of their embeddings, then return the embeddings asked for.
 
-        The server may have left out owners of this node; their models are not updated.
-
-        Raises
-        ------
-        IdentityError
-            For owners that this node does not host.
-        ReplyError
-            For a gradient that does not fit owners and samples.
+        The server may have left out owners of this node; their models are not updated. Raises IdentityError for owners
+        that this node does not host. Raises ReplyError for a gradient that does not fit owners and samples.
         """
         data, groups, rows = self._prepared()
         shape = request.gradient.shape[:2]

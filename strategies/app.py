@@ -91,10 +91,7 @@ def _of_app(experiment: str) -> str:
 def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Sequence[Callback] = ()) -> RunFolder:
     """Run an experiment over a grid, and return its run folder.
 
-    Raises
-    ------
-    FedgraphError
-        For any error, with its place and advice.
+    Raises FedgraphError for any error, with its place and advice.
     """
     resumed = experiment.output.resume
     folder = RunFolder.open(resumed) if resumed else RunFolder.create(experiment, Path(experiment.output.dir))

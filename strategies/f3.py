@@ -126,15 +126,10 @@ class F3(PhasedStrategy):
     def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:
         """Ask all clients for embeddings once, and train the fusion model on them.
 
-        Raises
-        ------
-        RunError
-            When too few nodes are there, none of them sends anything usable, or training diverges.
-        IdentityError
-            When a given graph is over names that nodes do not say.
-        DataError, ValueError
-            When samples cannot be joined or trained with, as where no two clients share a labelled sample. A single
-            client that does not share any is warned of in the log.
+        Raises RunError when too few nodes are there, none of them sends anything usable, or training diverges. Raises
+        IdentityError when a given graph is over names that nodes do not say. Raises DataError or ValueError when
+        samples cannot be joined or trained with, as where no two clients share a labelled sample. A single client that
+        does not share any is warned of in the log.
         """
         nodes = connected_nodes(grid, self.min_available_nodes, timeout)
         answers = self._ask(grid, nodes, WantedEmbeddings(), train_config, timeout)
@@ -166,6 +161,9 @@ class F3(PhasedStrategy):
     ) -> Any:
         """Ask for embeddings of new samples, and predict their classes.
 
+        Returns the classes, by id, in the order of ``ids``; by default sorted by the text of the ids. Raises DataError
+        when no client has such a sample.
+
         Parameters
         ----------
         grid : Grid
@@ -177,16 +175,6 @@ class F3(PhasedStrategy):
             Seconds that nodes have to answer.
         evaluate_config : ConfigRecord, optional
             Sent along.
-
-        Returns
-        -------
-        Series
-            The classes, by id, in the order of ``ids``; by default sorted by the text of the ids.
-
-        Raises
-        ------
-        DataError
-            When no client has such a sample.
         """
         return self.predict_proba(grid, ids, timeout, evaluate_config).idxmax(axis=1)
 
@@ -199,12 +187,8 @@ class F3(PhasedStrategy):
     ) -> Any:
         """Ask for embeddings of new samples, and predict the probabilities of their classes.
 
-        Clients that no longer answer are left out. Parameters and errors are those of :meth:`predict`.
-
-        Returns
-        -------
-        DataFrame
-            ``[samples, classes]``, by id, in the order of :meth:`predict`.
+        Clients that no longer answer are left out. Parameters and errors are those of :meth:`predict`. Returns
+        ``[samples, classes]``, by id, in the order of :meth:`predict`.
         """
         import pandas as pd
 
@@ -307,10 +291,7 @@ def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> No
 
     Parameters
     ----------
-    joined : JoinedSamples
-        The labelled samples.
-    ids : mapping of str to sequence of str
-        By client the ids of all its samples.
+    ids : by client the ids of all its samples.
     """
     if len(joined.owners) < 2:
         return

@@ -34,7 +34,7 @@ from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
 from fedgraph.strategies.engine.strategy import PhasedStrategy
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import write_atomically
-from fedgraph.support.settings import of_keywords
+from fedgraph.support.settings import from_keywords
 
 if TYPE_CHECKING:
     from fedgraph.graphical import NeuralGraphicalModel
@@ -112,10 +112,10 @@ class FedNGM(PhasedStrategy):
         folder: str | Path | None = None,
         **settings: Any,
     ) -> None:
-        self.settings = of_keywords(FedNGMSettings, settings, "FedNGM")
+        self.settings = from_keywords(FedNGMSettings, settings, "FedNGM")
         about = {str(key).replace("_", "-"): value for key, value in (schema or {}).items()}
         table = {"shares": tuple(shares), "partition_seed": seed, "table_schema": about}
-        self._table = of_keywords(ClientTableSettings, table, "FedNGM")
+        self._table = from_keywords(ClientTableSettings, table, "FedNGM")
         self.seed, self.min_available_nodes, self._public = seed, min_available_nodes, public
         # Nodes keep what belongs to a run under its name.
         name = f"fedngm-{secrets.token_hex(6)}"
@@ -161,15 +161,8 @@ class FedNGM(PhasedStrategy):
     def fetch_models(self, grid: Grid, timeout: float = 3600) -> dict[str, NeuralGraphicalModel]:
         """Ask clients for their personal models, which those give whose app says ``share_models=True``.
 
-        Returns
-        -------
-        dict of str to NeuralGraphicalModel
-            By client, which is :attr:`client_models` too.
-
-        Raises
-        ------
-        RunError
-            Before :meth:`start`.
+        Returns a dict of str to NeuralGraphicalModel by client, which is :attr:`client_models` too. Raises RunError
+        before :meth:`start`.
         """
         from fedgraph.graphical import NeuralGraphicalModel
 

@@ -54,5 +54,5 @@ class IPA(FlowerStrategy):
         """Return the weight of the distances in this round, and how they are measured."""
         settings = self.algorithm.settings
         told = {"power": settings.power, "lambda-scale": settings.lambda_scale}
-        moves = bool(self.algorithm.moves_after_measuring)
+        moves = bool(self.algorithm.moves_after_evaluation)
         return {**told, "lambda-alignment": value_at(settings.lambda_alignment, number), "moves-others": moves}

@@ -12,7 +12,7 @@ from fedgraph.data import parse_data
 from fedgraph.messages import unpacking_request
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError, ReplyError
-from fedgraph.support.settings import S, Settings, parse, part_of
+from fedgraph.support.settings import S, Settings, parse, select_settings
 from fedgraph.support.untrusted import read_json
 from fedgraph.training import TrainSettings
 from fedgraph.training.forecasting import FileForm
@@ -82,7 +82,7 @@ class Assignment:
 
     def method_as(self, kind: type[S]) -> S:
         """Return the settings of the method that ``kind`` defines; settings that only the server needs are left out."""
-        return part_of(kind, self.method, "the settings of the method")
+        return select_settings(kind, self.method, "the settings of the method")
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -112,11 +112,8 @@ class Assignment:
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
         """Return the forecast steps to report: those asked for, else the default ones within the forecast.
 
-        Raises
-        ------
-        ExperimentError
-            When a step is beyond the forecasts of this task, or missing targets or classes are to count that this task
-            has not.
+        Raises ExperimentError when a step is beyond the forecasts of this task, or missing targets or classes are to
+        count that this task has not.
         """
         steps = task.output_shape[0] if task.kind == "forecast" else 0
         if self.missing_as is not None and not steps:

@@ -75,7 +75,7 @@ def trained_on(cohort: Cohort, server_round: int) -> str:
     return f"trained round {server_round} on {counted(cohort, ['train'])}"
 
 
-def measured_after(splits: Iterable[SplitName], server_round: int) -> str:
+def evaluated_after(splits: Iterable[SplitName], server_round: int) -> str:
     """Say in words which splits were measured, for ``Node.done``."""
     return f"measured {' and '.join(splits)} after round {server_round}"
 
@@ -165,10 +165,7 @@ class CohortClient(Configured[S]):
     def handle(cls, message: Message, node: Node) -> RecordDict:
         """Answer a message; called by the ClientApp.
 
-        Raises
-        ------
-        ReplyError
-            When clients are asked for that this node does not host, or one more than once.
+        Raises ReplyError when clients are asked for that this node does not host, or one more than once.
         """
         request = WorkRequest.unpack(message.content)
         if len(set(request.clients)) < len(request.clients):
@@ -241,12 +238,8 @@ class CohortClient(Configured[S]):
     def averaged(self, mean: Tensor, finite: Tensor, metrics: dict[str, Tensor]) -> WorkReply:
         """Reply with the mean of models, weighted by training examples.
 
-        Models that are not ``finite`` are no part of it, and their clients are named.
-
-        Raises
-        ------
-        ReplyError
-            When no model is left.
+        Models that are not ``finite`` are no part of it, and their clients are named. Raises ReplyError when no model
+        is left.
         """
         examples, clients = self._examples, self.request.clients
         weighted = bool(examples[finite].any())
@@ -268,7 +261,7 @@ class CohortClient(Configured[S]):
         """
         metrics = self.evaluate()
         if self.request.evaluate:
-            self.node.done.append(measured_after(self.request.evaluate, server_round))
+            self.node.done.append(evaluated_after(self.request.evaluate, server_round))
             self.kept_models = self._keep_measured(server_round)
         return metrics
 
@@ -323,10 +316,7 @@ class CohortClient(Configured[S]):
     def sent(self) -> Tensor:
         """The models that came with the request, ``[clients, columns]``, a row for each client or one for all.
 
-        Raises
-        ------
-        ReplyError
-            When it has none, or they are not models.
+        Raises ReplyError when it has none, or they are not models.
         """
         own = "parameters" in self.request.stacked
         found = (self.request.stacked if own else self.request.shared)["parameters"]
@@ -337,10 +327,7 @@ class CohortClient(Configured[S]):
     def room(self) -> dict[SplitName, int]:
         """Return how many examples of each split tensors that are sent back have room for, as the request says.
 
-        Raises
-        ------
-        ReplyError
-            When it does not say so, or more than a node should make room for.
+        Raises ReplyError when it does not say so, or more than a node should make room for.
         """
         examples = self.request.shared["examples"]
         if (
@@ -370,17 +357,17 @@ class CohortClient(Configured[S]):
         folder = self.node.forecast_folder(self.request.run)
         write_forecasts(self.cohort, forecasts, "test", folder, self.assignment.forecasts or "csv")
 
-    def measured(self) -> Tensor:
+    def evaluated(self) -> Tensor:
         """Return the models to evaluate, ``[clients, parameters]``; by default the current ones."""
         return self.models
 
     @cached_property
     def _measured_models(self) -> Tensor:
-        return self.measured()
+        return self.evaluated()
 
     def predict(self) -> dict[str, Tensor]:
         """Return predicted and true classes of the test examples, int32 ``[clients, examples]``."""
-        predicted, targets = self.cohort.classify(self.measured(), "test")
+        predicted, targets = self.cohort.classify(self.evaluated(), "test")
         return {"predicted": predicted.int(), "targets": targets.int()}
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

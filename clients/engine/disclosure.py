@@ -40,11 +40,11 @@ def disclosure(experiment: Experiment, client: str, node: Node) -> Disclosure:
         unknown = f"what {client} sends, which does not say it: read its source"
         sends = tuple(getattr(client_class, "sends", (unknown,)))
     return Disclosure(
-        leaves=(*_ALWAYS, *sends, *_asked_for(experiment)), stays=(*_NEVER, *getattr(client_class, "keeps", ()))
+        leaves=(*_ALWAYS, *sends, *_requested(experiment)), stays=(*_NEVER, *getattr(client_class, "keeps", ()))
     )
 
 
-def _asked_for(experiment: Experiment) -> list[str]:
+def _requested(experiment: Experiment) -> list[str]:
     """Return descriptions of the data that nodes send because of other tables of the experiment."""
     sent = []
     if experiment.graph.source == "labels":

@@ -18,10 +18,7 @@ from fedgraph.support.files import file_name, write_atomically
 def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -> Tensor | None:
     """Return the frozen layers ``[numbers]`` that a request names; None where this node does not have them.
 
-    Raises
-    ------
-    ReplyError
-        When the request contains others.
+    Raises ReplyError when the request contains others.
     """
     path = node.state_dir / file_name(run) / RECORD / f"{fingerprint}.safetensors"
     sent = given(content, fingerprint)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
-from fedgraph.data import is_own_class
+from fedgraph.data import is_custom_class
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
 from fedgraph.support.errors import IdentityError
@@ -24,11 +24,7 @@ def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
     """Check that the node allows the classes that the server names, before any is imported.
 
     Node config ``allow`` lists dotted paths, or patterns such as ``fedgraph.clients.*``; by default all are allowed.
-
-    Raises
-    ------
-    IdentityError
-        For a client class, or a model or training function by dotted path, that is not on the list.
+    Raises IdentityError for a client class, or a model or training function by dotted path, that is not on the list.
     """
     patterns = listed(str(node.config.get("allow", "")))
     tables = [assignment.model, *assignment.model.get("variants", ())]
@@ -46,16 +42,13 @@ def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
 def check_data_allowed(node: Node, experiment: str) -> None:
     """Check, before it is imported, that the node config allows the class of a data set that the server names.
 
-    Raises
-    ------
-    IdentityError
-        When node config ``allow`` lists others.
+    Raises IdentityError when node config ``allow`` lists others.
     """
     patterns = listed(str(node.config.get("allow", "")))
     tables = read_json(experiment, "the experiment of the request")
     data = tables.get("data") if isinstance(tables, dict) else None
     named = data.get("set") if isinstance(data, dict) else None
-    if is_own_class(named):
+    if is_custom_class(named):
         _check_listed("[data] set", str(named), patterns)
 
 
@@ -71,12 +64,8 @@ def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
     """Check that releases of clients get as much noise as the node wants (node config ``least-noise``).
 
     The limit is a noise multiplier, over all releases of a run: of so many releases, each has noise that is larger by
-    the square root of their number. Metrics, numbers of examples and, of ``f3``, labels have no noise.
-
-    Raises
-    ------
-    IdentityError
-        For less noise, and for client classes that release anything without noise.
+    the square root of their number. Metrics, numbers of examples and, of ``f3``, labels have no noise. Raises
+    IdentityError for less noise, and for client classes that release anything without noise.
     """
     least = _number(node, "least-noise")
     if least is None:
@@ -100,10 +89,7 @@ def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
 def count_message(node: Node) -> None:
     """Count a message that the node answers, of any run, up to node config ``most-messages``.
 
-    Raises
-    ------
-    IdentityError
-        When it has answered so many. The count is in the state folder, for its operator to remove.
+    Raises IdentityError when it has answered so many. The count is in the state folder, for its operator to remove.
     """
     most = _number(node, "most-messages")
     if most is None:

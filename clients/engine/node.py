@@ -17,7 +17,7 @@ from flwr.app import Context
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, DataSource, OwnData, Preprocessing, open_source, parse_data
 from fedgraph.data.series import shares_scales
-from fedgraph.federation import hosted_clients, listed, named_clients, prove
+from fedgraph.federation import configured_clients, hosted_clients, listed, prove
 from fedgraph.models import ModelChoice
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, IdentityError
@@ -82,7 +82,7 @@ class Node:
         own = None
         if config.get("data"):
             path = (data_dir / Path(str(config["data"])).expanduser()).absolute()
-            own = OwnData(path, named_clients(config))
+            own = OwnData(path, configured_clients(config))
         return cls(config, data_dir, state_dir, model_dir, own)
 
     @property
@@ -105,10 +105,7 @@ class Node:
     def prove(self, challenge: str, node: int, clients: Sequence[str]) -> bytes:
         """Sign with the node's ``private-key`` that this node, with Flower's id ``node``, may host ``clients``.
 
-        Raises
-        ------
-        IdentityError
-            When the node config names no usable key.
+        Raises IdentityError when the node config names no usable key.
         """
         if not self.config.get("private-key"):
             raise IdentityError(
@@ -152,12 +149,12 @@ class Node:
         if self._only_aggregates:
             return ()
         known = self.source(assignment).client_names()
-        names = tuple(known) if self._hosts_all_of_its_own else hosted_clients(self.config, known)
+        names = tuple(known) if self._hosts_own_data else hosted_clients(self.config, known)
         return names if assignment.expect is None else tuple(name for name in names if name in set(assignment.expect))
 
     def partition(self) -> tuple[int, int] | None:
         """Return ``(partition-id, num-partitions)`` of a node; None for one that names its clients."""
-        if "clients" in self.config or self._only_aggregates or self._hosts_all_of_its_own:
+        if "clients" in self.config or self._only_aggregates or self._hosts_own_data:
             return None
         return int(self.config["partition-id"]), int(self.config["num-partitions"])
 
@@ -166,20 +163,16 @@ class Node:
         return self.aggregator is not None and self.own is None and not {"clients", "partition-id"} & set(self.config)
 
     @property
-    def _hosts_all_of_its_own(self) -> bool:
+    def _hosts_own_data(self) -> bool:
         """Whether the node hosts all clients of its own data, because its config names none."""
         return self.own is not None and not {"clients", "partition-id"} & set(self.config)
 
-    def brought_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
+    def existing_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
         """Return the models that clients of this node have already, by client, according to the node config.
 
         ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``. Nodes among which
-        clients are dealt out may share a list: entries for others of the ``known`` clients are then left out.
-
-        Raises
-        ------
-        IdentityError
-            When an entry names no client, or no model.
+        clients are dealt out may share a list: entries for others of the ``known`` clients are then left out. Raises
+        IdentityError when an entry names no client, or no model.
         """
         models = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
         for entry in listed(str(self.config.get("models", ""))):
@@ -199,11 +192,8 @@ class Node:
     def source(self, assignment: Assignment) -> DataSource:
         """Open the data set of the experiment, from this node's data folder or from its own data.
 
-        Raises
-        ------
-        IdentityError
-            When the node config has both ``partition-id``, for clients of a common data set, and own ``data``; and for
-            files outside of the data folder, unless the node config says ``any-files``.
+        Raises IdentityError when the node config has both ``partition-id``, for clients of a common data set, and own
+        ``data``; and for files outside of the data folder, unless the node config says ``any-files``.
         """
         if self.own is not None and "clients" not in self.config and "partition-id" in self.config:
             raise IdentityError(
@@ -212,10 +202,10 @@ class Node:
             )
         named = assignment.data.model_dump(mode="json")
         # The node's own data is opened instead of the experiment's, along with a test set that all share.
-        self.check_named(named if self.own is None else named.get("test_path"))
+        self.check_paths(named if self.own is None else named.get("test_path"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
-    def check_named(self, value: Any) -> None:
+    def check_paths(self, value: Any) -> None:
         """Check files that a request names, unless the node lets experiments name any file of its machine.
 
         Raises IdentityError for a path that leads out of the data folder.

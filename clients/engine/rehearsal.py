@@ -19,7 +19,7 @@ from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
 from fedgraph.data.schema import as_text, infer_schema
 from fedgraph.data.tables import ClientTableSource, schema_settings
 from fedgraph.experiment import Experiment
-from fedgraph.federation import named_clients
+from fedgraph.federation import configured_clients
 from fedgraph.fusion import decided
 from fedgraph.fusion.owner_models import SingleOwner
 from fedgraph.support.errors import IdentityError, closest_first
@@ -33,12 +33,9 @@ class Rehearsal:
 
     Attributes
     ----------
-    clients : tuple of str
-        Clients of the node that the run is for.
-    data : tuple of str
-        Descriptions of their data, which are for its owner only.
-    disclosure : Disclosure
-        What will leave the node, and what stays.
+    clients : clients of the node that the run is for.
+    data : descriptions of their data, which are for its owner only.
+    disclosure : what will leave the node, and what stays.
     """
 
     clients: tuple[str, ...]
@@ -53,21 +50,13 @@ def rehearse(
 ) -> Rehearsal:
     """Read the data of a node as a run of the experiment would, and describe it and what will leave the node.
 
+    Raises FedgraphError for everything that would keep the node from taking part: clients that it does not host, data
+    that it lacks.
+
     Parameters
     ----------
-    experiment : Experiment
-        The experiment.
-    client : str
-        Dotted path of the client class.
-    method : mapping
-        Settings of the method, as the strategy resolved them.
-    node_config : mapping
-        The node config.
-
-    Raises
-    ------
-    FedgraphError
-        For everything that would keep the node from taking part: clients that it does not host, data that it lacks.
+    client : dotted path of the client class.
+    method : settings of the method, as the strategy resolved them.
     """
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
     part = experiment.client_part(method)
@@ -75,7 +64,7 @@ def rehearse(
     check_allowed(node, client, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     if not clients and node.aggregator is None:
-        named = named_clients(node_config)
+        named = configured_clients(node_config)
         subject = f"this node is to host {', '.join(named)}, and" if named else "this node"
         expected = closest_first(named, assignment.expect or ())
         raise IdentityError(f"{subject} hosts nobody whom the run expects: {expected}")
@@ -89,18 +78,18 @@ def rehearse(
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:
-        lines = _of_owners(source, clients, node.brought_models(clients, source.client_names()))
+        lines = _describe_owners(source, clients, node.existing_models(clients, source.client_names()))
     elif isinstance(source, ClientTableSource) and not stacked:
-        lines = _of_tables(source, clients)
+        lines = _describe_tables(source, clients)
     else:
-        lines = _of_cohort(node.opening_cohort(part, clients, client_class), assignment)
-    left = [name for name in named_clients(node_config) if name not in clients] if assignment.expect else []
+        lines = _describe_cohort(node.opening_cohort(part, clients, client_class), assignment)
+    left = [name for name in configured_clients(node_config) if name not in clients] if assignment.expect else []
     unexpected = f"{', '.join(left)}: not expected by the run, which expects " if left else ""
     unexpected += closest_first(left, assignment.expect or ()) if left else ""
     return Rehearsal(clients, (source.describe(), *lines), disclosure(experiment, client, node), unexpected)
 
 
-def _of_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
+def _describe_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
     """Yield the number and kind of examples of each client."""
     data = cohort.data
     assignment.horizons_of(data.task)
@@ -125,7 +114,7 @@ def _of_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
         yield f"{name}: {counts} examples{held}"
 
 
-def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
+def _describe_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
     """Yield the samples of each owner, how many it lacks, and the outputs of a model that it brings."""
     data = source.load_owners(clients)
     yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
@@ -138,10 +127,10 @@ def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[st
         lacks = f"; lacks {missing:.1%} of the samples of this node" if missing else ""
         yield f"{name}: {of_each} samples with inputs of {shape}{lacks}"
         if name in models:
-            yield from (f"    {line}" for line in _of_model(data, row, models[name]))
+            yield from (f"    {line}" for line in _describe_model(data, row, models[name]))
 
 
-def _of_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
+def _describe_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
     """Yield the inputs and outputs of an owner's own model; raises ExperimentError where the run would."""
     found, _ = SingleOwner(data, row, None).brought(model)
     task = data.tasks[row]
@@ -156,7 +145,7 @@ def _of_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
         yield f"it predicts {float(right.float().mean()):.0%} of its training samples rightly"
 
 
-def _of_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
+def _describe_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
     """Yield the rows and features of each client, with shares of missing values."""
     settings = schema_settings(source)
     for name in clients:

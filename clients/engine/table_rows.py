@@ -11,7 +11,7 @@ from torch import Tensor
 from fedgraph.data import SplitName
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, read_values
-from fedgraph.data.schema import Schema, WhyNone, infer_schema, with_own_features, without_values
+from fedgraph.data.schema import ExclusionReason, Schema, excluded_columns, infer_schema, with_private_features
 from fedgraph.data.tables import ClientTable, ClientTableSource, schema_settings
 from fedgraph.support.files import json_digest
 
@@ -31,17 +31,7 @@ class Rows:
 
 
 class TableRows:
-    """Tables of the clients of a node; nothing is read, inferred or scaled twice.
-
-    Parameters
-    ----------
-    source : ClientTableSource
-        The data set.
-    clients : sequence of str
-        The node's clients.
-    settings : ScalingSettings
-        Scaling of numbers.
-    """
+    """Tables of the clients of a node; nothing is read, inferred or scaled twice."""
 
     def __init__(self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings) -> None:
         self._source, self._clients, self._settings = source, clients, settings
@@ -67,13 +57,13 @@ class TableRows:
             self._schemas[name] = infer_schema(self.tables[name].table, settings, partial=True)
         return self._schemas[name]
 
-    def no_features(self, name: str) -> dict[str, WhyNone]:
+    def excluded_columns(self, name: str) -> dict[str, ExclusionReason]:
         """Return the columns of a client that are no features, and why."""
-        return without_values(self.tables[name].table, schema_settings(self._source), self.schema(name))
+        return excluded_columns(self.tables[name].table, schema_settings(self._source), self.schema(name))
 
     def whole(self, name: str, common: Schema) -> Schema:
         """Return a schema with the common features, followed by the client's private ones."""
-        return with_own_features(common, self.schema(name))
+        return with_private_features(common, self.schema(name))
 
     def values(self, name: str, schema: Schema) -> Mapping[str, Floats]:
         """Return a client's values ``[rows, features]`` of the features of ``schema``, by split."""

@@ -16,11 +16,11 @@ from fedgraph.graphical.scores import (
     TargetModel,
     Yardstick,
     fit_targets,
-    score_answers,
+    hide_values,
     score_model,
+    score_queries,
     score_samples,
     score_targets,
-    some_hidden,
 )
 from fedgraph.support.files import json_digest
 
@@ -30,16 +30,7 @@ class TableScores:
 
     Parameters
     ----------
-    held : TableRows
-        The rows of the node's clients.
-    clients : sequence of str
-        The node's clients.
-    common : Schema
-        The common features.
-    settings : FedNGMSettings
-        What is measured.
-    seed : int
-        Seed of the experiment.
+    held : the rows of the node's clients.
     """
 
     def __init__(
@@ -53,17 +44,11 @@ class TableScores:
     def of(self, name: str, models: Mapping[str, GraphicalModel]) -> dict[str, float]:
         """Score the models of one client.
 
+        Returns ``<split>/<target>-<metric><suffix>`` -> value.
+
         Parameters
         ----------
-        name : str
-            The client.
-        models : mapping of str to GraphicalModel
-            By the suffix of their metrics; the global model has none.
-
-        Returns
-        -------
-        dict of str to float
-            ``<split>/<target>-<metric><suffix>`` -> value.
+        models : by the suffix of their metrics; the global model has none.
         """
         tables = {"test": self._held.values(name, self._common)["test"]}
         if (public := self._held.public(self._common)) is not None:
@@ -73,16 +58,16 @@ class TableScores:
             for suffix, model in models.items():
                 schema = model.encoding.schema
                 own = values if schema == self._common else self._with_private(name, schema, split, values)
-                scores |= self._of_model(split, suffix, model, own)
-            scores |= self._of_yardsticks(name, split, "", values)
+                scores |= self._score_model(split, suffix, model, own)
+            scores |= self._score_yardsticks(name, split, "", values)
             if self._settings.hidden:
-                scores |= self._of_questions(name, split, models, values)
+                scores |= self._score_queries(name, split, models, values)
             if self._settings.sample_quality:
                 quality = score_samples(models[""], values, name, self._seed, self._settings.sampling)
                 scores |= _named(split, "", {"samples": quality})
         return scores
 
-    def _of_model(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
+    def _score_model(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
         """Score one model; in public rows the global one is scored once for all clients with equal ranges."""
         targets, most = self._targets(model.encoding.schema), self._settings.marginalised
         if split != "public" or suffix:
@@ -92,18 +77,18 @@ class TableScores:
             self._public_scores[scaling] = _named(split, suffix, score_model(model, values, targets, most))
         return self._public_scores[scaling]
 
-    def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
+    def _score_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
         """Score models of single targets, where the settings ask for them; in public rows once for equal models."""
         if not self._settings.yardsticks:
             return {}
-        whose = self._whose(name)
+        whose = self._training_clients(name)
         if split != "public":
-            return self._of_fitted(whose, split, prefix, values)
+            return self._score_fitted(whose, split, prefix, values)
         if (whose, prefix) not in self._public_scores:
-            self._public_scores[whose, prefix] = self._of_fitted(whose, split, prefix, values)
+            self._public_scores[whose, prefix] = self._score_fitted(whose, split, prefix, values)
         return self._public_scores[whose, prefix]
 
-    def _of_fitted(self, whose: tuple[str, ...], split: str, prefix: str, values: Floats) -> dict[str, float]:
+    def _score_fitted(self, whose: tuple[str, ...], split: str, prefix: str, values: Floats) -> dict[str, float]:
         scores: dict[str, float] = {}
         for yardstick, models in self._fitted(whose).items():
             of_targets = score_targets(
@@ -112,20 +97,20 @@ class TableScores:
             scores |= _named(split, f"-{yardstick}", {f"{prefix}{target}": own for target, own in of_targets.items()})
         return scores
 
-    def _of_questions(
+    def _score_queries(
         self, name: str, split: str, models: Mapping[str, GraphicalModel], values: Floats
     ) -> dict[str, float]:
         """Score models of the common features where a share of the values is hidden."""
         targets = self._targets(self._common)
-        asked = some_hidden(self._common, values, targets, self._settings.hidden, self._seed)
-        scores = self._of_yardsticks(name, split, "hidden-", asked)
+        asked = hide_values(self._common, values, targets, self._settings.hidden, self._seed)
+        scores = self._score_yardsticks(name, split, "hidden-", asked)
         for suffix, model in models.items():
             if model.encoding.schema == self._common:
-                of_targets = score_answers(model, asked, targets)
+                of_targets = score_queries(model, asked, targets)
                 scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in of_targets.items()})
         return scores
 
-    def _whose(self, name: str) -> tuple[str, ...]:
+    def _training_clients(self, name: str) -> tuple[str, ...]:
         """Return the clients whose rows the yardsticks of a client learn from: of all where models are pooled."""
         return tuple(self._clients) if self._settings.global_model == "pooled" else (name,)
 

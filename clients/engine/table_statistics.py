@@ -33,17 +33,13 @@ from fedgraph.training import ClientState
 _CONSENT = "FEDGRAPH_CONSENT"
 
 
-def consent_of(node: Node) -> Consent:
+def read_consent(node: Node) -> Consent:
     """Return which statistics a node consents to send (node config ``consent``, else ``FEDGRAPH_CONSENT``).
 
     ``consent`` is a comma-separated list of ``ranges`` and ``sums``, by default empty; an empty one in the node config
     overrides the environment. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the limits of
-    :class:`fedgraph.graphical.statistics.Consent`.
-
-    Raises
-    ------
-    IdentityError
-        For other entries, and limits that are not finite numbers above 0.
+    :class:`fedgraph.graphical.statistics.Consent`. Raises IdentityError for other entries, and limits that are not
+    finite numbers above 0.
     """
     consented = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
     unknown = [entry for entry in consented if entry not in ("", "ranges", "sums")]
@@ -80,7 +76,7 @@ class TableStatistics:
 
     def keys(self) -> list[str]:
         """Create a public key for each client, in hexadecimal digits, for the next sums only."""
-        consent_of(self.node).check(self.settings.statistics.noise, "sums")
+        read_consent(self.node).check(self.settings.statistics.noise, "sums")
         pairs = [KeyPair.create() for _ in self.clients]
         private = torch.tensor([list(pair.private_bytes()) for pair in pairs], dtype=torch.uint8)
         self._secrets.save(self.clients, 0, {"private": private}, 0)
@@ -106,7 +102,7 @@ class TableStatistics:
 
     def _ranges_of(self, name: str) -> SharedStatistics:
         """Return a client's ranges."""
-        settings, consent = self.settings, consent_of(self.node)
+        settings, consent = self.settings, read_consent(self.node)
         # Consent that was given once may have been withdrawn.
         check_consent(settings.scaling, settings.statistics, consent)
         values = self.held.values(name, self.common)["train"]
@@ -120,7 +116,7 @@ class TableStatistics:
 
     def _summed(self, name: str) -> Tensor:
         """Return sums over a client's rows, ``[numbers]``."""
-        noise, consent = self.settings.statistics.noise, consent_of(self.node)
+        noise, consent = self.settings.statistics.noise, read_consent(self.node)
         consent.check(noise, "sums")
         units = self.held.rows(name, self.common, self.request.scaling).units("train")
         if len(units) < consent.least_rows:

@@ -29,12 +29,9 @@ class UpdateRelease:
 
     Attributes
     ----------
-    client : CohortClient
-        The client class that answers the request.
-    noise : float
-        Standard deviation of the noise on a client's own parameters; reproducible, for simulations.
-    privacy : NoiseSettings or None
-        Differentially private noise; a vector is everything that a client changed. Noise comes from the operating
+    client : the client class that answers the request.
+    noise : standard deviation of the noise on a client's own parameters; reproducible, for simulations.
+    privacy : differentially private noise; a vector is everything that a client changed. Noise comes from the operating
         system, and the node counts its clients' releases in the run. See :mod:`fedgraph.privacy` for updates.
     """
 

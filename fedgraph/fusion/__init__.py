@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedgraph.fusion.build import build_network, check_fusion
 from fedgraph.fusion.fusion_settings import FusionSettings, Rate, SingleFusion
 from fedgraph.fusion.joined_samples import JoinedSamples
-from fedgraph.fusion.learning import class_weights, learn, optimizer_of
+from fedgraph.fusion.learning import class_weights, learn, make_optimizer
 from fedgraph.fusion.model_file import FittedFusion, fit_joined
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import Prediction, predict
@@ -52,7 +52,7 @@ __all__ = [
     "fit_joined",
     "learn",
     "log_loss",
-    "optimizer_of",
+    "make_optimizer",
     "owner_scores",
     "predict",
     "scores",

@@ -24,8 +24,7 @@ class Alignment(nn.Module):
 
     Attributes
     ----------
-    offset : Parameter or None
-        Added to each owner's aligned embedding, ``[owners, aligned]``; None: the maps are linear, as in the paper.
+    offset : added to each owner's aligned embedding, ``[owners, aligned]``; None: the maps are linear, as in the paper.
     """
 
     offset: nn.Parameter | None
@@ -102,29 +101,18 @@ class SoftAlignment(_Products):
 class HardAlignment(_Products):
     """Nearly doubly stochastic matrices P_i, ``diag(r) K0 diag(c)`` after some steps of Sinkhorn-Knopp (eq. 21).
 
+    Raises ExperimentError when owners have different sizes: a permutation has as many rows as columns.
+
     Parameters
     ----------
-    sizes : Tensor
-        Length of each owner's embedding, int64 ``[owners]``.
-    size, aligned : int
-        Columns and rows of every P_i; all embeddings must have this length.
-    generator : torch.Generator
-        Draws the initial M, from Xavier's uniform distribution.
-    parameterisation : {"square", "sigmoid"}
-        ``K0 = M * M`` (square), or ``K0 = exp(sigmoid(M) / temperature)`` (sigmoid).
-    iterations : int
-        T of eq. 21; afterwards rows sum to 1, columns nearly so.
-    temperature : float
-        Temperature of the parameterisation ``sigmoid``.
-    trained : bool
-        False keeps the initial matrices.
-    entropy : float
-        Weight of the mean entropy of rows, in nats, in the loss: the less entropy, the nearer to permutations.
-
-    Raises
-    ------
-    ExperimentError
-        When owners have different sizes: a permutation has as many rows as columns.
+    sizes : length of each owner's embedding, int64 ``[owners]``.
+    size, aligned : columns and rows of every P_i; all embeddings must have this length.
+    generator : draws the initial M, from Xavier's uniform distribution.
+    parameterisation : ``K0 = M * M`` (square), or ``K0 = exp(sigmoid(M) / temperature)`` (sigmoid).
+    iterations : t of eq. 21; afterwards rows sum to 1, columns nearly so.
+    temperature : temperature of the parameterisation ``sigmoid``.
+    trained : false keeps the initial matrices.
+    entropy : weight of the mean entropy of rows, in nats, in the loss: the less entropy, the nearer to permutations.
     """
 
     def __init__(
@@ -175,17 +163,12 @@ class HardAlignment(_Products):
 def sinkhorn(log_start: Tensor, iterations: int) -> Tensor:
     """Normalise columns and rows in turn: eq. 21 on logarithms, every r computed from the c before it.
 
+    Returns ``log K_T``, ``[..., size, size]``.
+
     Parameters
     ----------
-    log_start : Tensor
-        ``log K0``, ``[..., size, size]``.
-    iterations : int
-        T of eq. 21.
-
-    Returns
-    -------
-    Tensor
-        ``log K_T``, ``[..., size, size]``.
+    log_start : ``log K0``, ``[..., size, size]``.
+    iterations : t of eq. 21.
     """
     rows = torch.zeros_like(log_start[..., :1])
     columns = torch.zeros_like(log_start[..., :1, :])

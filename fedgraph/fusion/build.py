@@ -32,6 +32,9 @@ def build_network(
 ) -> FusionNetwork:
     """Build an untrained fusion network; alignment, graph and layers each have random numbers of their own.
 
+    Returns a FusionNetwork in training mode. Raises ExperimentError when the settings do not fit each other, the
+    owners' sizes or the given graph.
+
     Parameters
     ----------
     settings : FusionSettings
@@ -44,16 +47,6 @@ def build_network(
         The given graph, ``[owners, owners]``; rows weight the owners in columns. Needed by graph = 'given'.
     seed : int
         Seed of the initial weights.
-
-    Returns
-    -------
-    FusionNetwork
-        In training mode.
-
-    Raises
-    ------
-    ExperimentError
-        When the settings do not fit each other, the owners' sizes or the given graph.
     """
     if settings.fusion == "ensemble":
         return FusionEnsemble(
@@ -68,10 +61,8 @@ def build_network(
 def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
     """Check settings for combinations that can never work, before owners are asked for anything.
 
-    Raises
-    ------
-    ExperimentError
-        When the settings do not fit each other or this machine, or need a given graph that is missing.
+    Raises ExperimentError when the settings do not fit each other or this machine, or need a given graph that is
+    missing.
     """
     settings.torch_device()
     smallest = torch.ones(2, dtype=torch.int64)

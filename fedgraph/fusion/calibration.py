@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from fedgraph.fusion.network import FusionNetwork
-from fedgraph.fusion.prediction import Average, averaged, logits_of
+from fedgraph.fusion.prediction import Average, averaged, compute_logits
 from fedgraph.fusion.scores import decided
 
 _FACTORS = (-10.0, 3.0)
@@ -43,24 +43,18 @@ def calibrate(
 ) -> Calibration:
     """Fit factor and offset to the loss of validation samples, and build them into the network's last layer.
 
+    What has been found.
+
     Parameters
     ----------
-    network : FusionNetwork
-        The fitted network, which is changed.
-    validation : tuple of Tensor
-        Embeddings, presence and labels, as for :func:`fedgraph.fusion.predict`; the last are int64 ``[samples]``.
-    draws, seed, average : int, int, str
-        Of its predictions.
-
-    Returns
-    -------
-    Calibration
-        What has been found.
+    network : the fitted network, which is changed.
+    validation : embeddings, presence and labels, as for :func:`fedgraph.fusion.predict`; the last are int64
+        ``[samples]``.
     """
     from scipy.optimize import minimize  # takes a tenth of a second
 
     embeddings, present, labels = validation
-    logits = logits_of(network, embeddings, present, draws, seed).double()
+    logits = compute_logits(network, embeddings, present, draws, seed).double()
     labels = labels.cpu()
 
     def loss(values: Tensor) -> Tensor:

@@ -23,14 +23,14 @@ from torch import Tensor
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.fusion_settings import FusionSettings
-from fedgraph.fusion.model_file import FittedFusion, fit_joined, type_of_classes
-from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
+from fedgraph.fusion.model_file import FittedFusion, class_dtype, fit_joined
+from fedgraph.fusion.owner_samples import OwnerSamples, from_columns, from_mapping, owner_columns
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.fusion.scores import decided
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
-from fedgraph.support.settings import of_keywords
+from fedgraph.support.settings import from_keywords
 
 _OWN = ("owners", "validation_fraction", "random_state")
 """Parameters that are no settings of the fusion."""
@@ -188,6 +188,9 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> FusionClassifier:
         """Train the fusion model.
 
+        Returns itself. Raises TypeError or ValueError for parameters and samples that cannot be used. Raises RunError
+        when training diverges at every learning rate.
+
         Parameters
         ----------
         X : mapping or array
@@ -196,18 +199,6 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             The labels.
         validation : pair, optional
             ``(X, y)`` of samples for choosing the best epoch and learning rate; by default some are held out.
-
-        Returns
-        -------
-        FusionClassifier
-            Itself.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For parameters and samples that cannot be used.
-        RunError
-            When training diverges at every learning rate.
         """
         _ = self.settings  # checked before the samples
         samples = self._samples(X, fitting=True)
@@ -235,15 +226,12 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class, averaged over draws of the graph.
 
+        Returns float32 ``[samples, classes]``; a data frame where owners give ids of samples.
+
         Parameters
         ----------
         X : mapping or array
             Embeddings by owner; an owner may be left out. Or one array.
-
-        Returns
-        -------
-        ndarray or DataFrame
-            float32 ``[samples, classes]``; a data frame where owners give ids of samples.
         """
         check_is_fitted(self)
         samples = self._samples(X, fitting=False)
@@ -253,15 +241,12 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """Predict the most probable class.
 
+        Returns ``[samples]``; a Series where owners give ids of samples.
+
         Parameters
         ----------
         X : mapping or array
             As :meth:`predict_proba`.
-
-        Returns
-        -------
-        ndarray or Series
-            ``[samples]``; a Series where owners give ids of samples.
         """
         check_is_fitted(self)
         samples = self._samples(X, fitting=False)
@@ -287,12 +272,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, path: str | Path) -> FusionClassifier:
         """Read a model that :meth:`save` or a run of F3 has written.
 
-        Classes keep their type: whole numbers, numbers, truth values or text; those of a run are text.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, broken or no such model.
+        Classes keep their type: whole numbers, numbers, truth values or text; those of a run are text. Raises RunError
+        when the file is missing, broken or no such model.
         """
         fusion = FittedFusion.read(Path(path))
         chosen = {name: getattr(fusion.settings, name) for name in FusionSettings.model_fields}
@@ -309,7 +290,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(self.graph, ClientGraph):
             keywords["graph"] = "given"
         chosen = {name: value for name, value in keywords.items() if value is not None}
-        return of_keywords(FusionSettings, chosen, type(self).__name__)
+        return from_keywords(FusionSettings, chosen, type(self).__name__)
 
     def fit_joined(
         self,
@@ -321,6 +302,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         columns: Mapping[str, Sequence[str]] | None = None,
     ) -> FusionClassifier:
         """Train on samples that have been joined and split, as the server of a federation has them.
+
+        Returns itself.
 
         Parameters
         ----------
@@ -336,18 +319,13 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             Called after every epoch.
         columns : mapping of str to sequence of str, optional
             Names of the columns of owners whose embeddings were data frames.
-
-        Returns
-        -------
-        FusionClassifier
-            Itself.
         """
         settings, data = self.settings, replace(data, given_graph=self._given(owners))
         try:
             build_network(settings, data.sizes, data.classes, data.given_graph, seed)
             fusion, found = fit_joined(
                 settings, data, owners, tuple(map(str, classes)), seed, on_epoch=on_epoch,
-                columns=columns or {}, class_type=type_of_classes(classes),
+                columns=columns or {}, class_type=class_dtype(classes),
             )  # fmt: skip
         except (DataError, ExperimentError) as error:
             raise ValueError(str(error)) from error
@@ -380,7 +358,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         """Read X in any of its forms."""
         # Some sparse matrices of SciPy are dicts too.
         if isinstance(X, Mapping) and not hasattr(X, "toarray"):
-            samples = of_mapping(X)
+            samples = from_mapping(X)
             if fitting:
                 for name in ("n_features_in_", "feature_names_in_"):
                     self.__dict__.pop(name, None)
@@ -391,7 +369,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
                 )
             values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
             names = getattr(self, "feature_names_in_", None)
-            samples = of_columns(values, columns_of(self.owners, values.shape[1], names), names)
+            samples = from_columns(values, owner_columns(self.owners, values.shape[1], names), names)
         if not len(samples):
             raise ValueError("there are 0 samples while a minimum of 1 is required")
         return samples

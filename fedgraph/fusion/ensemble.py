@@ -24,10 +24,7 @@ class FusionEnsemble(FusionNetwork):
 
     Attributes
     ----------
-    members : ModuleList of FusionNetwork
-        The networks.
-    weights : Tensor
-        Their weights, ``[members]``, of sum 1; at first all the same.
+    weights : their weights, ``[members]``, of sum 1; at first all the same.
     """
 
     weights: Tensor
@@ -55,15 +52,11 @@ class FusionEnsemble(FusionNetwork):
 def mixture_weights(probabilities: Tensor) -> Tensor:
     """Return the weights of members with the largest likelihood of some samples, by expectation maximisation.
 
+    Returns float64 ``[members]``, of sum 1.
+
     Parameters
     ----------
-    probabilities : Tensor
-        Those that each member gives the true class, ``[members, samples]``.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[members]``, of sum 1.
+    probabilities : those that each member gives the true class, ``[members, samples]``.
     """
     likely = probabilities.double().clamp(min=_SMALLEST)
     weights = torch.full((len(likely), 1), 1 / len(likely), dtype=torch.float64)

@@ -147,7 +147,7 @@ class FusionSettings(Settings):
             "owner_dropout": (0.0, 0.2),
         }
 
-    def warn_of_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
+    def warn_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
         """Log a warning that names owners without training samples, whose alignment is random but used in predictions.
 
         Parameters
@@ -172,10 +172,7 @@ class FusionSettings(Settings):
     def networks(self, seed: int) -> list[tuple[FusionSettings, int]]:
         """Return the settings and the seed of each network to train: the members of an ensemble, or one.
 
-        Returns
-        -------
-        list of (FusionSettings, int)
-            The first network of each kind has ``seed`` itself, as it would have alone.
+        The first network of each kind has ``seed`` itself, as it would have alone.
         """
         if self.fusion != "ensemble":
             return [(self, seed)]
@@ -189,9 +186,6 @@ class FusionSettings(Settings):
     def torch_device(self) -> torch.device:
         """Return the device on which the fusion is computed.
 
-        Raises
-        ------
-        ExperimentError
-            When CUDA is demanded and not available.
+        Raises ExperimentError when CUDA is demanded and not available.
         """
         return chosen(self.device, "device")

@@ -95,14 +95,8 @@ class CompiledPasses:
 
     Parameters
     ----------
-    network : FusionNetwork
-        The network.
-    settings : FusionSettings
-        Size of minibatches, weight decay and owner dropout.
-    rate : float
-        Learning rate of Adam.
-    weights : Tensor or None
-        Weights of the classes, ``[classes]``.
+    settings : size of minibatches, weight decay and owner dropout.
+    weights : weights of the classes, ``[classes]``.
     """
 
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
@@ -149,17 +143,12 @@ class CompiledPasses:
     def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
         """Take a step for each minibatch of a pass over the training samples in a random order.
 
+        Returns the mean loss per sample.
+
         Parameters
         ----------
-        training : sequence of Tensor
-            Scaled embeddings ``[samples, owners, size]``, presence and labels.
-        random : torch.Generator
-            Source of the order, of owners that are left out, and of graphs.
-
-        Returns
-        -------
-        float
-            The mean loss per sample.
+        training : scaled embeddings ``[samples, owners, size]``, presence and labels.
+        random : source of the order, of owners that are left out, and of graphs.
         """
         embeddings, present, labels = training
         samples, owners, size = embeddings.shape
@@ -210,16 +199,16 @@ _LAYERS = 5
 def _parameters(network: FusionNetwork) -> list[Tensor | None]:
     """Return parameters in the order of ``Place`` of the C++ source; None for those that the network does not have."""
     if isinstance(network, ConcatenationFusion):
-        return [None] * _LAYERS + _of_layers(network.layers)
+        return [None] * _LAYERS + _layer_parameters(network.layers)
     assert isinstance(network, GraphFusion)
     matrix = network.alignment.matrix if isinstance(network.alignment, SoftAlignment) else None
     consensus = network.consensus
     theta = consensus.graph.theta if isinstance(consensus, (DrawnConsensus, ExpectedConsensus)) else None
     (first, second), (bias, last) = network.weights, network.biases
-    return [matrix, network.alignment.offset, first, bias, theta, second, last, *_of_layers(network.head)]
+    return [matrix, network.alignment.offset, first, bias, theta, second, last, *_layer_parameters(network.head)]
 
 
-def _of_layers(layers: nn.ModuleList) -> list[Tensor | None]:
+def _layer_parameters(layers: nn.ModuleList) -> list[Tensor | None]:
     return [each for layer in layers for each in (layer.get_parameter("weight"), layer.get_parameter("bias"))]
 
 

@@ -10,15 +10,12 @@ from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.network import FusionNetwork
 
 
-def optimizer_of(
+def make_optimizer(
     network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
 ) -> torch.optim.Optimizer:
     """Return Adam, or AdamW (decoupled weight decay, of weights only) if there is a weight decay.
 
-    Returns
-    -------
-    torch.optim.Optimizer
-        ``Adam``, or ``AdamW`` with two groups of parameters.
+    ``Adam``, or ``AdamW`` with two groups of parameters.
     """
     if settings.weight_decay == 0:
         return torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=fused)
@@ -30,11 +27,8 @@ def optimizer_of(
 def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
     """Return the weights of the classes in the loss, from the labels of training samples.
 
-    Returns
-    -------
-    Tensor or None
-        ``[classes]``; the mean of ``balanced`` weights over samples is 1, and a class without samples gets 0. None
-        without weights.
+    Returns ``[classes]``; the mean of ``balanced`` weights over samples is 1, and a class without samples gets 0. None
+    without weights.
     """
     if settings.class_weights == "none":
         return None
@@ -55,7 +49,8 @@ def learn(
 ) -> Tensor:
     """Take one step of the optimiser along the gradient of the mean loss of some samples.
 
-    The gradient of embeddings that require it is kept, as by ``Tensor.backward``.
+    The gradient of embeddings that require it is kept, as by ``Tensor.backward``. Returns the loss before the step, a
+    scalar.
 
     Parameters
     ----------
@@ -75,11 +70,6 @@ def learn(
         Weights of the classes, ``[classes]``; None: all the same.
     owner_dropout : float
         Probability of leaving an owner that has it out of each training sample.
-
-    Returns
-    -------
-    Tensor
-        The loss before the step, a scalar.
     """
     if owner_dropout:
         embeddings, present = network.dropped(embeddings, present, owner_dropout, random)

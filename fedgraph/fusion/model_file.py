@@ -23,7 +23,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.models import flattened
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state, save_state
-from fedgraph.support.settings import part_of
+from fedgraph.support.settings import select_settings
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FittedFusion:
     def write(self, path: Path) -> None:
         """Write the model atomically."""
         state: dict[str, Any] = {
-            "settings": part_of(FusionSettings, self.settings.as_table(), "the fusion's settings").as_table(),
+            "settings": select_settings(FusionSettings, self.settings.as_table(), "the fusion's settings").as_table(),
             "owners": list(self.owners),
             "sizes": self.sizes,
             "classes": list(self.classes),
@@ -84,13 +84,7 @@ class FittedFusion:
 
     @classmethod
     def read(cls, path: Path) -> FittedFusion:
-        """Read a model.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, broken or no such model.
-        """
+        """Read a model. Raises RunError when the file is missing, broken or no such model."""
         state = load_state(path)
         try:
             settings = FusionSettings.model_validate(state["settings"])
@@ -179,6 +173,8 @@ def fit_joined(
 ) -> tuple[FittedFusion, FusionFit]:
     """Fit the fusion of ``settings`` to samples that were joined and split; the second half of a run of F3.
 
+    Raises DataError or RunError as :func:`fedgraph.fusion.training.fit`.
+
     Parameters
     ----------
     settings : FusionSettings
@@ -195,13 +191,8 @@ def fit_joined(
         Called after every epoch.
     **further
         Further fields of :class:`FittedFusion`.
-
-    Raises
-    ------
-    DataError, RunError
-        As :func:`fedgraph.fusion.training.fit`.
     """
-    settings.warn_of_unaligned(owners, data.present, data.split == SAMPLE_SPLITS.index("train"))
+    settings.warn_unaligned(owners, data.present, data.split == SAMPLE_SPLITS.index("train"))
     found = fit(settings, data, seed, on_epoch)
     known = tuple(fingerprints) or ("",) * len(owners)
     fusion = FittedFusion(
@@ -210,7 +201,7 @@ def fit_joined(
     return fusion, found
 
 
-def type_of_classes(classes: NDArray[Any]) -> str:
+def class_dtype(classes: NDArray[Any]) -> str:
     """Return NumPy's type of classes that are whole numbers, numbers or truth values; empty for all others."""
     return classes.dtype.name if classes.dtype.kind in "biuf" else ""
 

@@ -133,18 +133,11 @@ class GraphFusion(FusionNetwork):
 
     Parameters
     ----------
-    alignment : Alignment
-        ``[batch, owners, size] -> [batch, owners, aligned]``.
-    consensus : Consensus or None
-        The graph.
-    aligned, hidden, classes : int
-        Sizes of the inputs and outputs of both layers.
-    generator : torch.Generator
-        Draws the initial weights.
-    zeros_count : bool
-        Absent owners count towards degrees and the mean, with zeros for features; otherwise they are left out.
-    head : sequence of int
-        Widths of hidden layers between the mean over owners and the classes.
+    alignment : ``[batch, owners, size] -> [batch, owners, aligned]``.
+    aligned, hidden, classes : sizes of the inputs and outputs of both layers.
+    zeros_count : absent owners count towards degrees and the mean, with zeros for features; otherwise they are left
+        out.
+    head : widths of hidden layers between the mean over owners and the classes.
     """
 
     alignment: Alignment
@@ -273,13 +266,10 @@ class GraphFusion(FusionNetwork):
 
         Parameters
         ----------
-        first : Tensor
-            ``sum_j G_ij (M_j h_j + o_j)``, G of ``mixing.first``, M projections, o offsets; ``[draws, samples, owners,
-            hidden]``.
-        second : Tensor
-            ``mixing.second`` of each sample's pattern, ``[draws, samples, owners]``.
-        present : Tensor
-            Bool ``[samples, owners]``.
+        first : ``sum_j G_ij (M_j h_j + o_j)``, G of ``mixing.first``, M projections, o offsets; ``[draws, samples,
+            owners, hidden]``.
+        second : ``mixing.second`` of each sample's pattern, ``[draws, samples, owners]``.
+        present : bool ``[samples, owners]``.
         """
         there, counted = self.counts(present)
         number = counted.sum(1, keepdim=True).clamp(min=1)

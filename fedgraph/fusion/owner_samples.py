@@ -22,20 +22,14 @@ class OwnerSamples:
 
     Attributes
     ----------
-    owners : tuple of str
-        Names of the owners, sorted.
-    embeddings : Tensor
-        float32 ``[samples, owners, size]``, 0 where an owner lacks a sample and beyond its own size.
-    present : Tensor
-        bool ``[samples, owners]``.
-    sizes : Tensor
-        int64 ``[owners]``, length of each owner's embedding; 0 for an owner without any sample.
-    ids : tuple or None
-        Ids of the samples, in the order in which owners give them; None where samples are numbered.
-    same_ids : bool
-        Whether all owners give the same ids in the same order, so that labels without ids can only be in that order.
-    columns : mapping of str to tuple of str
-        Names of the columns of owners that give data frames.
+    owners : names of the owners, sorted.
+    embeddings : float32 ``[samples, owners, size]``, 0 where an owner lacks a sample and beyond its own size.
+    present : bool ``[samples, owners]``.
+    sizes : int64 ``[owners]``, length of each owner's embedding; 0 for an owner without any sample.
+    ids : ids of the samples, in the order in which owners give them; None where samples are numbered.
+    same_ids : whether all owners give the same ids in the same order, so that labels without ids can only be in that
+        order.
+    columns : names of the columns of owners that give data frames.
     """
 
     owners: tuple[str, ...]
@@ -60,16 +54,12 @@ class OwnerSamples:
     def labels(self, y: Any) -> NDArray[Any]:
         """Return the labels in the order of the samples, ``[samples]``, or in another shape that y has.
 
+        Raises ValueError when a sample has no label, or it is ambiguous which label belongs to which sample.
+
         Parameters
         ----------
-        y : array, pandas Series, mapping or pair
-            Labels of samples by their number; or, where owners give ids, a Series with the ids as index, a mapping of
+        y : labels of samples by their number; or, where owners give ids, a Series with the ids as index, a mapping of
             ids to labels, or a pair of ids and labels. Labels of samples that no owner has are not used.
-
-        Raises
-        ------
-        ValueError
-            When a sample has no label, or it is ambiguous which label belongs to which sample.
         """
         if self.ids is None or (self.same_ids and not _has_ids(y)):
             values = np.asarray(y)
@@ -90,20 +80,14 @@ class OwnerSamples:
     def over(self, owners: Sequence[str], sizes: Tensor, columns: Mapping[str, Sequence[str]]) -> OwnerSamples:
         """Return the samples with a column for each of ``owners``, as a model over these needs them.
 
+        Raises ValueError for an owner that is not among them, and one whose embeddings have another length than
+        ``sizes`` says, or whose data frame has other columns, or the same in another order.
+
         Parameters
         ----------
-        owners : sequence of str
-            The owners of the model.
-        sizes : Tensor
-            Length of each one's embedding, int64 ``[owners]``.
-        columns : mapping of str to sequence of str
-            Names of the columns of owners that had data frames when the model was fitted.
-
-        Raises
-        ------
-        ValueError
-            For an owner that is not among them, and one whose embeddings have another length than ``sizes`` says, or
-            whose data frame has other columns, or the same in another order.
+        owners : the owners of the model.
+        sizes : length of each one's embedding, int64 ``[owners]``.
+        columns : names of the columns of owners that had data frames when the model was fitted.
         """
         unknown = [name for name in self.owners if name not in owners]
         if unknown:
@@ -126,20 +110,16 @@ class OwnerSamples:
         return replace(self, owners=tuple(owners), embeddings=embeddings, present=present, sizes=sizes)
 
 
-def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
+def from_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
     """Join the samples of owners, given by name.
+
+    Raises ValueError for anything else.
 
     Parameters
     ----------
-    found : mapping
-        By owner its embeddings ``[samples, size]``: all arrays or tensors, whose rows are the same samples; or all data
-        frames of pandas, whose index has the ids of the samples, or pairs of ids and embeddings. A row of NaN is a
+    found : by owner its embeddings ``[samples, size]``: all arrays or tensors, whose rows are the same samples; or all
+        data frames of pandas, whose index has the ids of the samples, or pairs of ids and embeddings. A row of NaN is a
         sample that the owner lacks.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
     """
     if not found:
         raise ValueError("there are no owners: give the embeddings of each by its name")
@@ -178,7 +158,7 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
     return replace(placed, same_ids=all(each == every for each in ids.values()), columns=columns)
 
 
-def of_columns(
+def from_columns(
     values: NDArray[Any], columns: Mapping[str, Sequence[int]], names: Sequence[str] | None = None
 ) -> OwnerSamples:
     """Put together the samples of one array ``[samples, features]``, given which columns are whose."""
@@ -189,22 +169,15 @@ def of_columns(
     return replace(placed, columns={owner: tuple(str(names[place]) for place in columns[owner]) for owner in arrays})
 
 
-def columns_of(owners: Any, num_columns: int, names: Sequence[str] | None) -> dict[str, list[int]]:
+def owner_columns(owners: Any, num_columns: int, names: Sequence[str] | None) -> dict[str, list[int]]:
     """Return which columns of an array are whose, by owner.
+
+    Raises ValueError when there are fewer columns than owners, an owner has none, or a column is not there.
 
     Parameters
     ----------
-    owners : int or mapping
-        A number of equal parts, side by side; or by owner a slice, or a list of positions or of names of columns.
-    num_columns : int
-        Number of columns.
-    names : sequence of str, optional
-        Names of the columns, of a data frame.
-
-    Raises
-    ------
-    ValueError
-        When there are fewer columns than owners, an owner has none, or a column is not there.
+    owners : a number of equal parts, side by side; or by owner a slice, or a list of positions or of names of columns.
+    names : names of the columns, of a data frame.
     """
     if isinstance(owners, (int, np.integer)) and not isinstance(owners, bool):
         if owners < 1:

@@ -49,6 +49,8 @@ def predict(
 ) -> Prediction:
     """Predict, in evaluation mode, with one intra-op thread.
 
+    Returns a Prediction on the CPU.
+
     Parameters
     ----------
     network : FusionNetwork
@@ -63,13 +65,8 @@ def predict(
         Seed of the graphs.
     average : {"probabilities", "logits"}
         What is averaged over the graphs.
-
-    Returns
-    -------
-    Prediction
-        On the CPU.
     """
-    return averaged(logits_of(network, embeddings, present, draws, seed), average)
+    return averaged(compute_logits(network, embeddings, present, draws, seed), average)
 
 
 def graph_draws(draws: int, seed: int) -> list[torch.Generator]:
@@ -86,7 +83,7 @@ def averaged(logits: Tensor, average: Average = "probabilities") -> Prediction:
     return Prediction(mean if average == "probabilities" else logits.mean(0).softmax(-1), deviation)
 
 
-def logits_of(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int, seed: int) -> Tensor:
+def compute_logits(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int, seed: int) -> Tensor:
     """Compute logits ``[draws, samples, classes]`` in blocks of samples."""
     device = next(network.parameters()).device
     before = network.training

@@ -63,10 +63,8 @@ def entropies(predictions: Tensor, present: Tensor) -> Tensor:
 
     Parameters
     ----------
-    predictions : Tensor
-        Probabilities ``[samples, owners, classes]``.
-    present : Tensor
-        bool ``[samples, owners]``.
+    predictions : probabilities ``[samples, owners, classes]``.
+    present : bool ``[samples, owners]``.
     """
     votes = torch.nn.functional.one_hot(decided(predictions), predictions.shape[2]) * present[..., None]
     shares = votes.sum(1).double() / present.sum(1, keepdim=True).clamp(min=1)

@@ -22,7 +22,8 @@ def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     With two classes F1 is that of the second, predicted where its probability is at least 0.5, and the area is for its
     probability. With more, F1 is the mean over classes, and the area the mean over pairs of classes, of the samples of
     one against those of the other (Hand & Till, 2001). Pairs in which a class has no sample are left out; without any
-    pair the area is NaN, as all scores are without samples.
+    pair the area is NaN, as all scores are without samples. Returns ``accuracy``, ``f1``, ``auc`` and ``loss``
+    (cross-entropy in nats).
 
     Parameters
     ----------
@@ -30,11 +31,6 @@ def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
         ``[samples, classes]``.
     labels : Tensor
         int64 ``[samples]``.
-
-    Returns
-    -------
-    dict of str to float
-        ``accuracy``, ``f1``, ``auc`` and ``loss`` (cross-entropy in nats).
     """
     found = owner_scores(probabilities[:, None], _all_samples(labels), labels)
     return {name: float(values) for name, values in found.items()}
@@ -42,6 +38,8 @@ def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
 
 def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
     """Compute the cross-entropy of predictions, in nats.
+
+    The mean over samples; NaN where a probability is.
 
     Parameters
     ----------
@@ -51,17 +49,15 @@ def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = Non
         int64 ``[samples]``.
     weights : Tensor, optional
         Weights of the classes, ``[classes]``; None: all the same.
-
-    Returns
-    -------
-    float
-        Mean over samples; NaN where a probability is.
     """
     return float(nll_loss(probabilities.clamp(min=_SMALLEST_PROBABILITY).log(), labels, weights))
 
 
 def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Score each owner's predictions of the samples that it has.
+
+    Returns a dict of str to Tensor as :func:`scores`, float64 ``[owners]`` each; NaN for an owner of whose predictions
+    one is not finite.
 
     Parameters
     ----------
@@ -71,11 +67,6 @@ def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[s
         bool ``[samples, owners]``.
     labels : Tensor
         int64 ``[samples]``.
-
-    Returns
-    -------
-    dict of str to Tensor
-        As :func:`scores`, float64 ``[owners]`` each; NaN for an owner of whose predictions one is not finite.
     """
     # One thread, so that the sum of losses does not depend on the number of cores.
     with pinned_threads(1):
@@ -106,15 +97,12 @@ def decision_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dic
 def decided(probabilities: Tensor) -> Tensor:
     """Return the predicted class: the most probable, or of two the second where it has at least 0.5.
 
+    Returns int64 ``[...]``.
+
     Parameters
     ----------
     probabilities : Tensor
         ``[..., classes]``.
-
-    Returns
-    -------
-    Tensor
-        int64 ``[...]``.
     """
     if probabilities.shape[-1] == 2:
         return (probabilities[..., 1] >= 0.5).long()

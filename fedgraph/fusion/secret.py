@@ -65,6 +65,8 @@ class Stages:
 class SecretFusion:
     """A fitted fusion network with its first layer in whole numbers.
 
+    Raises ExperimentError when the network has no linear first stage.
+
     Parameters
     ----------
     network : FusionNetwork
@@ -77,11 +79,6 @@ class SecretFusion:
         Settings of the shares.
     draws, seed, average : int, int, str
         As in :func:`fedgraph.fusion.predict`.
-
-    Raises
-    ------
-    ExperimentError
-        When the network has no linear first stage.
     """
 
     def __init__(
@@ -106,11 +103,9 @@ class SecretFusion:
     def stages(self, present: Tensor) -> Stages:
         """Return the linear maps of samples with these owners, bool ``[samples, owners]``.
 
-        Raises
-        ------
-        ExperimentError
-            When outcomes could wrap around or disclose an embedding, see ``quantised`` and ``check_leaks``; when the
-            graphs, one for every draw and every set of owners that have a sample, take too much memory.
+        Raises ExperimentError when outcomes could wrap around or disclose an embedding, see ``quantised`` and
+        ``check_leaks``; when the graphs, one for every draw and every set of owners that have a sample, take too much
+        memory.
         """
         known, patterns = present.unique(dim=0, return_inverse=True)
         draws = self.draws if self.network.stochastic else 1
@@ -133,6 +128,8 @@ class SecretFusion:
     def prediction(self, stages: Stages, shares: Tensor, points: Sequence[int]) -> Prediction:
         """Compute predictions from the aggregators' shares of the first layer.
 
+        Raises RunError as :func:`fedgraph.privacy.secret.reconstruct` does.
+
         Parameters
         ----------
         stages : Stages
@@ -141,16 +138,6 @@ class SecretFusion:
             int64 ``[given, draws, owners, samples, hidden]``.
         points : sequence of int
             Aggregators that sent the shares.
-
-        Returns
-        -------
-        Prediction
-            Of the samples.
-
-        Raises
-        ------
-        RunError
-            As :func:`fedgraph.privacy.secret.reconstruct` does.
         """
         found = outcome(reconstruct(shares, points, self.settings.threshold), stages.stage, self.settings)
         first = found.transpose(1, 2).float() + stages.constant[:, stages.patterns]

@@ -17,7 +17,7 @@ from fedgraph.fusion.calibration import Calibration, calibrate
 from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
 from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.kernel import CompiledPasses, suits
-from fedgraph.fusion.learning import class_weights, learn, optimizer_of
+from fedgraph.fusion.learning import class_weights, learn, make_optimizer
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
@@ -61,10 +61,7 @@ class FusionData:
     def of_split(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return embeddings, presence and labels of a split.
 
-        Raises
-        ------
-        DataError
-            When it is empty, lacks labels, or has embeddings that are not finite.
+        Raises DataError when it is empty, lacks labels, or has embeddings that are not finite.
         """
         rows = (self.split == SAMPLE_SPLITS.index(name)).nonzero().flatten()
         if not len(rows):
@@ -109,26 +106,15 @@ class FusionFit:
 
     Attributes
     ----------
-    fusion : str
-        Kind of the network, as ``FusionSettings.fusion``.
-    network : FusionNetwork
-        In evaluation mode.
-    learning_rate, epoch : float, int
-        Origin of the weights; epochs count from 1.
-    validation_loss : float
-        Loss of that epoch.
-    quality : float
-        Criterion of ``monitor`` at that epoch, the larger the better: the area under the ROC curve, or minus the loss.
-    history : tuple of FusionEpoch
-        All epochs of all learning rates with finite losses.
-    diverged : tuple of float
-        Learning rates that led to a loss that is not finite; none of their weights are used.
-    calibration : Calibration or None
-        What its logits were changed by after training.
-    owner_dropout : float
-        What it was trained with.
-    members : tuple of FusionFit
-        Those of an ensemble; its own learning rate and epoch are those of the best member.
+    fusion : kind of the network, as ``FusionSettings.fusion``.
+    learning_rate, epoch : origin of the weights; epochs count from 1.
+    quality : criterion of ``monitor`` at that epoch, the larger the better: the area under the ROC curve, or minus the
+        loss.
+    history : all epochs of all learning rates with finite losses.
+    diverged : learning rates that led to a loss that is not finite; none of their weights are used.
+    calibration : what its logits were changed by after training.
+    owner_dropout : what it was trained with.
+    members : those of an ensemble; its own learning rate and epoch are those of the best member.
     """
 
     fusion: str
@@ -176,30 +162,13 @@ def fit(
     Training stops when validation, by ``monitor``, has not become better for ``patience`` epochs. It uses the same
     drawn graphs in every epoch, so that epochs differ by their weights alone. On a CPU one intra-op thread computes all
     but the drawn graphs, so that the result does not depend on the number of cores. A learning rate at which training
-    diverges is left out, with a warning.
+    diverges is left out, with a warning. Returns the network with the weights of its best epoch. Raises DataError when
+    there are no usable training or validation samples. Raises RunError when training diverges at every learning rate.
 
     Parameters
     ----------
-    settings : FusionSettings
-        Settings of the network and its training.
-    data : FusionData
-        Training and validation samples.
-    seed : int
-        Seed of the initial weights, the order of samples and the graphs.
-    on_epoch : callable, optional
-        Called after every epoch.
-
-    Returns
-    -------
-    FusionFit
-        The network with the weights of its best epoch.
-
-    Raises
-    ------
-    DataError
-        When there are no usable training or validation samples.
-    RunError
-        When training diverges at every learning rate.
+    settings : settings of the network and its training.
+    seed : seed of the initial weights, the order of samples and the graphs.
     """
     device = settings.torch_device()
     training = tuple(part.to(device) for part in data.of_split("train"))
@@ -322,7 +291,7 @@ class _Passes:
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
         self._network, self._settings, self._weights = network, settings, weights
         (self._owner_dropout,) = settings.dropout_shares
-        self._optimizer = optimizer_of(network, settings, rate, fused=True)
+        self._optimizer = make_optimizer(network, settings, rate, fused=True)
 
     def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
         """Train for one pass over the training samples in a random order; return the mean loss per sample."""

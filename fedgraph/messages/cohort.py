@@ -182,7 +182,8 @@ class WorkReply:
         """Check a reply from ``clients`` and unpack it.
 
         Values are not checked here, because invalid numbers of one client must not exclude the other clients of its
-        node from the round: see :meth:`unusable`.
+        node from the round: see :meth:`unusable`. Raises ReplyError for other clients, missing or additional tensors,
+        other shapes or types, more bytes than the shapes need, and metrics that are not one number per client.
 
         Parameters
         ----------
@@ -196,12 +197,6 @@ class WorkReply:
             NumPy types by name, ``float32`` for names that are missing.
         shared : mapping of str to tuple of int, optional
             Shapes of the tensors of all clients together, by name. By default there are none.
-
-        Raises
-        ------
-        ReplyError
-            For other clients, missing or additional tensors, other shapes or types, more bytes than the shapes need,
-            and metrics that are not one number per client.
         """
         try:
             config: Any = content.config_records["config"]

@@ -129,7 +129,7 @@ class EmbedReply:
     fingerprints: tuple[str, ...]
 
     @classmethod
-    def of_nobody(cls, partition: tuple[int, int] | None) -> EmbedReply:
+    def empty(cls, partition: tuple[int, int] | None) -> EmbedReply:
         """Return the answer of a node that hosts no owner."""
         none = torch.zeros(0, dtype=torch.int64)
         return cls(
@@ -161,12 +161,7 @@ class EmbedReply:
         """Check and unpack a node's answer.
 
         Values of single owners are not checked here, because invalid numbers of one owner must not exclude the others:
-        see :meth:`unusable`.
-
-        Raises
-        ------
-        ReplyError
-            For anything that is not such an answer.
+        see :meth:`unusable`. Raises ReplyError for anything that is not such an answer.
         """
         with unpacking_reply("the answer to the request for embeddings"):
             config: Any = content.config_records["config"]

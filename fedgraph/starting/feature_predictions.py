@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgraph.data import UNNAMED, as_file
 from fedgraph.data.columns import Floats, Table, read_table
-from fedgraph.data.encoding import values_of
+from fedgraph.data.encoding import to_values
 from fedgraph.data.schema import SchemaSettings
 from fedgraph.data.tables import rows_by_client
 from fedgraph.graphical import GraphicalModel
@@ -27,18 +27,13 @@ def predicted_feature(
 ) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
     """Predict a feature of rows, of each client by its own model where that is here.
 
-    What a row lacks, be it a cell or a whole column, is unknown: predictions are over all that it may be.
+    What a row lacks, be it a cell or a whole column, is unknown: predictions are over all that it may be. Raises
+    RunError without a target, for one that a client's model does not know, and for a client that the run does not know.
 
     Parameters
     ----------
-    run : Run
-        A run of ``fedngm``.
-    data : data frame, str or Path
-        The rows.
-    client : str or None
-        The client whose rows these are, where they do not say so; if nobody does, the global model predicts them.
-    target : str or None
-        The feature.
+    run : a run of ``fedngm``.
+    client : the client whose rows these are, where they do not say so; if nobody does, the global model predicts them.
 
     Returns
     -------
@@ -48,11 +43,6 @@ def predicted_feature(
         Mean over clients of each measure of error, where the target is known.
     list of str
         Notes.
-
-    Raises
-    ------
-    RunError
-        Without a target, for one that a client's model does not know, and for a client that the run does not know.
     """
     import pandas as pd
 
@@ -102,7 +92,7 @@ def _predicted(model: GraphicalModel, table: Table, target: str) -> tuple[pd.Dat
     if target in table.names and feature.kind != "embedding" and (shares is not None or not feature.categories):
         guessed = np.array(columns["predicted"]) if shares is None else shares
         alone = schema.select([target])
-        truth = values_of(table, alone, settings=SchemaSettings(unknown="missing", least_rows=1))
+        truth = to_values(table, alone, settings=SchemaSettings(unknown="missing", least_rows=1))
         found = score_targets(alone, truth, {target: guessed})[target]
         errors = {f"{target}-{name}": value for name, value in found.items() if name != "rows" and found["rows"]}
     return pd.DataFrame(columns), errors

@@ -52,7 +52,9 @@ def predict(
     Methods that end with a model of each client predict new data as :meth:`fedgraph.Run.predict` does; that of
     ``fedngm`` predicts a ``target``. With ``f3`` and ``f3-forecast`` the frozen models that the run was trained with
     send embeddings to its fusion model. That is a run of its own, whose folder is in the folder ``predictions`` of the
-    run.
+    run. Returns the predictions of new data. Without ``data`` a run, whose ``predictions``, or ``forecasts``, are a
+    data frame. Raises FedgraphError for options that the method does not have, and where the predictions cannot be
+    made.
 
     Parameters
     ----------
@@ -83,16 +85,6 @@ def predict(
         Data folder; by default that of ``FEDGRAPH_DATA``.
     progress : bool, default True
         Whether to show progress.
-
-    Returns
-    -------
-    data frame or Run
-        The predictions of new data. Without ``data`` a run, whose ``predictions``, or ``forecasts``, are a data frame.
-
-    Raises
-    ------
-    FedgraphError
-        For options that the method does not have, and where the predictions cannot be made.
     """
     trained = run.folder if isinstance(run, Run) else run if isinstance(run, RunFolder) else RunFolder.open(run)
     console = Console(quiet=not progress)

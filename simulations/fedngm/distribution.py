@@ -16,8 +16,8 @@ import pandas as pd
 import typer
 
 from fedgraph.data import open_source
-from fedgraph.data.columns import Table, as_category, in_order, read_column
-from fedgraph.data.tables import DealtTableSource
+from fedgraph.data.columns import Table, as_category, read_column, sort_categories
+from fedgraph.data.tables import DividedTableSource
 from fedgraph.experiment import load_experiment
 from fedgraph.reproduce import panels
 from fedgraph.simulations.scripts import DATA, DataDir, Out, Page, ResultsFile, run
@@ -92,8 +92,8 @@ def distribution(experiment: str, data_dir: Path, seed: int) -> Distribution:
     """
     loaded = load_experiment(experiment, [f"data.partition-seed={seed}"])
     source, name = open_source(loaded.data, data_dir), loaded.experiment.name
-    public = source.public_table() if isinstance(source, DealtTableSource) else None
-    if not isinstance(source, DealtTableSource) or not source.settings.segments or public is None:
+    public = source.public_table() if isinstance(source, DividedTableSource) else None
+    if not isinstance(source, DividedTableSource) or not source.settings.segments or public is None:
         raise ExperimentError(
             f"{experiment}: its data are not dealt out by segments (segments) with a public part (public-share)"
         )
@@ -116,7 +116,7 @@ def _shares(tables: dict[str, Table], column: str) -> dict[str, dict[str, float]
     for who, table in tables.items():
         found = read_column(table, column)
         counts[who] = dict(zip(map(as_category, found.texts.to_pylist()), found.counts.tolist(), strict=True))
-    values = in_order(list(dict.fromkeys(value for by_value in counts.values() for value in by_value)))
+    values = sort_categories(list(dict.fromkeys(value for by_value in counts.values() for value in by_value)))
     return {
         value: {who: by_value.get(value, 0) / sum(by_value.values()) for who, by_value in counts.items()}
         for value in values

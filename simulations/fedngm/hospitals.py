@@ -22,9 +22,9 @@ from rich.progress import track
 
 from fedgraph.data import open_source
 from fedgraph.data.columns import Floats, Table
-from fedgraph.data.encoding import values_of
+from fedgraph.data.encoding import to_values
 from fedgraph.data.schema import Schema, infer_schema
-from fedgraph.data.tables import client_table_source, hospitals, rows_of, schema_settings
+from fedgraph.data.tables import client_table_source, hospitals, schema_settings, select_rows
 from fedgraph.experiment import load_experiment
 from fedgraph.graphical import GraphicalModel, NeuralGraphicalModel
 from fedgraph.graphical.scores import TargetModel, Yardstick, fit_targets, score_targets
@@ -99,7 +99,7 @@ def errors(models: Models, question: Question, count: int) -> dict[str, dict[str
     table = hospitals.hospitals_table(count, seed=1000 + models.seed)
     asked = np.flatnonzero([value is not None for value in table.column(question.target).to_pylist()])
     schema = models.schema.select([question.target])
-    values = values_of(table.part(asked), schema)
+    values = to_values(table.part(asked), schema)
     known = _hidden(table, question, models.seed).part(asked)
     hospital = np.array(known.column("hospital").to_pylist())
     parts = {name: np.flatnonzero(hospital == name) for name in hospitals.NAMES}
@@ -149,8 +149,8 @@ class Models:
         source = client_table_source(open_source(loaded.data, data_dir), "fedngm")
         about = schema_settings(source)
         tables = {name: source.load_table(name) for name in hospitals.NAMES}
-        self._rows = {name: rows_of(each.table, each.rows("train")) for name, each in tables.items()}
-        self._held_out = {name: rows_of(each.table, each.rows("validation")) for name, each in tables.items()}
+        self._rows = {name: select_rows(each.table, each.rows("train")) for name, each in tables.items()}
+        self._held_out = {name: select_rows(each.table, each.rows("validation")) for name, each in tables.items()}
         whole = {name: pa.table(each.table.columns) for name, each in tables.items()}
         every = pa.concat_tables(whole.values(), promote_options="permissive")
         joined = {name: every.column(name).combine_chunks() for name in every.column_names}
@@ -220,9 +220,9 @@ class Models:
         def answer(name: str, rows: Table, target: str) -> Floats:
             of = tuple(whose[name])
             if of not in fitted:
-                training = np.concatenate([values_of(self._rows[each], schema) for each in of])
+                training = np.concatenate([to_values(self._rows[each], schema) for each in of])
                 fitted[of] = fit_targets(yardstick, schema, training, [target], self.seed)[target]
-            return fitted[of].predict(values_of(rows, schema))
+            return fitted[of].predict(to_values(rows, schema))
 
         return answer
 
@@ -273,13 +273,13 @@ def _weighted(known: Mapping[str, Floats], hospital: float, count: int, target: 
             drawn[name] = own
     weight = np.exp(weight - weight.max(1, keepdims=True))
     mean: Floats = (weight * drawn[target]).sum(1) / weight.sum(1)
-    return np.stack([1 - mean, mean], 1) if isinstance(hospitals.PATIENTS[target], hospitals.Chosen) else mean
+    return np.stack([1 - mean, mean], 1) if isinstance(hospitals.PATIENTS[target], hospitals.CategoryColumn) else mean
 
 
 def _codes(rows: Table, name: str) -> Floats:
     """Return a column as numbers, of categories their places; NaN where it is missing."""
     column, told = hospitals.PATIENTS[name], rows.column(name)
-    if isinstance(column, hospitals.Chosen):
+    if isinstance(column, hospitals.CategoryColumn):
         told = pc.index_in(told, value_set=pa.array(column.categories, told.type))
     return np.asarray(pc.cast(told, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
 

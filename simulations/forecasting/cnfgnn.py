@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round, RunFacts, State
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
 from fedgraph.data import SPLITS, CohortData, SplitName, as_file
@@ -107,7 +107,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         return True
 
     @property
-    def measures(self) -> Literal["before", "after", "apart"]:
+    def evaluates(self) -> Literal["before", "after", "apart"]:
         """``apart``, as an evaluation has exchanges of its own."""
         return "apart"
 
@@ -152,7 +152,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         after["sample"] = yield from self.sample(clients, after, places, number)
         return {**after, **(yield from self.trained(clients, after, network, number))}
 
-    def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
+    def evaluation(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Evaluation:
         """Have the models measured with graph embeddings of all windows."""
         every: Places = state["places"] or (yield from self.asked_places(clients, number))
         places, network = {split: every[split] for split in splits}, self.network(clients)
@@ -162,7 +162,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
             f"graph/{split}": embeddings(network, state["network"], hidden[split], windows >= 0)
             for split, windows in places.items()
         }
-        yield Ask(stacked, {"parameters": self.readout(clients, state)}, measures=splits)
+        yield Ask(stacked, {"parameters": self.readout(clients, state)}, evaluates=splits)
 
     def sample(self, clients: Clients, state: State, places: Places, number: int) -> Asking[tuple[Tensor, Tensor]]:
         """Draw the windows of a round: which examples of each client they are, and their hidden states."""

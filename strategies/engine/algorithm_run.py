@@ -36,16 +36,11 @@ class Progress:
 
     Attributes
     ----------
-    rounds : int
-        Number of rounds that are finished.
-    measured : dict of str to Tensor
-        Last metrics by name, float64 ``[clients]``, NaN for absent clients.
-    after : int or None
-        Number of rounds before ``measured`` was measured.
-    kept : list of str
-        Clients whose nodes keep the models that were measured, because the server has others.
-    broken : dict of str to int
-        Clients whose models had outputs that are not finite, with the first such round.
+    rounds : number of rounds that are finished.
+    measured : last metrics by name, float64 ``[clients]``, NaN for absent clients.
+    after : number of rounds before ``measured`` was measured.
+    kept : clients whose nodes keep the models that were measured, because the server has others.
+    broken : clients whose models had outputs that are not finite, with the first such round.
     """
 
     rounds: int = 0
@@ -68,37 +63,23 @@ class Progress:
 class AlgorithmRun:
     """Runs the rounds of an algorithm, each client with a model of its own.
 
+    Raises ExperimentError when the algorithm needs a client graph and there is none, and for anything else that it
+    refuses.
+
     Parameters
     ----------
-    algorithm : Algorithm
-        The algorithm, with its settings.
-    federation : Federation
-        Clients of the run.
-    plan : RunPlan
-        What is the same for every algorithm.
-    initial : mapping of str to Tensor
-        The initial model, by the names of its layers.
+    algorithm : the algorithm, with its settings.
+    plan : what is the same for every algorithm.
+    initial : the initial model, by the names of its layers.
 
     Attributes
     ----------
-    clients : Clients
-        The clients, as the algorithm sees them.
-    state : dict of str to Any
-        What the algorithm remembers.
-    layout : Layout
-        Names and shapes of the part of a model that is exchanged: all but personal layers, and frozen ones that nodes
-        are sent once.
-    absence : AbsencePolicy
-        Handles clients without a usable reply.
-    defence : Defence
-        Checks the answers of clients before the algorithm gets them.
-    progress : Progress
-        Rounds so far, and the last metrics.
-
-    Raises
-    ------
-    ExperimentError
-        When the algorithm needs a client graph and there is none, and for anything else that it refuses.
+    clients : the clients, as the algorithm sees them.
+    layout : names and shapes of the part of a model that is exchanged: all but personal layers, and frozen ones that
+        nodes are sent once.
+    absence : handles clients without a usable reply.
+    defence : checks the answers of clients before the algorithm gets them.
+    progress : rounds so far, and the last metrics.
     """
 
     def __init__(
@@ -156,11 +137,11 @@ class AlgorithmRun:
         each.
         """
         algorithm, plan, reports = self.algorithm, self.plan, list[Replies]()
-        in_turns = algorithm.measures == "after"
+        in_turns = algorithm.evaluates == "after"
         splits = {"before": plan.splits_after(number - 1), "after": plan.splits_after(number), "apart": ()}
         begun, ask = algorithm.begin(self.clients, self.state, number)
         while True:
-            measured = splits[algorithm.measures] if ask.trains and (in_turns or not reports) else ()
+            measured = splits[algorithm.evaluates] if ask.trains and (in_turns or not reports) else ()
             replies = self.exchange(nodes, number, ask, measured)
             if ask.trains:
                 reports.append(replace(replies, tensors={}, means={}))
@@ -180,11 +161,11 @@ class AlgorithmRun:
 
     def measure(self, number: int, nodes: Nodes) -> Replies:
         """Measure the current models, after ``number`` rounds."""
-        measuring = self.algorithm.measuring(self.clients, self.state, number, self.plan.splits)
+        measuring = self.algorithm.evaluation(self.clients, self.state, number, self.plan.splits)
         ask, measured = next(measuring), Replies.of(self.federation, torch.zeros(0, dtype=torch.int64), {}, {}, {})
         while True:
             replies = self.exchange(nodes, number, ask)
-            if ask.measures:
+            if ask.evaluates:
                 measured = replace(replies, not_asked=self._not_drawn(ask))
             else:
                 self.absence.enforce(number, replies)
@@ -208,8 +189,8 @@ class AlgorithmRun:
             number if ask.number is None else ask.number,
             stacked,
             ask.shared,
-            ask.measures or splits,
-            None if ask.measures or predictions is not None else shapes,
+            ask.evaluates or splits,
+            None if ask.evaluates or predictions is not None else shapes,
             ask.further,
             predictions,
             ask.types,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedgraph.messages.apps import APP_RECORD, WHO_KEY, client_of
+from fedgraph.messages.apps import APP_RECORD, WHO_KEY, read_client
 from fedgraph.strategies.engine.app_exchange import last_words
 from fedgraph.support.errors import IdentityError, ReplyError, quoted
 from fedgraph.support.untrusted import in_short
@@ -24,17 +24,12 @@ class AppClients:
 
     Parameters
     ----------
-    needs_names : bool
-        Whether clients have to say their names; otherwise a node that does not is called by its id.
-    known : sequence of str or None
-        Clients that may take part, such as those of a graph; None for all.
+    needs_names : whether clients have to say their names; otherwise a node that does not is called by its id.
+    known : clients that may take part, such as those of a graph; None for all.
 
     Attributes
     ----------
-    name_of : dict of int to str
-        Clients by node id.
-    say_names : bool
-        Whether clients say their names, because they have to, or as one has.
+    say_names : whether clients say their names, because they have to, or as one has.
     """
 
     def __init__(self, needs_names: bool, known: Sequence[str] | None = None) -> None:
@@ -47,12 +42,8 @@ class AppClients:
         """Return the nodes by the names of their clients; new nodes are asked for them.
 
         A client that is back under another node id is the same client. Nodes without a name, and clients that are not
-        known, are left out, with a warning.
-
-        Raises
-        ------
-        IdentityError
-            When names are needed and no node says one, or two nodes say the same.
+        known, are left out, with a warning. Raises IdentityError when names are needed and no node says one, or two
+        nodes say the same.
         """
         asked = sorted(nodes)
         new = [node for node in asked if node not in self.name_of]
@@ -102,7 +93,7 @@ class AppClients:
                 silent[node] = last_words(reply)
                 continue
             try:
-                name = client_of(reply.content)
+                name = read_client(reply.content)
             except ReplyError as error:
                 silent[node] = str(error)
                 continue

@@ -16,11 +16,11 @@ from fedgraph.messages import checked_arrays, to_record
 from fedgraph.messages.apps import (
     APP_RECORD,
     further_record,
-    model_of,
-    models_of,
     models_record,
-    number_of_examples,
-    numbers_of,
+    read_model,
+    read_models,
+    read_num_examples,
+    read_numbers,
 )
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
@@ -44,18 +44,9 @@ class AppReply:
 
     Attributes
     ----------
-    name : str
-        The client.
-    content : RecordDict
-        All that it sent.
-    model : dict of str to Tensor or None
-        Its trained model, as views that are not to be written to; None in an evaluation.
-    num_examples : int or None
-        As it says; None where it does not.
-    metrics : dict of str to float
-        What else it says.
-    tensors : dict of str to Tensor
-        What it answers in addition to models, see :meth:`with_tensors`.
+    model : its trained model, as views that are not to be written to; None in an evaluation.
+    num_examples : as it says; None where it does not.
+    tensors : what it answers in addition to models, see :meth:`with_tensors`.
     """
 
     name: str
@@ -72,8 +63,8 @@ class AppReply:
         Raises ReplyError, with the layer where one is wrong.
         """
         content = message.content
-        model = None if template is None else model_of(content, keys.arrays, template)
-        return cls(name, content, model, number_of_examples(content, keys.weight), numbers_of(content, keys.weight))
+        model = None if template is None else read_model(content, keys.arrays, template)
+        return cls(name, content, model, read_num_examples(content, keys.weight), read_numbers(content, keys.weight))
 
     def with_tensors(self, ask: Ask) -> AppReply:
         """Return the reply with the tensors that an exchange asks for in addition to models, each the only array of a
@@ -169,7 +160,7 @@ def _further(models: ModelRows, ask: Ask, name: str, replies: Sequence[AppReply]
 
 def _read_further(models: ModelRows, record: ArrayRecord, sent: Tensor, whose: str) -> Tensor:
     try:
-        rows = matrix(ModelRows(models_of(record, len(sent), models.models[0]), models.own))
+        rows = matrix(ModelRows(read_models(record, len(sent), models.models[0]), models.own))
     except ReplyError as error:
         log.warning("%s: not used, since %s", whose, error)
         return sent

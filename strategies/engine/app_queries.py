@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.federation import nodes_may_come, split_replies
 from fedgraph.messages import mark_empty
-from fedgraph.messages.apps import client_of
+from fedgraph.messages.apps import read_client
 from fedgraph.support.errors import ReplyError, RunError
 
 log = logging.getLogger("fedgraph")
@@ -26,19 +26,12 @@ _POLL_SECONDS = 0.5
 def connected_nodes(grid: Grid, least: int, timeout: float = math.inf) -> list[int]:
     """Return the ids of the connected nodes, once there are enough.
 
+    Raises RunError when there are fewer, and no more may come or the time is over.
+
     Parameters
     ----------
-    grid : Grid
-        Grid that connects to the nodes.
-    least : int
-        Fewest nodes.
-    timeout : float
-        Seconds that nodes have to connect; by default there is no end, as for Flower's strategies.
-
-    Raises
-    ------
-    RunError
-        When there are fewer, and no more may come or the time is over.
+    grid : grid that connects to the nodes.
+    timeout : seconds that nodes have to connect; by default there is no end, as for Flower's strategies.
     """
     deadline = time.monotonic() + timeout
     while len(nodes := sorted(grid.get_node_ids())) < least:
@@ -68,24 +61,15 @@ def ask_clients(
 
     Parameters
     ----------
-    grid : Grid
-        Grid that connects to the nodes.
-    nodes : list of int
-        Ids of the nodes.
-    content : RecordDict
-        The request.
-    message_type : str
-        Flower's message type, such as ``query``.
-    read : callable
-        Checks and unpacks the content of an answer; raises ReplyError.
-    names : mapping of int to str
-        Names of the clients by node id, as far as they are known; names that answers tell are added.
-    timeout : float
-        Seconds to wait for answers.
+    grid : grid that connects to the nodes.
+    message_type : Flower's message type, such as ``query``.
+    read : checks and unpacks the content of an answer; raises ReplyError.
+    names : names of the clients by node id, as far as they are known; names that answers tell are added.
+    timeout : seconds to wait for answers.
     """
 
     def named(node: int, answer: RecordDict) -> Answer:
-        names[node] = client_of(answer) or str(node)
+        names[node] = read_client(answer) or str(node)
         return read(answer)
 
     messages = [Message(mark_empty(content), node, message_type) for node in nodes]

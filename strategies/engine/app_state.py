@@ -22,21 +22,15 @@ class AppState:
 
     Parameters
     ----------
-    algorithm : Algorithm
-        The algorithm.
-    graph : ClientGraph or None
-        The client graph, whose clients are all there from the start, whether they have answered or not.
-    seed : int
-        Seed of the algorithm's draws.
-    initial_of : callable
-        Returns an initial model ``[parameters]`` of a client's own, by name; None where all begin with the same.
+    graph : the client graph, whose clients are all there from the start, whether they have answered or not.
+    seed : seed of the algorithm's draws.
+    initial_of : returns an initial model ``[parameters]`` of a client's own, by name; None where all begin with the
+        same.
 
     Attributes
     ----------
-    clients : Clients or None
-        None before the first round.
-    state : dict of str to Any
-        The state of the algorithm.
+    clients : none before the first round.
+    state : the state of the algorithm.
     """
 
     def __init__(
@@ -205,12 +199,9 @@ def extended(before: Any, fresh: Any, places: Tensor) -> Any:
 
     Parameters
     ----------
-    before : Any
-        A tensor whose axes of the length of ``places`` are of clients, a dict of such, or anything else.
-    fresh : Any
-        The same of a run that begins with all clients; the new ones are taken from it.
-    places : Tensor
-        Places of the clients of ``before`` among all.
+    before : a tensor whose axes of the length of ``places`` are of clients, a dict of such, or anything else.
+    fresh : the same of a run that begins with all clients; the new ones are taken from it.
+    places : places of the clients of ``before`` among all.
     """
     if isinstance(before, dict) and isinstance(fresh, dict):
         return {name: extended(value, fresh.get(name), places) for name, value in before.items()}

@@ -30,16 +30,10 @@ def note_broken(
 
     Parameters
     ----------
-    federation : Federation
-        Clients of the run.
-    positions : Tensor
-        Positions of those that were measured, int64 ``[present]``.
-    metrics : mapping of str to Tensor
-        By ``<split>/<metric>``, ``[present]``.
-    server_round : int
-        Rounds that their models were trained.
-    noted : dict of str to int
-        By client, the round of the first such measurement.
+    positions : positions of those that were measured, int64 ``[present]``.
+    metrics : by ``<split>/<metric>``, ``[present]``.
+    server_round : rounds that their models were trained.
+    noted : by client, the round of the first such measurement.
     """
     broken = torch.zeros(len(positions), dtype=torch.bool)
     for split in dict.fromkeys(name.partition("/")[0] for name in metrics):

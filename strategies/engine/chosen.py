@@ -19,31 +19,19 @@ from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
 from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockAlgorithm
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import path_of
+from fedgraph.support.plugins import dotted_path
 from fedgraph.support.settings import Settings, parse
 
 
 class ChosenMethod:
     """Method of an experiment, checked as far as this is possible without nodes.
 
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment.
+    Raises ExperimentError when the strategy cannot be found or is not a strategy, or its table does not fit.
 
     Attributes
     ----------
-    strategy_class : type
-        Class of the strategy.
-    client : str
-        Dotted path of the client class.
-    settings : Settings
-        The method's resolved table; empty for a stock strategy, whose keys are the arguments of its constructor.
-
-    Raises
-    ------
-    ExperimentError
-        When the strategy cannot be found or is not a strategy, or its table does not fit.
+    client : dotted path of the client class.
+    settings : the method's resolved table; empty for a stock strategy, whose keys are the arguments of its constructor.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -164,7 +152,7 @@ def _check_without_rounds(experiment: Experiment) -> None:
 
 def _default_client(found: Any) -> str:
     """Return the path of the client class that a class names; empty where it names none."""
-    return path_of(getattr(found, "default_client", ""))
+    return dotted_path(getattr(found, "default_client", ""))
 
 
 def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:

@@ -22,19 +22,13 @@ class ClientGrid(Grid):
 
     Parameters
     ----------
-    grid : OrderedGrid
-        Grid with the nodes that host the clients.
-    federation : Federation
-        The clients.
-    timeout : float
-        Seconds that the strategy may wait for clients.
-    whose : str
-        Who waits, for the message.
+    grid : grid with the nodes that host the clients.
+    timeout : seconds that the strategy may wait for clients.
+    whose : who waits, for the message.
 
     Attributes
     ----------
-    gone : list of int
-        Positions of the clients whose node was not connected when it was last looked.
+    gone : positions of the clients whose node was not connected when it was last looked.
     """
 
     def __init__(self, grid: OrderedGrid, federation: Federation, timeout: float, whose: str) -> None:
@@ -51,10 +45,7 @@ class ClientGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the numbers of the clients whose node is connected.
 
-        Raises
-        ------
-        RunError
-            When a strategy still asks after ``timeout`` seconds, since it waits for more.
+        Raises RunError when a strategy still asks after ``timeout`` seconds, since it waits for more.
         """
         self.gone, self._just_looked = self.gone if self._just_looked else self._look(), False
         gone = self.gone

@@ -27,20 +27,13 @@ _MEMORY = 10
 class Defence:
     """Warns of unusual updates, bounds them, and leaves out those that are far from the others.
 
+    Raises ExperimentError when there are too few clients for Krum.
+
     Parameters
     ----------
-    table : DefenceTable
-        ``[defence]``.
-    federation : Federation
-        Clients of the run.
-    trainable : int
-        Number of leading columns of a model that are trained; running statistics, after them, have a bound of their
-        own.
-
-    Raises
-    ------
-    ExperimentError
-        When there are too few clients for Krum.
+    table : ``[defence]``.
+    trainable : number of leading columns of a model that are trained; running statistics, after them, have a bound of
+        their own.
     """
 
     def __init__(self, table: DefenceTable, federation: Federation, trainable: int) -> None:
@@ -60,12 +53,8 @@ class Defence:
 
         Parameters
         ----------
-        server_round : int
-            Number of the round.
-        replies : Replies
-            Replies of the clients that take part.
-        starts : Tensor
-            Models that they started training from, ``[present, parameters]``.
+        replies : replies of the clients that take part.
+        starts : models that they started training from, ``[present, parameters]``.
         """
         sent = replies.tensors.get("parameters")
         if self.watches and replies.means:

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedgraph.algorithms import Algorithm, Ask, Round
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record
-from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
+from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, read_client
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
 from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, averaged, last_words, request
 from fedgraph.strategies.engine.app_queries import connected_nodes
@@ -49,7 +49,7 @@ class FlowerStrategy(FedAvg):
 
     Clients are identified by name, which ``ClientApp(mods=[client_name])`` adds to replies. A client that does not
     answer keeps its model; one that answers something unusable is left out of the round, with a warning that names the
-    error.
+    error. Raises TypeError for an unknown keyword. Raises ExperimentError for settings that the method refuses.
 
     Parameters
     ----------
@@ -68,19 +68,8 @@ class FlowerStrategy(FedAvg):
 
     Attributes
     ----------
-    algorithm : Algorithm
-        The algorithm, with its settings.
-    round : int
-        Rounds so far.
-    client_arrays : mapping of str to ArrayRecord
-        The model of each client, by name.
-
-    Raises
-    ------
-    TypeError
-        For an unknown keyword.
-    ExperimentError
-        For settings that the method refuses.
+    algorithm : the algorithm, with its settings.
+    client_arrays : the model of each client, by name.
     """
 
     algorithm_class: ClassVar[type[Algorithm[Any]]]
@@ -189,17 +178,15 @@ class FlowerStrategy(FedAvg):
     def load(cls, folder: str | Path, **keywords: Any) -> Self:
         """Load a strategy that was saved; ``start`` continues after its last round, up to ``num_rounds`` in all.
 
+        Raises RunError when there is no state, or one of another class, or clients that are known by their node ids
+        alone.
+
         Parameters
         ----------
         folder : path
             Where it was saved.
         **keywords
             Keywords that no file has: functions, and ``save_to``; and others that are to be changed.
-
-        Raises
-        ------
-        RunError
-            When there is no state, or one of another class, or clients that are known by their node ids alone.
         """
         saved = load_state(Path(folder) / _FILE)
         if saved["class"] != cls.__name__:
@@ -407,7 +394,7 @@ class FlowerStrategy(FedAvg):
             try:
                 if message.has_error():
                     raise ReplyError(last_words(message))
-                whose = self._members.name_from(node, client_of(message.content))
+                whose = self._members.name_from(node, read_client(message.content))
                 template = self._template(whose)
                 if whose in found:
                     raise ReplyError("two nodes say that they are this client")

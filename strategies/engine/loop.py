@@ -25,10 +25,7 @@ class RoundLoop:
 
     Parameters
     ----------
-    run : AlgorithmRun
-        The algorithm.
-    nodes : Nodes
-        The nodes of the run.
+    nodes : the nodes of the run.
     """
 
     def __init__(self, run: AlgorithmRun, nodes: Nodes) -> None:
@@ -46,7 +43,7 @@ class RoundLoop:
         while progress.rounds < num_rounds and not self._stop:
             if not self._round(progress.rounds + 1):
                 break
-            if self._run.algorithm.measures == "apart" and plan.evaluates(progress.rounds + 1):
+            if self._run.algorithm.evaluates == "apart" and plan.evaluates(progress.rounds + 1):
                 self._measure(progress.rounds + 1)
             progress.rounds += 1
             for callback in plan.callbacks:
@@ -55,7 +52,7 @@ class RoundLoop:
 
     def _round(self, number: int) -> bool:
         """Run one round; return False when the evaluation at its beginning ends the run without a new model."""
-        measures, plan = self._run.algorithm.measures, self._plan
+        measures, plan = self._run.algorithm.evaluates, self._plan
         began, before = time.perf_counter(), replace(self._nodes.grid.traffic)
         if measures == "after" and number == 1 and plan.evaluates(0):
             self._measure(0)
@@ -74,7 +71,7 @@ class RoundLoop:
 
     def _measure_final_models(self) -> None:
         run, progress = self._run, self._progress
-        if run.algorithm.moves_after_measuring and progress.rounds and progress.after == progress.rounds:
+        if run.algorithm.moves_after_evaluation and progress.rounds and progress.after == progress.rounds:
             self._restored, self._last_metrics = True, self._suffixed(AFTER_TURN)
             self._measure(progress.rounds)
         elif progress.rounds not in self._measured_now:

@@ -28,14 +28,9 @@ class Nodes:
 
     Parameters
     ----------
-    grid : OrderedGrid
-        Grid that delivers the messages.
-    federation : Federation
-        Clients of the run.
-    plan : RunPlan
-        What is the same for every strategy.
-    timeout : float
-        Seconds to wait for the replies of an exchange.
+    grid : grid that delivers the messages.
+    plan : what is the same for every strategy.
+    timeout : seconds to wait for the replies of an exchange.
     """
 
     def __init__(self, grid: OrderedGrid, federation: Federation, plan: RunPlan, timeout: float) -> None:
@@ -57,34 +52,22 @@ class Nodes:
     ) -> Replies:
         """Run one exchange with all nodes, or with those of some clients.
 
+        Returns usable replies, and reasons for the others.
+
         Parameters
         ----------
-        server_round : int
-            Number of the round.
-        stacked : mapping of str to Tensor
-            Tensors ``[clients, ...]``, where every client gets its row.
-        shared : mapping of str to Tensor
-            Tensors that all clients get.
-        splits : sequence of str
-            Splits for evaluating the models sent, before they are trained.
-        shapes : mapping of str to tuple of int, optional
-            Tensors that each client returns after training, without the client axis. By default clients do not train.
-        further : callable, optional
-            Given the positions of a node's clients, and whether the models sent are evaluated or predict, returns
+        stacked : tensors ``[clients, ...]``, where every client gets its row.
+        shared : tensors that all clients get.
+        splits : splits for evaluating the models sent, before they are trained.
+        shapes : tensors that each client returns after training, without the client axis. By default clients do not
+            train.
+        further : given the positions of a node's clients, and whether the models sent are evaluated or predict, returns
             further shared tensors for this node.
-        predictions : Reader, optional
-            Reads the predictions of the models sent for the test examples. By default predictions are not asked for.
-        types : mapping of str to str, optional
-            NumPy types of returned tensors that are not float32, by name.
-        only : Tensor, optional
-            Positions of the clients that are asked; by default all are.
-        means : bool, default False
-            Whether the mean of a node's models is asked for in their place.
-
-        Returns
-        -------
-        Replies
-            Usable replies, and reasons for the others.
+        predictions : reads the predictions of the models sent for the test examples. By default predictions are not
+            asked for.
+        types : NumPy types of returned tensors that are not float32, by name.
+        only : positions of the clients that are asked; by default all are.
+        means : whether the mean of a node's models is asked for in their place.
         """
         kind = MessageType.EVALUATE if shapes is None else MessageType.TRAIN
         shared_record, messages = to_record(shared), []

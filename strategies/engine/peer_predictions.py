@@ -31,10 +31,7 @@ _SHARED = f'{_WHERE} needs clients that are tested on the same examples, as with
 def check_comparable(experiment: Experiment, run: AlgorithmRun) -> None:
     """Check before the first round that the final models can be compared.
 
-    Raises
-    ------
-    ExperimentError
-        Naming the missing predictions.
+    Raises ExperimentError naming the missing predictions.
     """
     federation, method = run.federation, experiment.method.name
     if federation.task.kind != "classification":
@@ -56,10 +53,7 @@ def check_comparable(experiment: Experiment, run: AlgorithmRun) -> None:
 def compare_peers(run: AlgorithmRun, nodes: Nodes) -> PeerComparison | None:
     """Compare the models of the clients that send predictions; return None where fewer than two do.
 
-    Raises
-    ------
-    ExperimentError
-        When clients were tested on different examples.
+    Raises ExperimentError when clients were tested on different examples.
     """
     federation, ask = run.federation, run.algorithm.ask(run.clients, run.state)
     replies = run.exchange(nodes, run.progress.rounds, ask, predictions=partial(read_predictions, federation))

@@ -44,27 +44,14 @@ def execute_phases(
 ) -> None:
     """Run a method that goes through phases, and write its results to the run folder.
 
-    A run that was stopped continues with the answers that clients had sent.
+    A run that was stopped continues with the answers that clients had sent. Raises FedgraphError for any error, with
+    its place and advice.
 
     Parameters
     ----------
-    grid : Grid
-        Grid that connects to the nodes.
-    experiment : Experiment
-        The experiment.
-    method : ChosenMethod
-        Its method.
-    data_dir : Path
-        Data folder of the server.
-    folder : RunFolder
-        The run folder.
-    listeners : sequence of Callback
-        Callbacks that follow the progress of the run.
-
-    Raises
-    ------
-    FedgraphError
-        For any error, with its place and advice.
+    grid : grid that connects to the nodes.
+    data_dir : data folder of the server.
+    listeners : callbacks that follow the progress of the run.
     """
     head = experiment.experiment
 

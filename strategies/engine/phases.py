@@ -56,18 +56,11 @@ class PhasesPlan:
 
     Attributes
     ----------
-    client : str
-        Dotted path of the client class that answers the requests.
-    experiment : str
-        Part of the experiment that nodes get, as JSON.
-    roll_call : RollCall
-        Clients that the run waits for.
-    timeout : float
-        Seconds to wait for the answers of nodes.
-    folder : RunFolder
-        Folder for results.
-    run : PhaseRun
-        What the algorithm may know.
+    client : dotted path of the client class that answers the requests.
+    experiment : part of the experiment that nodes get, as JSON.
+    roll_call : clients that the run waits for.
+    timeout : seconds to wait for the answers of nodes.
+    run : what the algorithm may know.
     """
 
     client: str
@@ -83,23 +76,12 @@ class PhasesRun:
 
     Parameters
     ----------
-    algorithm : PhasedAlgorithm
-        The algorithm, with its settings.
-    plan : PhasesPlan
-        How nodes are reached.
+    algorithm : the algorithm, with its settings.
 
     Attributes
     ----------
-    present : Present
-        Who takes part.
-    absent : dict of str to str
-        Reasons why others do not, by name.
-    data : str
-        Description of the data.
-    traffic : Traffic
-        Traffic so far.
-    nodes : int
-        Number of nodes that host clients.
+    absent : reasons why others do not, by name.
+    nodes : number of nodes that host clients.
     """
 
     def __init__(self, algorithm: PhasedAlgorithm[Any], plan: PhasesPlan) -> None:
@@ -123,10 +105,7 @@ class PhasesRun:
     def run(self, grid: Grid) -> Outcome:
         """Run the algorithm to its end, write what comes out to the run folder, and return it.
 
-        Raises
-        ------
-        FedgraphError
-            When clients are missing or too few, and for errors of the algorithm.
+        Raises FedgraphError when clients are missing or too few, and for errors of the algorithm.
         """
         self.algorithm.check(self.plan.run)
         log.info("%s", self.class_name)

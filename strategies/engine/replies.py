@@ -30,26 +30,15 @@ class Replies:
 
     Attributes
     ----------
-    positions : Tensor
-        Positions in the federation of the clients that replied, int64 ``[present]``, ascending.
-    names : tuple of str
-        Their names.
-    tensors : mapping of str to Tensor
-        What the clients sent, each ``[present, ...]``.
-    metrics : mapping of str to Tensor
-        Numbers per client, each float64 ``[present]``.
-    graph : ClientGraph or None
-        The given client graph among those present; None when the run has none.
-    num_examples : Tensor
-        Training examples, int64 ``[present]``.
-    absent : mapping of str to str
-        Clients without a usable reply, and why.
-    kept : tuple of str
-        Clients whose nodes keep the models that were measured; see :class:`fedgraph.messages.WorkReply`.
-    not_asked : mapping of str to str
-        Clients that the strategy has not drawn, which are not absent, and why they have no metrics.
-    means : mapping of tuple of int to Tensor
-        Where means were asked for: that of the models of several clients ``[parameters]``, by their positions.
+    positions : positions in the federation of the clients that replied, int64 ``[present]``, ascending.
+    tensors : what the clients sent, each ``[present, ...]``.
+    metrics : numbers per client, each float64 ``[present]``.
+    graph : the given client graph among those present; None when the run has none.
+    num_examples : training examples, int64 ``[present]``.
+    absent : clients without a usable reply, and why.
+    kept : clients whose nodes keep the models that were measured; see :class:`fedgraph.messages.WorkReply`.
+    not_asked : clients that the strategy has not drawn, which are not absent, and why they have no metrics.
+    means : where means were asked for: that of the models of several clients ``[parameters]``, by their positions.
     """
 
     positions: Tensor
@@ -99,23 +88,13 @@ def collect(
 ) -> Replies:
     """Unpack usable replies, and log why the other clients asked have none.
 
+    Returns usable replies, stacked.
+
     Parameters
     ----------
-    federation : Federation
-        Clients of the run.
-    asked : mapping of int to Tensor
-        Positions of the clients that each node was asked for.
-    messages : iterable of Message
-        Replies, in any order.
-    read : Reader
-        Unpacks and checks the reply of a node.
-    log_absent : bool, default True
-        False where the caller tells why clients are absent.
-
-    Returns
-    -------
-    Replies
-        Usable replies, stacked.
+    asked : positions of the clients that each node was asked for.
+    read : unpacks and checks the reply of a node.
+    log_absent : false where the caller tells why clients are absent.
     """
     names = federation.names
     clients = {node: [names[position] for position in positions.tolist()] for node, positions in asked.items()}

@@ -62,25 +62,13 @@ def execute_rounds(
 ) -> None:
     """Run or continue a method of rounds, and write its results to the run folder.
 
+    Raises FedgraphError for any error, with its place and advice.
+
     Parameters
     ----------
-    grid : Grid
-        Grid that connects to the nodes.
-    experiment : Experiment
-        The experiment.
-    method : ChosenMethod
-        Its method.
-    data_dir : Path
-        Data folder of the server.
-    folder : RunFolder
-        The run folder.
-    listeners : sequence of Callback
-        Callbacks that follow the progress of the run.
-
-    Raises
-    ------
-    FedgraphError
-        For any error, with its place and advice.
+    grid : grid that connects to the nodes.
+    data_dir : data folder of the server.
+    listeners : callbacks that follow the progress of the run.
     """
     began, worked = time.monotonic(), time.process_time()
     head = experiment.experiment
@@ -165,7 +153,8 @@ def open_federation(
 ) -> tuple[Federation, str]:
     """Ask nodes for their clients, and build client graph and shared scales.
 
-    The graph and shared scales are written to the run folder; ``traffic`` counts the opening query.
+    The graph and shared scales are written to the run folder; ``traffic`` counts the opening query. Raises
+    FedgraphError when clients are missing, hosted twice or disagree, and when the graph does not fit them.
 
     Returns
     -------
@@ -173,11 +162,6 @@ def open_federation(
         The federation with its client graph.
     experiment : str
         Part of the experiment that nodes get from now on, as JSON.
-
-    Raises
-    ------
-    FedgraphError
-        When clients are missing, hosted twice or disagree, and when the graph does not fit them.
     """
     settings = method.settings.as_table(nulls=True)
     federation = identify(
@@ -242,11 +226,8 @@ def _check_restorable(experiment: Experiment) -> None:
 def _resume(recorder: Recorder, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
     """Restore the run to the last checkpoint; return the counters at that time, empty without a checkpoint.
 
-    Raises
-    ------
-    RunError
-        For other clients or other numbers of their examples than before, a checkpoint of another method or model, and
-        fewer rounds than were trained.
+    Raises RunError for other clients or other numbers of their examples than before, a checkpoint of another method or
+    model, and fewer rounds than were trained.
     """
     saved = recorder.resume()
     if saved is None:

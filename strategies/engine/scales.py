@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedgraph.data.series import (
     INFERRED,
-    asked_scale,
     cold_rows,
+    cold_scale,
     inferred_scales,
     neighbourhoods,
     pooled,
@@ -34,18 +34,13 @@ Scales = dict[str, tuple[float, float]]
 def with_shared_scales(experiment: Experiment, federation: Federation, folder: Path) -> Experiment:
     """Return the experiment as nodes get it, with pooled or inferred scales in ``[data] scales`` if asked for.
 
-    The scales are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives keep that.
-
-    Raises
-    ------
-    ExperimentError
-        When a client graph is needed and the run has none.
-    DataError
-        When there is no client to pool or infer from.
+    The scales are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives keep that. Raises
+    ExperimentError when a client graph is needed and the run has none. Raises DataError when there is no client to pool
+    or infer from.
     """
     if not shares_scales(experiment.data):
         return experiment
-    found = _inferred(experiment, federation) if asked_scale(experiment.data) != "own" else _pooled(federation)
+    found = _inferred(experiment, federation) if cold_scale(experiment.data) != "own" else _pooled(federation)
     given: Scales = getattr(experiment.data, "scales", None) or {}
     found = {name: scale for name, scale in found.items() if name not in given}
     if not found:
@@ -64,7 +59,7 @@ def _pooled(federation: Federation) -> Scales:
 
 def _inferred(experiment: Experiment, federation: Federation) -> Scales:
     """Return mean and standard deviation of the cold clients, by name; empty if there are none."""
-    asked = asked_scale(experiment.data)
+    asked = cold_scale(experiment.data)
     moments, graph = _moments(federation), federation.graph
     if asked == "graph" and graph is None:
         raise ExperimentError(

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import Tensor
 
-from fedgraph.algorithms import Answers, Ask, Clients, GlobalModel, Measuring, Models, Round, State, filled, matrix
+from fedgraph.algorithms import Answers, Ask, Clients, Evaluation, GlobalModel, Models, Round, State, filled, matrix
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
@@ -104,7 +104,7 @@ class StockAlgorithm(GlobalModel):
         return super().loaded(clients, own)
 
     @property
-    def measures(self) -> Literal["before", "after", "apart"]:
+    def evaluates(self) -> Literal["before", "after", "apart"]:
         """``apart``, as in Flower."""
         return "apart"
 
@@ -145,11 +145,11 @@ class StockAlgorithm(GlobalModel):
         self._notes.append(said)
         return {**state, "aggregated": bool(state["aggregated"])}
 
-    def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
+    def evaluation(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Evaluation:
         """Have the clients that the strategy draws evaluate models, and hand it their metrics."""
         contents, asked = self._configured(state, number, self.stock.configure_evaluate, "evaluate")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_evaluate)
-        answers = yield Ask(stacked, shared, to=asked, measures=splits)
+        answers = yield Ask(stacked, shared, to=asked, evaluates=splits)
         measured = {name: values for name, values in answers.metrics.items() if "/" in name}
         replies = [
             _reply(position, MessageType.EVALUATE, _metrics(count, measured, place))

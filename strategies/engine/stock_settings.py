@@ -25,13 +25,8 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
 
     Clients are its nodes. Its minimum numbers of nodes default to Flower's values, but never to more clients than there
     are, for which it would wait. A strategy that another one wraps is a dotted path, or a table with that path as
-    ``name`` and its own keys.
-
-    Raises
-    ------
-    ExperimentError
-        For an unknown key, with the known ones, values the strategy refuses, and a strategy with a ``start`` of its
-        own, which would not be called.
+    ``name`` and its own keys. Raises ExperimentError for an unknown key, with the known ones, values the strategy
+    refuses, and a strategy with a ``start`` of its own, which would not be called.
     """
     if stock_class.start is not Strategy.start:
         raise ExperimentError(

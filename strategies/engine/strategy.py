@@ -21,8 +21,7 @@ class PhasedStrategy(Strategy):
 
     Attributes
     ----------
-    algorithm_class : type
-        The algorithm, which experiments run.
+    algorithm_class : the algorithm, which experiments run.
     """
 
     algorithm_class: ClassVar[type[PhasedAlgorithm[Any]]]
@@ -41,29 +40,17 @@ class PhasedStrategy(Strategy):
         """Go through all phases.
 
         The signature is that of Flower's strategies. ``initial_arrays``, ``num_rounds``, ``evaluate_config``,
-        ``evaluate_fn`` and ``should_stop`` have nothing to act on.
+        ``evaluate_fn`` and ``should_stop`` have nothing to act on. Returns a Result with the learned arrays, and
+        metrics. Raises RunError when too few nodes are there, or none of them sends anything usable. Raises
+        IdentityError or DataError or ExperimentError or ValueError when clients, or their messages, do not fit each
+        other or the settings.
 
         Parameters
         ----------
-        grid : Grid
-            Grid that connects to the nodes.
-        timeout : float
-            Seconds that nodes have to connect, and to answer each request. Clients without a usable answer are left
-            out, with an error in the log that names them.
-        train_config : ConfigRecord, optional
-            Sent along, where clients answer by handlers of their own.
-
-        Returns
-        -------
-        Result
-            With the learned arrays, and metrics.
-
-        Raises
-        ------
-        RunError
-            When too few nodes are there, or none of them sends anything usable.
-        IdentityError, DataError, ExperimentError, ValueError
-            When clients, or their messages, do not fit each other or the settings.
+        grid : grid that connects to the nodes.
+        timeout : seconds that nodes have to connect, and to answer each request. Clients without a usable answer are
+            left out, with an error in the log that names them.
+        train_config : sent along, where clients answer by handlers of their own.
         """
         return self.run(grid, timeout, train_config)
 

@@ -9,7 +9,7 @@ from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3_secret import SecretClient
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.messages import check_content, error_of
+from fedgraph.messages import check_content, read_error
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.privacy.secret.sealed import fingerprint
 from fedgraph.support.errors import ReplyError
@@ -38,7 +38,7 @@ def node(tmp_path, data_dir):
 
 def ask(context, content, kind):
     reply = client_app(Message(content, 1, kind), context)
-    return error_of(reply), check_content(reply.content)
+    return read_error(reply), check_content(reply.content)
 
 
 def test_a_node_that_only_aggregates_needs_neither_owners_nor_data(part, tmp_path):

@@ -261,7 +261,7 @@ def test_a_resumed_run_that_had_no_more_to_learn_does_not(tables, run_experiment
     whole = run_experiment(tables)
     assert 1 < whole.summary()["rounds"] < 9
     with monkeypatch.context() as patch:
-        patch.setattr("fedgraph.algorithms.vfl.outcome_of", killed)
+        patch.setattr("fedgraph.algorithms.vfl.build_outcome", killed)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(tables)
     (path,) = (path for path in (tmp_path / "runs").iterdir() if path != whole.path)

@@ -76,6 +76,9 @@ def fit_network(
 ) -> ForecastFit[Network]:
     """Train a network to forecast the windows of all owners, by the mean absolute error of targets that were read.
 
+    Raises DataError without training or validation windows in which anything was read. Raises RunError if training
+    diverges.
+
     Parameters
     ----------
     build : callable
@@ -90,13 +93,6 @@ def fit_network(
         Follows the training.
     not_decayed : collection of str
         Parameters without weight decay, in addition to biases.
-
-    Raises
-    ------
-    DataError
-        Without training or validation windows in which anything was read.
-    RunError
-        If training diverges.
     """
     for name, part in (("training", training), ("validation", validation)):
         if not bool(part.known.any()):
@@ -135,13 +131,7 @@ def fit_network(
 
 @torch.no_grad()
 def forecasts(network: nn.Module, windows: OwnerWindows) -> Tensor:
-    """Forecast all windows, in evaluation mode.
-
-    Returns
-    -------
-    Tensor
-        ``[owners, windows, steps]``, scaled as the targets are.
-    """
+    """Forecast all windows, in evaluation mode. Returns ``[owners, windows, steps]``, scaled as the targets are."""
     before = network.training
     network.eval()
     with pinned_threads(1):

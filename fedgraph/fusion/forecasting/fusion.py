@@ -49,7 +49,7 @@ class ForecastFusionSettings(FitSettings):
         return self.model_copy(update={"graph": graph})
 
     @property
-    def needs_given(self) -> bool:
+    def needs_graph(self) -> bool:
         """Whether a client graph has to be given."""
         return not {"given", "permuted"}.isdisjoint((self.graph, *self.controls))
 
@@ -99,17 +99,14 @@ class ForecastFusion(nn.Module):
     def forward(self, embeddings: Tensor, present: Tensor) -> Tensor:
         """Forecast all owners' futures.
 
+        Returns ``[owners, batch, outputs]``; those of the others for an owner that lacks a window.
+
         Parameters
         ----------
         embeddings : Tensor
             Float32 ``[owners, batch, size]``.
         present : Tensor
             Bool ``[owners, batch]``: who has the window.
-
-        Returns
-        -------
-        Tensor
-            ``[owners, batch, outputs]``; those of the others for an owner that lacks a window.
         """
         there = present[..., None].to(embeddings.dtype)
         aligned = torch.baddbmm(self.alignment_bias, embeddings * there, self.alignment).relu() * there
@@ -136,6 +133,9 @@ def _layers(owners: int, inputs: int, outputs: int, random: torch.Generator) -> 
 def graph_weights(graph: OwnerGraph, given_graph: Tensor | None, owners: int, seed: int) -> Tensor | None:
     """Return the weights over which embeddings are mixed.
 
+    Returns ``[owners, owners]``; None if they are learned, or nothing is mixed. Raises DataError if ``graph`` is
+    ``given`` or ``permuted``, and no graph is given.
+
     Parameters
     ----------
     graph : str
@@ -144,16 +144,6 @@ def graph_weights(graph: OwnerGraph, given_graph: Tensor | None, owners: int, se
         Weights of the client graph, ``[owners, owners]``.
     owners, seed : int
         The number of owners, and the seed of the permutation of ``permuted``.
-
-    Returns
-    -------
-    Tensor or None
-        ``[owners, owners]``; None if they are learned, or nothing is mixed.
-
-    Raises
-    ------
-    DataError
-        If ``graph`` is ``given`` or ``permuted``, and no graph is given.
     """
     if graph in ("learned", "none"):
         return None
@@ -187,6 +177,8 @@ def fit_forecasts(
 ) -> ForecastFit[ForecastFusion]:
     """Train the network on the windows of all owners.
 
+    Raises FedgraphError as :func:`fit_network`, and without a graph where one must be given.
+
     Parameters
     ----------
     settings : ForecastFusionSettings
@@ -199,11 +191,6 @@ def fit_forecasts(
         Seed of the experiment.
     on_look : callable
         Told the step, the mean training loss since the last look, and the validation loss.
-
-    Raises
-    ------
-    FedgraphError
-        As :func:`fit_network`, and without a graph where one must be given.
     """
     owners, _, size = training.embeddings.shape
     weights = graph_weights(settings.graph, given_graph, owners, seed)

@@ -10,7 +10,7 @@ import torch
 from fedgraph.fusion.forecasting.fusion import ForecastFusion, ForecastFusionSettings
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state, save_state
-from fedgraph.support.settings import part_of
+from fedgraph.support.settings import select_settings
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,13 @@ class FittedForecasts:
 
     def write(self, path: Path) -> None:
         """Write the network atomically."""
-        settings = part_of(ForecastFusionSettings, self.settings.as_table(), "the fusion's settings").as_table()
+        settings = select_settings(ForecastFusionSettings, self.settings.as_table(), "the fusion's settings").as_table()
         state = {"settings": settings, "owners": list(self.owners), "sizes": list(self.sizes)}
         save_state(path, {**state, "network": self.network.state_dict()})
 
     @classmethod
     def read(cls, path: Path) -> FittedForecasts:
-        """Read a network.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, broken or no such network.
-        """
+        """Read a network. Raises RunError when the file is missing, broken or no such network."""
         state = load_state(path)
         try:
             settings, owners = ForecastFusionSettings.model_validate(state["settings"]), tuple(state["owners"])

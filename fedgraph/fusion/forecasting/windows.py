@@ -100,22 +100,14 @@ class OwnerWindows:
 def shared_windows(present: Tensor, names: Sequence[str]) -> str:
     """Say how many windows clients share: only in these does anybody learn from others.
 
+    Raises DataError where there are several clients, and no window is that of two of them.
+
     Parameters
     ----------
     present : Tensor
         Bool ``[clients, windows]``: who has a window that starts at that time.
     names : sequence of str
         Of the clients.
-
-    Returns
-    -------
-    str
-        In words.
-
-    Raises
-    ------
-    DataError
-        Where there are several clients, and no window is that of two of them.
     """
     having = present.sum(0)
     shared, of_all = int((having > 1).sum()), int((having == len(names)).sum())
@@ -127,6 +119,6 @@ def shared_windows(present: Tensor, names: Sequence[str]) -> str:
         )
     if of_all == present.shape[1]:
         return f"all {of_all:,} training windows are those of all clients"
-    alone = [name for name, row in zip(names, present, strict=True) if not bool((row & (having > 1)).any())]
-    lonely = f"; {quoted(alone)} {'shares' if len(alone) == 1 else 'share'} none" if alone else ""
+    unshared = [name for name, row in zip(names, present, strict=True) if not bool((row & (having > 1)).any())]
+    lonely = f"; {quoted(unshared)} {'shares' if len(unshared) == 1 else 'share'} none" if unshared else ""
     return f"of {present.shape[1]:,} training windows clients share {shared:,}, and {of_all:,} are those of all{lonely}"

@@ -75,6 +75,8 @@ class BernoulliGraph(nn.Module):
     def propagate(self, features: Tensor, counted: Tensor, generator: torch.Generator, shared: bool = False) -> Tensor:
         """Compute ``D^-1/2 A D^-1/2 X`` with a new random graph ``A = S + I`` for every sample.
 
+        The product is returned transposed, ``[batch, columns, owners]``.
+
         Parameters
         ----------
         features : Tensor
@@ -85,11 +87,6 @@ class BernoulliGraph(nn.Module):
             Source of the graphs.
         shared : bool
             Whether all samples of the batch use one graph.
-
-        Returns
-        -------
-        Tensor
-            The product transposed, ``[batch, columns, owners]``.
         """
         return propagate(self._levels(), features, counted, self._draw(generator, shared))
 
@@ -97,10 +94,7 @@ class BernoulliGraph(nn.Module):
     def shared(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the graphs that :meth:`propagate` shares among samples with each generator, without self loops.
 
-        Returns
-        -------
-        Tensor
-            ``[generators, owners, owners]``.
+        Returns ``[generators, owners, owners]``.
         """
         levels = self._levels()
         return torch.cat([self._draw(each, True).graphs(levels, 1, 0) for each in generators])
@@ -143,6 +137,8 @@ class BernoulliGraph(nn.Module):
 class InverseCdfGraph(BernoulliGraph):
     """Bernoulli graphs with edges by the inverse CDF (eq. 9): q = F^-1, s drawn from F.
 
+    Raises ExperimentError for a reference that does not exist, has no inverse CDF or does not accept the options.
+
     Parameters
     ----------
     owners, generator, temperature, workers
@@ -151,11 +147,6 @@ class InverseCdfGraph(BernoulliGraph):
         Name of F: any distribution of ``torch.distributions`` that has an inverse CDF, or ``Logistic``.
     options : mapping of str to float, optional
         Parameters of F; by default the standard ones.
-
-    Raises
-    ------
-    ExperimentError
-        For a reference that does not exist, has no inverse CDF or does not accept the options.
     """
 
     def __init__(

@@ -47,24 +47,13 @@ class Draw:
 
     Attributes
     ----------
-    noise : callable
-        Fills a tensor with draws of s, given a generator.
-    temperature : float
-        tau of eq. 9.
-    upper : Tensor
-        int64 ``[pairs]``, position of each pair in a flattened n x n matrix, above the diagonal.
-    entries : Tensor
-        int64 ``[n * n]``, the pair of each entry of the matrix.
-    owners : int
-        n.
-    seed : int
-        Determines all noise.
-    shared : bool
-        Whether all samples use one graph.
-    workers : int
-        Number of threads; results do not depend on it.
-    workspace : Workspace
-        Where graphs are kept until their derivatives are known.
+    noise : fills a tensor with draws of s, given a generator.
+    temperature : tau of eq. 9.
+    upper : int64 ``[pairs]``, position of each pair in a flattened n x n matrix, above the diagonal.
+    entries : int64 ``[n * n]``, the pair of each entry of the matrix.
+    shared : whether all samples use one graph.
+    workers : number of threads; results do not depend on it.
+    workspace : where graphs are kept until their derivatives are known.
     """
 
     noise: Callable[[Tensor, torch.Generator], Tensor]
@@ -100,21 +89,13 @@ class Draw:
 def propagate(levels: Tensor, features: Tensor, counted: Tensor, draw: Draw) -> Tensor:
     """Compute ``D^-1/2 A D^-1/2 X`` for random graphs ``A = S + I`` and ``D = diag(A counted)``.
 
+    The product is returned transposed, ``[batch, columns, owners]``.
+
     Parameters
     ----------
-    levels : Tensor
-        q(theta), ``[pairs]``.
-    features : Tensor
-        X transposed, ``[batch, columns, owners]``.
-    counted : Tensor
-        ``[batch, owners]``; no gradient flows to it.
-    draw : Draw
-        How graphs are drawn.
-
-    Returns
-    -------
-    Tensor
-        The product transposed, ``[batch, columns, owners]``.
+    levels : q(theta), ``[pairs]``.
+    features : x transposed, ``[batch, columns, owners]``.
+    counted : ``[batch, owners]``; no gradient flows to it.
     """
     result: Tensor = _Propagate.apply(levels, features, counted, draw)
     return result

@@ -51,17 +51,14 @@ class FeatureNeighbours(nn.Module):
     def forward(self, aligned: Tensor, present: Tensor) -> Tensor:
         """Return the graph of a batch; in evaluation mode that of the training samples.
 
+        Returns ``[owners, owners]``, symmetric with a zero diagonal.
+
         Parameters
         ----------
         aligned : Tensor
             ``[batch, owners, inputs]``.
         present : Tensor
             float ``[batch, owners]``; absent owners count as zero.
-
-        Returns
-        -------
-        Tensor
-            ``[owners, owners]``, symmetric with a zero diagonal.
         """
         if not self.training:
             return self.graph(self.similarity)

@@ -23,10 +23,8 @@ from fedgraph.support.plugins import load_object
 def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
     """Load the model ``package.module:factory@weights.safetensors``; without ``@``, the factory loads the weights.
 
-    Raises
-    ------
-    ExperimentError
-        When the factory or the file cannot be used, the weights do not fit the module, or there is no such layer.
+    Raises ExperimentError when the factory or the file cannot be used, the weights do not fit the module, or there is
+    no such layer.
     """
     path, _, weights = text.partition("@")
     where = f"local model '{text}'"
@@ -101,12 +99,8 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
            ``torch.nn.Module``; without ``@`` it has its weights already. Nothing is ever unpickled. The embedding is
            the input of the last linear layer, or of the one whose name follows a ``#`` at the end.
 
-    It is evaluated on the CPU, in float32 and in evaluation mode.
-
-    Raises
-    ------
-    ExperimentError
-        When the file, which the message names, cannot be read or used.
+    It is evaluated on the CPU, in float32 and in evaluation mode. Raises ExperimentError when the file, which the
+    message names, cannot be read or used.
     """
     place, _, layer = text.partition("#")
     embedding_layer = layer or None

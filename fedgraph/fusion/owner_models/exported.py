@@ -21,11 +21,8 @@ _LINEAR = {torch.ops.aten.linear.default: 0, torch.ops.aten.addmm.default: 1, to
 def load_exported(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
     """Load the program in a ``.pt2`` file; one exported for a fixed batch size is evaluated in such batches.
 
-    Raises
-    ------
-    ExperimentError
-        When the file is no such program or holds pickled objects, the layer cannot be found, or the module was exported
-        in training mode.
+    Raises ExperimentError when the file is no such program or holds pickled objects, the layer cannot be found, or the
+    module was exported in training mode.
     """
     where = f"local model {path}"
     digest = fingerprint_of_file(path, embedding_layer, where)

@@ -47,20 +47,14 @@ class LocalModel(Protocol):
     def represent(self, inputs: Tensor) -> Represented:
         """Compute embeddings and predictions of inputs ``[samples, *input_shape]``.
 
-        Raises
-        ------
-        ExperimentError
-            When the model cannot be evaluated on them, or its outputs cannot be used.
+        Raises ExperimentError when the model cannot be evaluated on them, or its outputs cannot be used.
         """
 
 
 def represented(embeddings: Tensor, outputs: Tensor, classes: int, where: str) -> Represented:
     """Check the outputs of a model ``where`` for some samples; ``outputs`` are logits ``[samples, classes]``.
 
-    Raises
-    ------
-    ExperimentError
-        For outputs of another shape than one number per class, and for numbers that are not finite.
+    Raises ExperimentError for outputs of another shape than one number per class, and for numbers that are not finite.
     """
     check_shapes(embeddings, outputs, classes, where)
     return represented_by(embeddings, torch.softmax(outputs.float(), dim=1), where)
@@ -97,16 +91,10 @@ _TRIED = 3
 class BatchedModel:
     """A model of one owner; see :class:`fedgraph.fusion.owner_models.local_model.LocalModel`.
 
-    run         : one batch through the model.
-    task        : of the model.
-    where       : its name in messages.
-    fingerprint : identifies the model.
-    smallest, largest : number of samples that it can take at once; smaller batches are padded with zeros.
-
-    Raises
-    ------
-    ExperimentError
-        When it cannot be evaluated on a few samples, or its outputs have another shape than the task requires.
+    run         : one batch through the model. task        : of the model. where       : its name in messages.
+    fingerprint : identifies the model. smallest, largest : number of samples that it can take at once; smaller batches
+    are padded with zeros. Raises ExperimentError when it cannot be evaluated on a few samples, or its outputs have
+    another shape than the task requires.
     """
 
     run: Run
@@ -177,7 +165,7 @@ def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], rem
     rows, found = inputs[:_COMPARED].flatten(1).float(), embeddings[:_COMPARED].flatten(1).float()
     features = _varying(rows)
     raw = bool(features <= _varying(found)) if features else rows.numel() > 0 and torch.equal(rows, found)
-    if raw or _are_scaled_there(rows, found):
+    if raw or _contains_scaled(rows, found):
         raise ExperimentError(
             f"owner {', '.join(owners)}: what the model puts out as the embedding of a sample is the sample itself, "
             f"which must not leave its owner; {remedy}"
@@ -190,7 +178,7 @@ def _varying(values: Tensor) -> set[bytes]:
     return {column.tobytes() for column in columns.T.contiguous().cpu().numpy()}
 
 
-def _are_scaled_there(rows: Tensor, found: Tensor) -> bool:
+def _contains_scaled(rows: Tensor, found: Tensor) -> bool:
     """Whether every feature of many values is a linear function of one column of ``found``, and there are several."""
     many = [place for place, column in enumerate(rows.T) if len(column.unique()) > _MANY_VALUES]
     if len(many) < 2:
@@ -213,10 +201,7 @@ def fingerprint_of(*known: Any) -> str:
 def fingerprint_of_file(path: Path, embedding_layer: str | None, where: str) -> str:
     """Return the fingerprint of a file, together with the layer whose input is the embedding.
 
-    Raises
-    ------
-    ExperimentError
-        When the file cannot be read.
+    Raises ExperimentError when the file cannot be read.
     """
     try:
         digest = hashlib.sha256(path.read_bytes())
@@ -250,10 +235,7 @@ class ModelStore:
     def load(self, fingerprint: str) -> Tensor | None:
         """Return the parameters ``[parameters]`` of a model; None if there is none.
 
-        Raises
-        ------
-        RunError
-            When the file is broken, or ``fingerprint`` is no fingerprint.
+        Raises RunError when the file is broken, or ``fingerprint`` is no fingerprint.
         """
         path = self._path(fingerprint)
         try:
@@ -270,10 +252,7 @@ class ModelStore:
     def preparation(self, fingerprint: str) -> Preparation | None:
         """Return how the inputs of a model were made when it was trained; None where that is not kept.
 
-        Raises
-        ------
-        RunError
-            When the file is broken, or ``fingerprint`` is no fingerprint.
+        Raises RunError when the file is broken, or ``fingerprint`` is no fingerprint.
         """
         path = self._path(fingerprint, "json")
         try:

@@ -25,21 +25,14 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
     """Load the ONNX model in a file.
 
     It takes one float tensor ``[samples, ...]``. Its last output is ``[samples, classes]``: numbers before softmax, or
-    probabilities, which are recognised by their sum.
+    probabilities, which are recognised by their sum. Raises ExperimentError when the file is no such model, the extra
+    ``owner-models`` is not installed, or the layer cannot be found.
 
     Parameters
     ----------
-    path : Path
-        Of the file. Weights in separate files are not read.
-    task : TaskSpec
-        Of the model.
-    embedding_layer : str, optional
-        Name of the operation whose input is the embedding; by default the last matrix product with weights.
-
-    Raises
-    ------
-    ExperimentError
-        When the file is no such model, the extra ``owner-models`` is not installed, or the layer cannot be found.
+    path : of the file. Weights in separate files are not read.
+    embedding_layer : name of the operation whose input is the embedding; by default the last matrix product with
+        weights.
     """
     where = f"local model {path}"
     digest = fingerprint_of_file(path, embedding_layer, where)

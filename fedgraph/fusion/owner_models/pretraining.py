@@ -36,7 +36,7 @@ def represent(
     """
     device = parameters.device
     room = working_set(model, TaskSpec("classification", tuple(inputs.shape[2:]), ()))
-    size = 1 if room.alone and device.type == "cpu" else room.clients_per_block(batch_size, device)
+    size = 1 if room.sequential and device.type == "cpu" else room.clients_per_block(batch_size, device)
 
     def compute(start: int) -> Represented:
         block = slice(start, start + size)
@@ -98,12 +98,8 @@ def pretrain(
     below it, according to ``monitor``, or after ``max_epochs``; it then gets the parameters of its best epoch, the
     first of several that are equally good. Clients without validation examples use their training loss. The optimiser's
     moments are kept from epoch to epoch, and settings of ``[train]`` for rounds (decay of the learning rate) apply to
-    epochs; its own number of epochs or steps is ignored. No client's result depends on the other clients.
-
-    Raises
-    ------
-    RunError
-        When the parameters of a client are not finite after its first epoch; the message names it.
+    epochs; its own number of epochs or steps is ignored. No client's result depends on the other clients. Raises
+    RunError when the parameters of a client are not finite after its first epoch; the message names it.
     """
     num_clients = len(initial)
     best, best_score = initial.detach().clone(), torch.full((num_clients,), -torch.inf)

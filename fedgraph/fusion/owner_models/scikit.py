@@ -69,12 +69,9 @@ def fitted(
 ) -> ScikitModel:
     """Fit the model of the settings to an owner's training samples.
 
-    inputs : ``[samples, *input_shape]``. labels : int64 ``[samples]``, from 0 to ``classes - 1``.
-
-    Raises
-    ------
-    ExperimentError
-        When a class cannot be imported, built or fitted, or lacks a required method; the message names the owner.
+    inputs : ``[samples, *input_shape]``. labels : int64 ``[samples]``, from 0 to ``classes - 1``. Raises
+    ExperimentError when a class cannot be imported, built or fitted, or lacks a required method; the message names the
+    owner.
     """
     where = f"[model] scikit-learn of client '{owner}'"
 

@@ -41,12 +41,8 @@ class SingleOwner:
     def brought(self, path: str) -> tuple[Represented, str]:
         """Use a model that the owner already has, loaded by ``load_local_model``.
 
-        The fingerprint is of its files, and of how its inputs are made.
-
-        Raises
-        ------
-        FedgraphError
-            When it cannot be read, does not fit the data, is not the wanted one, or returns samples as embeddings.
+        The fingerprint is of its files, and of how its inputs are made. Raises FedgraphError when it cannot be read,
+        does not fit the data, is not the wanted one, or returns samples as embeddings.
         """
         model = load_local_model(path, self.data.tasks[self.row])
         fingerprint = fingerprint_of(model.fingerprint, self.data.preparations[self.row].table())
@@ -63,10 +59,7 @@ class SingleOwner:
     def fitted(self, settings: ScikitSettings, seed: int) -> tuple[Represented, str]:
         """Use a scikit-learn model, fitted anew each time; the fingerprint is of its settings and training samples.
 
-        Raises
-        ------
-        FedgraphError
-            When it cannot be fitted, is not the wanted one, or returns samples as embeddings.
+        Raises FedgraphError when it cannot be fitted, is not the wanted one, or returns samples as embeddings.
         """
         training = self.data.present[self.row] & (self.data.split == SAMPLE_SPLITS.index("train"))
         inputs, labels = self.data.inputs[self.row][training], self.data.labels[training]

@@ -19,22 +19,12 @@ def load_skops(path: Path, task: TaskSpec, embedding_layer: str | None = None) -
     """Load the scikit-learn pipeline in a ``.skops`` file.
 
     Its classes are the names of the data's classes, or their numbers. Where it was fitted to named features, these are
-    those of the owner, in the same order.
+    those of the owner, in the same order. Raises ExperimentError when the file is no such model or holds types that
+    skops does not trust, when the extra ``owner-models`` is not installed, and for other classes or features.
 
     Parameters
     ----------
-    path : Path
-        Of the file.
-    task : TaskSpec
-        Of the model.
-    embedding_layer : str, optional
-        Name of the step whose input is the embedding; by default the last one.
-
-    Raises
-    ------
-    ExperimentError
-        When the file is no such model or holds types that skops does not trust, when the extra ``owner-models`` is not
-        installed, and for other classes or features.
+    embedding_layer : name of the step whose input is the embedding; by default the last one.
     """
     where = f"local model {path}"
     digest = fingerprint_of_file(path, embedding_layer, where)

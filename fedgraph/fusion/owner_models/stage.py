@@ -143,11 +143,8 @@ class LocalStage:
     def embed(self) -> Embedded:
         """Compute embeddings and predictions of all samples by the owners' frozen models, which are trained if needed.
 
-        Raises
-        ------
-        FedgraphError
-            When a model does not fit an owner's data, cannot be read, is not the wanted one, or cannot be trained
-            without a fold.
+        Raises FedgraphError when a model does not fit an owner's data, cannot be read, is not the wanted one, or cannot
+        be trained without a fold.
         """
         whole = self._embedded()
         if self.folds == 1 or self.wanted:
@@ -191,10 +188,7 @@ class LocalStage:
     def stacked(self) -> list[StackedOwners]:
         """Return the owners with models of this project or ``torch.nn``, by architecture and shape of inputs.
 
-        Raises
-        ------
-        ExperimentError
-            When ``[train]`` gives steps instead of epochs.
+        Raises ExperimentError when ``[train]`` gives steps instead of epochs.
         """
         groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for row, (owner, number, task) in enumerate(self._owners()):

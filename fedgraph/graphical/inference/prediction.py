@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedgraph.graphical.network.network import Network
-from fedgraph.graphical.network.parts import parts_of
+from fedgraph.graphical.network.parts import split_parts
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import Settings
 from fedgraph.support.threads import available_cores, side_by_side
@@ -105,7 +105,7 @@ def _fixed_point(network: Network, parameters: Tensor, units: Tensor, settings: 
     if not bool(unknown.any()):
         return units
     unknown_features = unknown[..., network.first_units].flatten(0, 1).any(0)
-    parts = parts_of(network, parameters, unknown_features)
+    parts = split_parts(network, parameters, unknown_features)
     scale = Scale(network, parameters)
     start = network.forward(parameters, units)
     inputs = scale.inputs(torch.where(unknown, start, units).transpose(1, 2).contiguous())

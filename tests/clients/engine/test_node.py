@@ -116,18 +116,18 @@ def test_partition_of_a_node_that_clients_are_dealt_out_to():
     ],
 )
 def test_models_that_clients_have_already(config, expected):
-    assert Node.of(context(**config)).brought_models(("a", "b")) == expected
+    assert Node.of(context(**config)).existing_models(("a", "b")) == expected
 
 
 def test_names_with_an_equals_sign_in_them():
-    found = Node.of(context(models="a=b=/m=1.pt2, a = /own.pt2")).brought_models(("a", "a=b"))
+    found = Node.of(context(models="a=b=/m=1.pt2, a = /own.pt2")).existing_models(("a", "a=b"))
     assert found == {"a=b": "/m=1.pt2", "a": "/own.pt2"}
 
 
 @pytest.mark.parametrize("models", ["c=/m.pt2", "a", "a=", "=/m.pt2", "a=/m.pt2,,"])
 def test_models_for_nobody_and_nothing_are_refused(models):
     with pytest.raises(IdentityError, match="'models' .*a, b"):
-        Node.of(context(models=models)).brought_models(("a", "b"))
+        Node.of(context(models=models)).existing_models(("a", "b"))
 
 
 # ---- data of the node's own

@@ -85,8 +85,8 @@ def test_the_default_round_asks_all_and_writes_the_models_of_those_present():
 
 def test_a_measurement_is_the_exchange_of_a_round_without_training():
     algorithm = Doubled(Settings())
-    (ask,) = algorithm.measuring(CLIENTS, {"models": torch.ones(2, 2)}, 3, ("test",))
-    assert (ask.measures, ask.trains) == (("test",), False)
+    (ask,) = algorithm.evaluation(CLIENTS, {"models": torch.ones(2, 2)}, 3, ("test",))
+    assert (ask.evaluates, ask.trains) == (("test",), False)
     assert torch.equal(ask.stacked["parameters"], torch.ones(2, 2))
 
 

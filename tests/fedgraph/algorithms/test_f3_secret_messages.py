@@ -129,7 +129,7 @@ def test_replies_that_are_not_what_was_asked_for_are_refused():
 
 
 def test_introductions():
-    nobody = EmbedReply.of_nobody((1, 3))
+    nobody = EmbedReply.empty((1, 3))
     for answer in (Introduction(nobody), Introduction(nobody, "north", b"k" * 32)):
         got = Introduction.unpack(answer.pack())
         assert (got.aggregator, got.public, got.partition, got.clients) == (

@@ -55,7 +55,7 @@ def test_answers_come_back():
     assert torch.equal(found.parameters, answer().parameters)
     for name in ("clients", "partition", "data", "num_rows", "texts"):
         assert getattr(found, name) == getattr(answer(), name)
-    assert PhaseReply.unpack(PhaseReply.of_nobody((1, 2)).pack()).clients == ()
+    assert PhaseReply.unpack(PhaseReply.empty((1, 2)).pack()).clients == ()
 
 
 @pytest.mark.parametrize(

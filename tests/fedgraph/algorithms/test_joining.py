@@ -102,13 +102,13 @@ def test_samples_are_joined_by_key_however_owners_are_dealt_out(has, seed, garba
 
 
 def test_a_node_without_owners_has_no_say():
-    joined, _ = join({1: answer(HAS), 2: EmbedReply.of_nobody((0, 2))})
+    joined, _ = join({1: answer(HAS), 2: EmbedReply.empty((0, 2))})
     assert joined.owners == ("a", "b", "c", "d")
 
 
 def test_nobody_is_refused():
     with pytest.raises(IdentityError, match="no owner sent anything usable"):
-        join({1: EmbedReply.of_nobody(None)})
+        join({1: EmbedReply.empty(None)})
     with pytest.raises(IdentityError, match="no owner sent anything usable"):
         join({})
     spoilt = answer({"a": {"01"}})
@@ -301,7 +301,7 @@ def test_without_the_predictions_of_a_node_there_are_none():
     silent = answer({"b": HAS["b"]})
     silent = replace(silent, predictions=silent.predictions[..., :0])
     assert join({1: answer({"a": HAS["a"]}), 2: silent})[0].predictions.shape == (4, 2, 0)
-    assert join({1: answer({"a": HAS["a"]}), 2: EmbedReply.of_nobody(None)})[0].predictions.shape == (3, 1, 3)
+    assert join({1: answer({"a": HAS["a"]}), 2: EmbedReply.empty(None)})[0].predictions.shape == (3, 1, 3)
 
 
 def test_an_owner_without_embeddings_is_left_out_where_they_were_asked_for():

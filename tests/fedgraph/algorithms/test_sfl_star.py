@@ -9,7 +9,7 @@ from fedgraph.data import open_source
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
-from fedgraph.graph.learning import beside_given, kernel_graph, smooth_graph
+from fedgraph.graph.learning import combine_graphs, kernel_graph, smooth_graph
 from fedgraph.graph.pairwise import squared_distances
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
@@ -100,7 +100,7 @@ def test_with_a_given_graph_beta_of_it_is_learned():
     expected = 0.8 * graph.dense() + 0.2 * rows_add_up(learned, 6.0)
     torch.testing.assert_close(related(served, 1, replies(theta, graph)).dense(), expected)
     default = related(strategy(graph, learner="kernel", neighbours=3), 1, replies(theta, graph)).dense()
-    torch.testing.assert_close(default.double(), beside_given(graph.dense().double(), learned, 0.05))
+    torch.testing.assert_close(default.double(), combine_graphs(graph.dense().double(), learned, 0.05))
 
 
 def test_aggregation_goes_over_the_learned_graph():

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedgraph.fusion.owner_samples import columns_of, of_columns, of_mapping
+from fedgraph.fusion.owner_samples import from_columns, from_mapping, owner_columns
 
 
 def test_arrays_share_their_rows_and_nan_is_a_lacking_sample():
     a, b = np.arange(6.0).reshape(3, 2), [[np.nan], [7], [8]]
-    found = of_mapping({"b": b, "a": torch.from_numpy(a).bfloat16()})
+    found = from_mapping({"b": b, "a": torch.from_numpy(a).bfloat16()})
     assert (found.owners, found.sizes.tolist(), found.ids, len(found)) == (("a", "b"), [2, 1], None, 3)
     assert found.present.tolist() == [[True, False], [True, True], [True, True]]
     assert found.embeddings.tolist() == [[[0, 1], [0, 0]], [[2, 3], [7, 0]], [[4, 5], [8, 0]]]
@@ -20,7 +20,7 @@ def test_arrays_share_their_rows_and_nan_is_a_lacking_sample():
 
 
 def test_ids_keep_their_type_and_are_sorted_as_text():
-    found = of_mapping({"a": ([np.int64(10), 9], [[1.0], [2.0]]), "b": pd.DataFrame({"x": [3.0]}, index=[11])})
+    found = from_mapping({"a": ([np.int64(10), 9], [[1.0], [2.0]]), "b": pd.DataFrame({"x": [3.0]}, index=[11])})
     assert found.ids == (10, 9, 11)
     assert found.present.tolist() == [[True, False], [True, False], [False, True]]
     assert [found.ids[place] for place in found.order] == [10, 11, 9]
@@ -29,18 +29,18 @@ def test_ids_keep_their_type_and_are_sorted_as_text():
 
 
 def test_owners_are_put_into_the_columns_of_a_model():
-    found = of_mapping({"b": [[1.0, 2.0]]}).over(("a", "b", "c"), torch.tensor([3, 2, 1]), {})
+    found = from_mapping({"b": [[1.0, 2.0]]}).over(("a", "b", "c"), torch.tensor([3, 2, 1]), {})
     assert found.embeddings.tolist() == [[[0, 0, 0], [1, 2, 0], [0, 0, 0]]]
     assert found.present.tolist() == [[False, True, False]]
 
 
 def test_columns_of_one_array_are_assigned():
-    assert columns_of(2, 5, None) == {"owner-0": [0, 1, 2], "owner-1": [3, 4]}
-    assert list(columns_of(11, 11, None))[::10] == ["owner-00", "owner-10"]
+    assert owner_columns(2, 5, None) == {"owner-0": [0, 1, 2], "owner-1": [3, 4]}
+    assert list(owner_columns(11, 11, None))[::10] == ["owner-00", "owner-10"]
     names = ["age", "weight", "height"]
     chosen = {"a": "age", "b": ["height", "weight"], "c": [-1], "d": slice(1, None)}
-    assert columns_of(chosen, 3, names) == {"a": [0], "b": [2, 1], "c": [-1], "d": [1, 2]}
-    found = of_columns(np.arange(6.0).reshape(2, 3), {"b": [2, 1], "a": [0]})
+    assert owner_columns(chosen, 3, names) == {"a": [0], "b": [2, 1], "c": [-1], "d": [1, 2]}
+    found = from_columns(np.arange(6.0).reshape(2, 3), {"b": [2, 1], "a": [0]})
     assert found.embeddings.tolist() == [[[0, 0], [2, 1]], [[3, 0], [5, 4]]]
 
 
@@ -64,7 +64,7 @@ def test_columns_of_one_array_are_assigned():
 )
 def test_what_owners_cannot_have(found, problem):
     with pytest.raises(ValueError, match=problem):
-        of_mapping(found)
+        from_mapping(found)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_what_owners_cannot_have(found, problem):
 )
 def test_columns_that_are_not_there(owners, problem):
     with pytest.raises(ValueError, match=problem):
-        columns_of(owners, 3, None)
+        owner_columns(owners, 3, None)
 
 
 def test_labels_that_do_not_fit():
-    keyed = of_mapping({"a": ([1, 2], [[1.0], [2.0]]), "b": ([2], [[1.0]])})
+    keyed = from_mapping({"a": ([1, 2], [[1.0], [2.0]]), "b": ([2], [[1.0]])})
     for y, problem in (
         ({1: "x"}, r"y has no label of 1 of 2 samples: '2'"),
         (["x", "y"], "samples have ids, and y has none"),
@@ -94,4 +94,4 @@ def test_labels_that_do_not_fit():
         with pytest.raises(ValueError, match=problem):
             keyed.labels(y)
     with pytest.raises(ValueError, match="found 1 samples and 2 labels"):
-        of_mapping({"a": [[1.0]]}).labels([1, 2])
+        from_mapping({"a": [[1.0]]}).labels([1, 2])

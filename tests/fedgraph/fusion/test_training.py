@@ -109,7 +109,7 @@ def test_the_best_epoch_can_be_that_of_the_largest_area():
 
 def test_an_area_needs_two_classes():
     samples = data()
-    with pytest.raises(DataError, match="two classes at least"):
+    with pytest.raises(DataError, match="at least two classes"):
         fit(settings(monitor="auc"), replace(samples, labels=torch.where(samples.split == 1, 0, samples.labels)), 0)
 
 

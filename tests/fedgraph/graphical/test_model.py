@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgraph.data.encoding.encoding import Encoding
-from fedgraph.data.encoding.rows import values_of
+from fedgraph.data.encoding.rows import to_values
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.encoding.values import as_table
 from fedgraph.data.schema.schema import Feature, Schema
@@ -43,7 +43,7 @@ def test_a_model_is_told_in_a_line_and_shown_as_a_table_and_a_picture(fitted):
 def test_numbers_are_predicted_in_their_own_units(fitted):
     model, table = fitted
     found = model.predict(table, "age")
-    values = values_of(table, model.encoding.schema)
+    values = to_values(table, model.encoding.schema)
     # Age is 0.3 place + noise of 0.1, in a range of 60 from 20 on, cut at 0.
     assert found.shape == (4000,)
     for place in (1, 2):
@@ -79,7 +79,7 @@ def test_the_target_in_the_rows_does_not_count(fitted):
 def test_conditional_distributions_are_in_own_units(fitted):
     model, table = fitted
     found = model.conditional({"ill": "no"}, ["age", "place"], quantiles=(0.1, 0.9), draws=1000)
-    values = values_of(table, model.encoding.schema)
+    values = to_values(table, model.encoding.schema)
     healthy = values[values[:, 1] == 0]
     assert found["age"].mean[0] == pytest.approx(healthy[:, 3].mean(), abs=2)
     assert found["age"].deviation[0] == pytest.approx(healthy[:, 3].std(), abs=2)
@@ -103,7 +103,7 @@ def test_samples_are_tables_in_own_units(fitted):
     samples = model.sample(5000)
     assert samples.num_rows == 5000
     assert samples.names == ["size", "ill", "place", "age"]
-    ours, theirs = (values_of(rows, model.encoding.schema) for rows in (samples, table))
+    ours, theirs = (to_values(rows, model.encoding.schema) for rows in (samples, table))
     np.testing.assert_allclose(ours.mean(0), theirs.mean(0), rtol=0.05)
     np.testing.assert_allclose(ours.std(0), theirs.std(0), rtol=0.12)
     assert (ours[:, 3] == ours[:, 3].round()).all()
@@ -146,7 +146,7 @@ def test_a_skewed_number_is_drawn_as_skewed():
     fit = fit_ngm(schema, torch.ones(2, 2).bool(), [rows[:3500]], [rows[3500:]], ["a"], settings, 0)
     model = GraphicalModel(fit.network, fit.parameters[0], encoding)
     levels = [0.05, 0.25, 0.5, 0.75, 0.95]
-    drawn = values_of(model.sample(4000), schema)
+    drawn = to_values(model.sample(4000), schema)
     np.testing.assert_allclose(np.quantile(drawn, levels, 0), np.quantile(values, levels, 0), rtol=0.3)
     found = model.conditional({"dose": 2.0}, ["effect"], levels)["effect"]
     # Of a lognormal number with a mean of 1 + 0.8 log 2 and a deviation of 0.6 of its logarithm.

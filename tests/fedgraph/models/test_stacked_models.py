@@ -190,7 +190,7 @@ def test_reading_out_all_steps_has_its_weights_between_the_layers():
 )
 def test_a_client_alone_is_computed_as_among_others(table, colours):
     model = build(table, images(colours, 16))
-    assert model.alone
+    assert model.sequential
     rows = stacked_rows(model, 3).requires_grad_()
     inputs = torch.randn(3, 5, colours, 16, 16, generator=torch.Generator().manual_seed(0))
     together, changed = model.forward(model.layout.unflatten(rows), inputs, training=True)

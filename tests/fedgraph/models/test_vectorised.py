@@ -310,7 +310,7 @@ def test_channels_come_last_where_the_module_bears_it(monkeypatch, copies):
     monkeypatch.setitem(sys.modules, "own_modules", types.SimpleNamespace(Viewed=Viewed))
     task = TaskSpec("classification", (2, 8, 8), (3,))
     model = build({"name": "own_modules:Viewed", "options": {"copies": copies}}, task)
-    assert model.alone
+    assert model.sequential
     assert model._channels_last is copies
     row = model.initial(torch.Generator().manual_seed(0))[None]
     images = torch.randn(1, 5, 2, 8, 8)

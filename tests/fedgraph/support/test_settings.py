@@ -2,7 +2,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import Configured, Schedule, Settings, of_keywords, parse, value_at
+from fedgraph.support.settings import Configured, Schedule, Settings, from_keywords, parse, value_at
 
 
 class Example(Settings):
@@ -51,11 +51,11 @@ def test_others_are_refused(text):
 
 
 def test_keywords_of_a_call_are_named_as_fields():
-    assert of_keywords(Example, {"num_steps": 5}, "make") == Example(num_steps=5)
+    assert from_keywords(Example, {"num_steps": 5}, "make") == Example(num_steps=5)
     with pytest.raises(TypeError, match="'num_step'; .*learning_rate"):
-        of_keywords(Example, {"num_step": 5}, "make")
+        from_keywords(Example, {"num_step": 5}, "make")
     with pytest.raises(ValueError, match="num_steps: .*'x'"):
-        of_keywords(Example, {"num_steps": "x"}, "make")
+        from_keywords(Example, {"num_steps": "x"}, "make")
 
 
 class OfPydantic(BaseModel):

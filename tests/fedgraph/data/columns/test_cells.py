@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fedgraph.data.columns import read_categories, read_table
-from fedgraph.data.columns.cells import MISSING, without
+from fedgraph.data.columns.cells import MISSING, mask_missing
 from fedgraph.support.errors import DataError
 
 
@@ -115,12 +115,12 @@ MARKS = ("", "-999.0", "-9", "unk")
     ],
 )
 def test_marks_match_as_numbers_in_columns_of_any_type(column):
-    assert [place for place, cell in enumerate(without(column, MARKS).to_pylist()) if cell is not None] == [1]
+    assert [place for place, cell in enumerate(mask_missing(column, MARKS).to_pylist()) if cell is not None] == [1]
 
 
 def test_marks_are_no_numbers_in_columns_of_words_with_zeros_in_front():
-    assert without(pa.array(["099", "99", "a"]), ("99",)).to_pylist() == ["099", None, "a"]
-    assert without(pa.array([True, False]), ("1",)).to_pylist() == [True, False]
+    assert mask_missing(pa.array(["099", "99", "a"]), ("99",)).to_pylist() == ["099", None, "a"]
+    assert mask_missing(pa.array([True, False]), ("1",)).to_pylist() == [True, False]
 
 
 @pytest.mark.parametrize("kind", ["decimal", "category", "float", "int"])

@@ -145,7 +145,7 @@ def test_the_form_reads_new_graphs_and_refuses_others(tmp_path):
             form.read(tmp_path / "new.pt", None)
 
 
-@pytest.mark.parametrize(("classes", "message"), [(1, "two classes at least"), (["a", "b", "a"], "named once")])
+@pytest.mark.parametrize(("classes", "message"), [(1, "at least two classes"), (["a", "b", "a"], "named once")])
 def test_classes_that_cannot_be(classes, message):
     with pytest.raises(ExperimentError, match=message):
         parse_data({"set": "graphs", "classes": classes})

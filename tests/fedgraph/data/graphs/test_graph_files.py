@@ -105,7 +105,7 @@ def test_files_with_anything_else(tmp_path, content, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "mercy.pt").write_bytes(pickle.dumps([1])[:-1] + b"\x00")
-    with pytest.raises(DataError, match=r"mercy.pt (cannot be read by torch.load|has more than graphs)"):
+    with pytest.raises(DataError, match=r"mercy.pt (cannot be read by torch.load|holds objects other than graphs)"):
         GraphFiles(tmp_path).read("mercy")
     with pytest.raises(DataError, match=r"nowhere: .*\[data\] path"):
         GraphFiles(tmp_path / "nowhere")

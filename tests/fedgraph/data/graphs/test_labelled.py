@@ -37,7 +37,7 @@ def mask(*places):
         ({"edge_index": RING + 1}, "an edge has the node 4, and there are 4 nodes, counted from 0: .*relabel_nodes"),
         ({"edge_index": RING - 1}, "an edge has the node -1"),
         ({"edge_weight": torch.ones(3)}, r"edge_weight is float32 \[3\], and there are 4 edges"),
-        ({"edge_weight": torch.tensor([1.0, 1, 1, np.inf])}, "a weight of an edge is NaN or infinite"),
+        ({"edge_weight": torch.tensor([1.0, 1, 1, np.inf])}, "an edge weight is NaN or infinite"),
         ({"y": torch.ones(4)}, r"y is float32 \[4\], and classes are whole numbers from 0: y.long"),
         ({"y": torch.eye(4).long()}, "there is one class of each node: y.argmax"),
         (

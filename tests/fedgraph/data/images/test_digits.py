@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedgraph.data.images import digits
+from fedgraph.data.images import image_files as digits
 from fedgraph.support.errors import DataError
 
 
@@ -28,7 +28,7 @@ def test_they_are_those_of_scikit_learn():
 
 def test_nothing_of_it_is_imported():
     script = (
-        "import sys; from fedgraph.data.images.digits import read_digits; read_digits(); "
+        "import sys; from fedgraph.data.images.image_files import read_digits; read_digits(); "
         "print('sklearn' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"False\n"

@@ -105,7 +105,7 @@ def test_all_clients_are_tested_on_images_of_another_file(folder):
     ("changes", "message"),
     [
         ({"classes": ["cat"]}, "classes"),
-        ({"classes": ["cat", "cat"]}, "every class can be named once"),
+        ({"classes": ["cat", "cat"]}, "class names must differ"),
         ({"normalise": "standard"}, "needs mean, a number for each of 3 channels"),
         ({"normalise": "standard", "mean": [0.1, 0.1, 0.1], "deviation": [0.2]}, "needs deviation, a number for each"),
         ({"augment": ["crop"]}, "crop-padding must be less than the 4 pixels"),
@@ -135,7 +135,7 @@ def test_folders_of_sites_are_the_clients(tmp_path):
     assert source.client_names() == ["north", "south"]
     told = source.describe()
     assert "40 images 4x4 of 2 classes, 2 clients, the folders of sites" in told
-    assert told.endswith("; 1 files are no images and were left out (1 .txt in 'a')")
+    assert told.endswith("; 1 files are not images and were left out (1 .txt in 'a')")
     data = source.load(["south", "north"])
     for row, odd in ((0, 1), (1, 0)):
         for split in data.splits.values():

@@ -169,7 +169,7 @@ class TestInputsOfAFrozenModel:
         found = self.later(folder, text, kept)
         assert torch.equal(found.inputs[0][0], data.inputs[0][data.keys.index("p3")])
         assert found.inputs[0][1, 1:].tolist() == [0, 0]
-        assert "client 'lab': not there when its model was trained, and counted as missing: colour=amber" in caplog.text
+        assert "client 'lab': unknown when its model was trained, and counted as missing: colour=amber" in caplog.text
 
     def test_other_columns_are_refused(self, folder, prepared):
         with pytest.raises(DataError, match=r"'lab': .*\(weight\)"):

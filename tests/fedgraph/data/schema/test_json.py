@@ -56,7 +56,7 @@ def one(**changes):
         (json.dumps([json.loads(one())[0]] * 2), "the feature 'a' is there twice"),
         (one(name=""), "the name of a feature is empty"),
         (one(kind="categorical", categories=["x", " "]), "a category of feature 'a' is empty"),
-        (one(name="a" * (LONGEST_NAME + 1)), "is 201 letters long, and 200 are the most"),
+        (one(name="a" * (LONGEST_NAME + 1)), "has 201 characters, more than 200"),
         (one(name="a\nb"), "line breaks or control characters"),
         (one(name="a\u202eb"), "line breaks or control characters"),
         (one(name="a\x1b[31m"), r"'a\\\\x1b\[31m', holds line breaks"),
@@ -80,7 +80,7 @@ def test_what_is_no_schema(text, message):
 
 
 def test_what_is_too_long_is_not_even_read():
-    with pytest.raises(ReplyError, match="is 5,000,001 letters long"):
+    with pytest.raises(ReplyError, match="has 5,000,001 characters"):
         schema_from_json(" " * (LONGEST_JSON + 1))
 
 

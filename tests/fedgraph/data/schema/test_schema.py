@@ -45,5 +45,5 @@ def test_what_is_no_feature(kind, categories, message):
 
 
 def test_a_name_stands_once():
-    with pytest.raises(DataError, match="feature 'age' is there twice"):
+    with pytest.raises(DataError, match="duplicate feature 'age'"):
         Schema((Feature("age", "real"), Feature("age", "integer")))

@@ -195,7 +195,7 @@ def test_clients_that_never_change_and_those_without_a_test_reading_are_told(tmp
     frame.loc[60:, "d"] = np.nan
     told = source(tmp_path, frame).describe()
     assert "0 throughout, so that small errors pull means down: a;" in told
-    assert "never changing, so that small errors pull means down: b;" in told
+    assert "constant, so that small errors pull means down: b;" in told
     assert told.endswith("without a reading in the test part, so that means are over the others: d")
     assert source(tmp_path, frame[["time", "c"]]).describe() == "a.csv, 1 client, 80 hourly steps"
 
@@ -231,7 +231,7 @@ def test_parts_of_the_time_are_no_clients(tmp_path):
     )
     found = source(tmp_path, frame)
     assert found.client_names() == ["a", "b"]
-    assert "'hour' left out, as it tells the time; 'weekday' left out" in found.describe()
+    assert "'hour' left out, as it holds times; 'weekday' left out" in found.describe()
     years = pd.DataFrame({"year": range(1941, 2021), "a": FLOW[:, 0], "b": FLOW[:, 1]})
     yearly = source(tmp_path, years)
     assert yearly.client_names() == ["a", "b"]

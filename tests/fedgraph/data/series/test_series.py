@@ -109,7 +109,7 @@ def test_groups_that_do_not_fit(groups: dict[str, list[str]], message: str, fold
     ("shares", "split", "needed"), [([0.8, 0.15, 0.05], "test", 480), ([0.85, 0.05, 0.1], "validation", 480)]
 )
 def test_a_part_too_short_for_one_window_is_refused(shares: list[float], split: str, needed: int, folder: Path) -> None:
-    message = rf"toy\.npz: the {split} part has 12 of 240 time steps, too few .* it takes {needed} time steps"
+    message = rf"toy\.npz: the {split} part has 12 of 240 time steps, too few .* need {needed} time steps"
     with pytest.raises(DataError, match=message):
         source(folder, shares=shares).load(["north"])
     values = np.tile(np.load(folder / "toy.npz")["speed"], (2, 1))

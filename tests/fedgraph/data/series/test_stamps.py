@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from fedgraph.data.series.series_files import read_series
-from fedgraph.data.series.stamps import times_of
+from fedgraph.data.series.stamps import parse_times
 from fedgraph.support.errors import DataError
 
 HOURS = pd.date_range("2021-01-30 21:00", periods=60, freq="h")
@@ -118,13 +118,13 @@ def test_midnight_at_the_end_of_a_day(tmp_path):
         for time in HOURS
     ]
     check(write(tmp_path, {"time": ends, **readings()}))
-    assert times_of("x", np.array(["31.12.2020 24:00"])) == np.datetime64("2021-01-01T00:00:00")
+    assert parse_times("x", np.array(["31.12.2020 24:00"])) == np.datetime64("2021-01-01T00:00:00")
 
 
 @pytest.mark.parametrize("cells", [["1", "2", "5"], ["44197,5", "x", "y"], ["07:05", "07:10", "07:15"]])
 def test_what_is_no_time_is_refused(cells):
     with pytest.raises(DataError, match="too small for seconds from 1970|neither numbers nor times"):
-        times_of("column 'time'", np.array(cells))
+        parse_times("column 'time'", np.array(cells))
 
 
 def test_a_column_of_years_and_months_is_no_client(tmp_path):

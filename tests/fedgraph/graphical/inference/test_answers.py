@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.data.encoding.rows import values_of
+from fedgraph.data.encoding.rows import to_values
 from fedgraph.graphical.inference.conditional import DRAWS, conditional
 from fedgraph.graphical.inference.elimination import posterior
 from fedgraph.graphical.inference.prediction import InferenceSettings
@@ -67,7 +67,7 @@ def test_samples_go_with_what_is_given(disease, exactly):
         assert shares[name] == pytest.approx(exactly(name, {"xray": 1}), abs=0.04)
     assert shares["xray"] == 1
     rows = [{"xray": "yes", "tub": "no"}, {"either": "no"}] * 300
-    values = values_of(disease.sample(600, given=rows), disease.encoding.schema)
+    values = to_values(disease.sample(600, given=rows), disease.encoding.schema)
     assert values[::2, 0].mean() == pytest.approx(exactly("lung", {"xray": 1, "tub": 0}), abs=0.1)
     assert values[1::2, :2].sum() <= 3
     assert values[1::2, 3].mean() == pytest.approx(0.1, abs=0.06)

@@ -9,7 +9,7 @@ from fedgraph.graphical.inference.prediction import InferenceSettings
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.graphical.scores.model_scores import score_model, score_samples, some_hidden
+from fedgraph.graphical.scores.model_scores import hide_values, score_model, score_samples
 
 SCHEMA = Schema((Feature("a", "real"), Feature("b", "real"), Feature("c", "categorical", ("x", "y", "z"))))
 ONCE = InferenceSettings(method="forward")
@@ -91,10 +91,10 @@ def test_samples_are_compared_with_rows(model):
 def test_a_share_of_the_values_is_hidden_but_of_no_target():
     schema = Schema((Feature("x", "real"), Feature("y", "real"), Feature("scan", "embedding", size=3)))
     values = np.ones((1500, 5))
-    rows = some_hidden(schema, values, ["y"], 0.4, seed=0)
+    rows = hide_values(schema, values, ["y"], 0.4, seed=0)
     assert rows.shape == (1000, 5)
     assert not np.isnan(values).any()
     assert not np.isnan(rows[:, 1]).any()
     assert 0.35 < np.isnan(rows[:, 0]).mean() < 0.45
     assert (np.isnan(rows[:, 2:]).sum(1) % 3 == 0).all(), "all of an embedding, or nothing"
-    np.testing.assert_array_equal(rows, some_hidden(schema, values, ["y"], 0.4, seed=0))
+    np.testing.assert_array_equal(rows, hide_values(schema, values, ["y"], 0.4, seed=0))

@@ -1,4 +1,4 @@
-"""The types of values in a state: a file returns them unchanged, so that a resumed run has the same state."""
+"""The types of values allowed in a state, which files restore exactly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _ADVICE: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def check_state(where: str, state: Any) -> None:
-    """Check that a state comes back from a file as it is: tensors, numbers, strings, None, and lists and dicts of them.
+    """Check that a state consists of tensors, numbers, strings, None, and lists and dicts of them.
+
+    Raises RunError for anything else, such as tuples, sets, NumPy arrays, tensors in lists, and keys that are not
+    strings, with its place in the state, its type, and the alternative.
 
     Parameters
     ----------
@@ -29,12 +32,6 @@ def check_state(where: str, state: Any) -> None:
         Who returned it, for the message: ``"Mine.init returned"``.
     state : dict
         As it is saved.
-
-    Raises
-    ------
-    RunError
-        For anything else, such as tuples, sets, NumPy arrays, tensors in lists, and keys that are no strings: with its
-        place in the state, its type, and what to write instead.
     """
     _check(f"{where} state", state, in_list=False)
 
@@ -44,20 +41,20 @@ def _check(place: str, value: Any, in_list: bool) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise RunError(
-                    f"{place} with the key {key!r} of type {type(key).__name__}, which a resumed run does not get "
-                    "back as it was: write keys as strings, str(...)"
+                    f"{place} with the key {key!r} of type {type(key).__name__}, which cannot be restored in a resumed "
+                    "run: use strings as keys, str(...)"
                 )
             _check(f'{place}["{key}"]', item, in_list)
     elif isinstance(value, list):
         for number, item in enumerate(value):
             _check(f"{place}[{number}]", item, in_list=True)
-    elif not _is_kept(value, in_list):
+    elif not _is_supported(value, in_list):
         advice = next((text for kinds, text in _ADVICE if isinstance(value, kinds)), "")
         raise RunError(
-            f"{place} of type {type(value).__name__}, which a resumed run does not get back as it was: write "
-            f"{advice or 'tensors, numbers, strings, lists and dicts alone'}"
+            f"{place} of type {type(value).__name__}, which cannot be restored in a resumed run: use "
+            f"{advice or 'only tensors, numbers, strings, lists and dicts'}"
         )
 
 
-def _is_kept(value: Any, in_list: bool) -> bool:
+def _is_supported(value: Any, in_list: bool) -> bool:
     return value is None or isinstance(value, str | int | float) or (isinstance(value, Tensor) and not in_list)

@@ -1,4 +1,4 @@
-"""A table with columns of many kinds that is divided among clients.
+"""A table of mixed columns that is divided among clients.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.2: half of the rows are public, and
 the others go to clients that each have more of one part of the population.
@@ -17,43 +17,41 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from fedgraph.data.base import CohortData
-from fedgraph.data.columns.columns import alike_words, as_category, read_column
+from fedgraph.data.columns.columns import as_category, near_duplicates, read_column
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.own import Name, title_of, with_notes
+from fedgraph.data.own import Name, data_title, with_notes
 from fedgraph.data.partition import client_names
 from fedgraph.data.schema.inference import check_dropped
-from fedgraph.data.tables.client_tables import rows_of
+from fedgraph.data.tables.client_tables import ClientTableBase, ClientTableSettings, select_rows
 from fedgraph.data.tables.labelled import LabelledRows, labelled_cohort
 from fedgraph.data.tables.labelled_form import TableFile
-from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed
 from fedgraph.support.randomness import generator
 
 _EMPHASIS = 4.0
-"""How much more often a row of a client's segment is dealt to it than another row."""
+"""How much more often a row is assigned to a client if it is in the client's segment."""
 
 Value = Annotated[str, BeforeValidator(lambda value: as_category(composed(str(value))))]
 
 
-class DealtTableSettings(ClientTableSettings):
-    """The keys of ``[data]`` of a table that is divided: by the values of a column, by segments, or evenly.
+class DividedTableSettings(ClientTableSettings):
+    """The keys of ``[data]`` of a table that is divided by the values of a column, by segments, or evenly.
 
     Attributes
     ----------
-    path           : file of the table; without one, every node has data of its own.
-    clients        : names of the clients, or how many there are.
+    path           : file of the table; without one, every node has its own data.
+    clients        : names of the clients, or their number.
     client_column  : column whose values name the clients; it is no feature, and rows without it are left out.
     segments       : by client, values by column, e.g. ``{ poor = { pay = ["medicaid", "selfpay"] } }``: rows that have
                      them all are the client's segment, and are assigned to it four times as often.
-    public_share   : fraction of the rows that everybody may see, including the server; no client has any of them.
+    public_share   : fraction of the rows that are public, also to the server, and held by no client.
     stratify       : columns whose values occur as often in the public part as in the others, in every combination.
-    label          : the feature that methods with a model of one label, such as fedavg, predict from all other features
-                     that no client has to itself; rows without it are left out. A number is a regression, on the scale
-                     of the public rows; of two categories the second is looked for. Needs public rows, whose categories
-                     and scales all clients share. fedngm, which predicts any feature, takes none.
-    test           : such methods test every client on its ``own`` test rows, or all of them on the same, the public
-                     rows (``shared``).
+    label          : the feature that methods with a single label, such as fedavg, predict from all features that are
+                     not private; rows without it are left out. A number is a regression, on the scale of the public
+                     rows; of two categories the second is positive. Needs public rows, whose categories and scales all
+                     clients share. fedngm, which predicts any feature, takes none.
+    test           : such methods test every client on its ``own`` test rows, or all on the public rows (``shared``).
     """
 
     path: str | None = None
@@ -66,12 +64,12 @@ class DealtTableSettings(ClientTableSettings):
     test: Literal["own", "shared"] = "own"
 
     @model_validator(mode="after")
-    def _one_way(self) -> DealtTableSettings:
+    def _check_division(self) -> DividedTableSettings:
         ways = [self.clients is not None, self.client_column is not None, bool(self.segments)]
         if self.path is None and (isinstance(self.clients, int) or self.segments or self.public_share):
-            raise ValueError("clients by number, segments and public-share are about one file for all: give its path")
+            raise ValueError("a number of clients, segments and public-share need one file for all: give its path")
         if sum(ways) > 1 or (self.path is not None and not any(ways)):
-            raise ValueError("give one of clients, client-column and segments, to say who the clients are")
+            raise ValueError("give exactly one of clients, client-column and segments")
         if self.stratify and not self.public_share:
             raise ValueError("stratify is for the public part, and public-share is 0")
         if self.test == "shared" and self.label is None:
@@ -79,7 +77,7 @@ class DealtTableSettings(ClientTableSettings):
         return self
 
 
-class DealtTableSource(TablesOfClients):
+class DividedTableSource(ClientTableBase):
     """A table of mixed columns divided among clients (a :class:`ClientTableSource`); subclasses read the table.
 
     Attributes
@@ -88,7 +86,7 @@ class DealtTableSource(TablesOfClients):
         How the table is divided.
     """
 
-    settings: DealtTableSettings
+    settings: DividedTableSettings
 
     def client_names(self) -> list[str]:
         """Return the names in the settings or the column, or ``client-00`` and so on."""
@@ -101,7 +99,7 @@ class DealtTableSource(TablesOfClients):
 
     def whole_table(self, name: str) -> Table:
         """Return the client's rows, without the client column."""
-        table = rows_of(self._table, self._rows[name])
+        table = select_rows(self._table, self._rows[name])
         return table.with_columns({n: c for n, c in table.columns.items() if n != self.settings.client_column})
 
     def _check_dropped(self, table: Table) -> None:
@@ -109,15 +107,13 @@ class DealtTableSource(TablesOfClients):
 
     def public_table(self) -> Table | None:
         """Return the public rows, or None."""
-        return rows_of(self._table, self._public) if self.settings.public_share else None
+        return select_rows(self._table, self._public) if self.settings.public_share else None
 
     def load(self, names: Sequence[str]) -> CohortData:
         """Load rows and labels of clients.
 
-        Raises
-        ------
-        DataError
-            Without a label or public rows, for a label that cannot be predicted, and as ``load_table`` does.
+        Raises DataError without a label or public rows, for a label that cannot be predicted, and as ``load_table``
+        does.
         """
         if self.settings.label is None:
             return super().load(names)
@@ -129,8 +125,8 @@ class DealtTableSource(TablesOfClients):
         settings, public = self.settings, self.public_table()
         if settings.label is None or public is None:
             raise DataError(
-                "[data] label needs rows that everybody may see, whose categories and scales all clients share: set "
-                'public-share; or take set = "table", in which clients scale numbers by their own rows'
+                "[data] label needs public rows, whose categories and scales all clients share: set public-share; or "
+                'use set = "table", in which clients scale numbers by their own rows'
             )
         private = [column for own in settings.private.values() for column in own]
         private += [] if settings.client_column is None else [settings.client_column]
@@ -149,7 +145,7 @@ class DealtTableSource(TablesOfClients):
             how = f"by column '{settings.client_column}'"
         elif settings.segments:
             how = f"by segments, {_EMPHASIS:g} times as often"
-        title = title_of(settings.path, self.own)
+        title = data_title(settings.path, self.own)
         facts = [title, f"{self._table.num_rows:,} rows", f"{len(self.client_names())} clients {how}"]
         if settings.public_share:
             facts.append(f"{len(self._public):,} rows public")
@@ -159,11 +155,11 @@ class DealtTableSource(TablesOfClients):
 
     @cached_property
     def _notes(self) -> tuple[str, ...]:
-        """Notes on categories of the columns that may be meant as one."""
+        """Notes on categories that may be the same."""
         found = []
         for name in self._table.names:
             if self._table.numbers(name) is None and (
-                pair := alike_words(sorted(read_column(self._table, name).texts.to_pylist()))
+                pair := near_duplicates(sorted(read_column(self._table, name).texts.to_pylist()))
             ):
                 found.append(f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories")
         return tuple(found)
@@ -183,15 +179,15 @@ class DealtTableSource(TablesOfClients):
             strata = np.unique(strata * (codes.max() + 1) + codes, return_inverse=True)[1]
         draw = generator(settings.partition_seed, "public")
         order = torch.randperm(table.num_rows, generator=draw).numpy()
-        # A row has a random place in its stratum, and is public if place * share + offset passes a whole number there.
+        # A row has a random place in its stratum, and is public if place * share + offset passes an integer there.
         by_stratum = order[np.argsort(strata[order], kind="stable")]
         sizes = np.bincount(strata)
         place = np.arange(len(order)) - np.repeat(sizes.cumsum() - sizes, sizes)
         offset = torch.rand(len(sizes), generator=draw, dtype=torch.float64).numpy()
-        taken = np.floor((place + 1) * settings.public_share + np.repeat(offset, sizes)) > np.floor(
+        is_public = np.floor((place + 1) * settings.public_share + np.repeat(offset, sizes)) > np.floor(
             place * settings.public_share + np.repeat(offset, sizes)
         )
-        return torch.from_numpy(np.sort(by_stratum[taken]))
+        return torch.from_numpy(np.sort(by_stratum[is_public]))
 
     @cached_property
     def _rows(self) -> Mapping[str, Tensor]:
@@ -202,8 +198,8 @@ class DealtTableSource(TablesOfClients):
             rows = np.setdiff1d(rows, self._public.numpy(), assume_unique=True)
         if settings.client_column is not None:
             codes, owners = table.names_in(settings.client_column)
-            dealt = {owner: rows[codes[rows] == place] for place, owner in enumerate(owners)}
-            return {owner: torch.from_numpy(own) for owner, own in dealt.items() if len(own)}
+            by_owner = {owner: rows[codes[rows] == place] for place, owner in enumerate(owners)}
+            return {owner: torch.from_numpy(own) for owner, own in by_owner.items() if len(own)}
         names = self.client_names()
         draw = generator(settings.partition_seed, "partition")
         if settings.segments:
@@ -223,7 +219,7 @@ class DealtTableSource(TablesOfClients):
         return found
 
     def _weights(self, client: str) -> NDArray[np.float64]:
-        """Return how much more often each row goes to a client than a row outside its segment."""
+        """Return the weight of each row for a client: larger in its segment."""
         inside = np.ones(self._table.num_rows, dtype=bool)
         for name, values in self.settings.segments[client].items():
             column = read_column(self._table, name)
