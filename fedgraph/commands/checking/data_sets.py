@@ -20,7 +20,7 @@ from fedgraph.models import TaskSpec
 from fedgraph.starting.running import run
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ContractError, DataError, ExperimentError
-from fedgraph.support.plugins import load_object, dotted_path
+from fedgraph.support.plugins import dotted_path, load_object
 
 
 def is_data_set(what: str | type) -> bool:
