@@ -5,13 +5,8 @@ import pytest
 import torch
 
 from fedgraph.algorithms import GlobalModel
-from fedgraph.federation.federation import Federation
 from fedgraph.graph.means import weighted_mean
-from fedgraph.models.base import TaskSpec
-from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Settings
@@ -28,14 +23,9 @@ def test_weighted_mean(weights):
 
 
 @pytest.fixture
-def made():
+def made(serve):
     """``made(kind)``: a run of an algorithm."""
-    counts = torch.tensor([30, 10, 20])
-    federation = Federation(
-        NAMES, {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": counts, "test": counts}
-    )
-    plan, initial = RunPlan(Layout.of({"w": torch.zeros(4)}), "c", "{}", "run"), {"w": torch.arange(4.0)}
-    return lambda kind=GlobalModel: AlgorithmRun(kind(Settings()), federation, plan, initial)
+    return lambda kind=GlobalModel: serve(kind(Settings()), [30, 10, 20], {"w": torch.arange(4.0)})
 
 
 def one_round(run, theta, positions, absent=()):
