@@ -10,6 +10,7 @@ KNOWN = ["a", "b", "c", "d", "e"]
 
 def test_clients_by_name():
     assert hosted_clients({"clients": "d, a", "partition-id": 0, "num-partitions": 1}, KNOWN) == ("d", "a")
+    assert hosted_clients({"clients": '"x,y", z'}, ["x,y", "z"]) == ("x,y", "z")
 
 
 @settings(max_examples=50, derandomize=True)
