@@ -275,10 +275,18 @@ def test_a_changed_file_is_read_again(folder):
     assert len(source(folder, client_column="code").client_names()) == 6
 
 
-@pytest.mark.parametrize("shares", [[0.5, 0.1, 0.1], [0, 0.5, 0.5]])
-def test_shares_must_add_up(shares):
-    with pytest.raises(ExperimentError, match="shares: .*add up to 1"):
-        parse(BundledTableSettings, {"set": "iris", "shares": shares}, "[data]")
+@pytest.mark.parametrize(
+    ("settings", "keys", "message"),
+    [
+        (BundledTableSettings, {"set": "iris", "shares": [0.5, 0.1, 0.1]}, "shares: .*add up to 1"),
+        (BundledTableSettings, {"set": "iris", "shares": [0, 0.5, 0.5]}, "shares: .*add up to 1"),
+        (TableSettings, {"label": "sick", "test-path": "test.csv"}, 'test-path needs test = "shared"'),
+        (TableSettings, {"label": "sick", "test": "shared", "shares": [0.8, 0.2, 0]}, "third of shares"),
+    ],
+)
+def test_settings_that_cannot_be(settings, keys, message):
+    with pytest.raises(ExperimentError, match=message):
+        parse(settings, keys, "[data]")
 
 
 @pytest.mark.skipif(not (DATA / "mixed-tables").is_dir(), reason="no mixed-tables in the data folder")
@@ -408,11 +416,7 @@ def test_a_test_file_that_does_not_fit(folder, content, message):
         load_all(source(folder, client_column="site", test="shared", test_path="test.csv"))
 
 
-def test_shared_test_sets_that_cannot_be(folder):
-    with pytest.raises(ExperimentError, match='test-path needs test = "shared"'):
-        parse(TableSettings, {"label": "sick", "test-path": "test.csv"}, "[data]")
-    with pytest.raises(ExperimentError, match="third of shares"):
-        parse(TableSettings, {"label": "sick", "test": "shared", "shares": [0.8, 0.2, 0]}, "[data]")
+def test_a_shared_test_set_of_own_data_needs_a_path(folder):
     settings = TableSettings(label="sick", test="shared", categories={"sick": ("no", "yes"), "colour": ("red",)})
     with pytest.raises(DataError, match="needs test-path"):
         TableSource(settings, folder, OwnData(folder / "people.csv", ("mercy",))).load(["mercy"])
