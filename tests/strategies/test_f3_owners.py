@@ -66,14 +66,14 @@ def as_another(content):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (with_nan, RunError, r"nothing usable from 1 owner \(patch-0-0: its embeddings hold NaN.*on-missing"),
+        (with_nan, RunError, "patch-0-0: .*NaN.*on-missing"),
         (lambda content: with_nan(content, "predictions"), RunError, "patch-0-0: its predictions hold NaN"),
         (malformed, IdentityError, r"^array 'embeddings' has the shape"),
         (failing, IdentityError, "^the disk is full"),
-        (lambda content: RecordDict(), IdentityError, "^the answer to the request for embeddings is malformed"),
-        (with_other_label, DataError, "disagree on the label of sample 'image-00003'"),
-        (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' have different classes"),
-        (as_another, IdentityError, "owner 'patch-0-1' is hosted twice, by node 100. and by node 100."),
+        (lambda content: RecordDict(), IdentityError, "^the answer .*malformed"),
+        (with_other_label, DataError, "label of sample 'image-00003'"),
+        (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' .*classes"),
+        (as_another, IdentityError, "'patch-0-1' .*node 100. .*node 100"),
     ],
 )
 def test_the_run_ends_with_who_and_why(patches_tables, run_experiment, change, error, message):

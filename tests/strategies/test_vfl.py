@@ -355,7 +355,7 @@ def with_strangers(content):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_nan, r"step 3: nothing usable from 2 owners \(patch-0-0, patch-0-1: .*NaN, infinite"),
+        (with_nan, "step 3: .*patch-0-0, patch-0-1: .*NaN"),
         (with_strangers, "step 3: .*speaks for ..x., .y.."),
         (lambda content: error_content("the disk is full"), "step 3: .*patch-0-0, patch-0-1: the disk is full"),
     ],

@@ -52,11 +52,11 @@ def test_one_model_is_for_everybody_also_for_the_absent(made):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, r"Mine.update, in round 1, returned None in place of a float tensor \[4\], .*is there a return"),
-        (np.zeros(4), r"returned a numpy.ndarray in place of a float tensor \[4\]"),
+        (None, r"Mine\.update, in round 1, .*None"),
+        (np.zeros(4), r"numpy.ndarray .*\[4\]"),
         ([0.0] * 4, r"returned a list in place of a float tensor \[4\]"),
-        (torch.zeros(4).long(), r"returned a tensor of torch.int64 in place of a float tensor"),
-        (torch.zeros(1, 4), r"returned \[1, 4\] in place of \[4\]: a number for each parameter"),
+        (torch.zeros(4).long(), "returned .*torch.int64"),
+        (torch.zeros(1, 4), r"\[1, 4\] .*\[4\]"),
     ],
 )
 def test_an_update_that_is_no_model_is_said_to_be_none(made, returned, message):

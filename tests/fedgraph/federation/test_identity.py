@@ -25,10 +25,10 @@ def test_partitions_cover_all_clients_once_in_contiguous_even_blocks(clients, pa
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "does not know which clients it hosts.*node config key 'clients'"),
+        ({}, "hosts.*'clients'"),
         ({"partition-id": 1}, "does not know which clients it hosts"),
         ({"partition-id": 2, "num-partitions": 2}, "'partition-id' is 2.*0 to 1"),
-        ({"clients": "a,z"}, "names z, which this node's data does not have"),
+        ({"clients": "a,z"}, "names z, "),
         ({"clients": "a,a"}, "names a client twice"),
         ({"clients": ""}, "is empty"),
     ],

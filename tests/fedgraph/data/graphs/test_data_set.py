@@ -76,12 +76,12 @@ def test_whole_graphs_are_examples(tmp_path):
 @pytest.mark.parametrize(
     ("clients", "keys", "message"),
     [
-        ({"a": data(), "b": data(features=4)}, {}, r"'b' .*/b.pt. has 4 features of a node, and client 'a' .* has 3"),
-        ({"a": data(), "b": data(y=None)}, {}, r"client 'b' .*/b.pt. has no classes: y is missing, or -1 throughout"),
-        ({"a": data(classes=3)}, {"classes": 2}, r"'a' .*/a.pt. has the class 2, and there are 2, counted from 0"),
-        ({"a": data(classes=1)}, {}, r"has one class only, 0: there is nothing to learn"),
-        ({"a": data(2)}, {}, r"client 'a' .*/a.pt. has too few examples .2. to split"),
-        ({"a": data()}, {"level": "graph"}, r"y has 20 classes, and there is one graph; .data. level = .node."),
+        ({"a": data(), "b": data(features=4)}, {}, r"/b\.pt. has 4 .*'a' .*3"),
+        ({"a": data(), "b": data(y=None)}, {}, r"/b\.pt. .*y is missing"),
+        ({"a": data(classes=3)}, {"classes": 2}, r"/a\.pt. .*class 2"),
+        ({"a": data(classes=1)}, {}, "one class only"),
+        ({"a": data(2)}, {}, r"/a\.pt. .*too few"),
+        ({"a": data()}, {"level": "graph"}, "20 classes, .*level = .node."),
     ],
 )  # fmt: skip
 def test_clients_that_do_not_fit(tmp_path, clients, keys, message):

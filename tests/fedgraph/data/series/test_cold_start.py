@@ -190,8 +190,8 @@ def test_the_description() -> None:
     [
         ({"cold_clients": ("c1", "zz")}, "`cold-clients` names unknown clients: zz"),
         ({"cold_clients": None, "cold_share": 0.05}, "`cold-share` 0.05 of 6 clients is nobody"),
-        ({"cold_steps": 71}, "`cold-steps` is 71, but the training part has only 70 time steps"),
-        ({"cold_steps": 5}, "`cold-steps` is 5, too few for one window of 6 steps"),
+        ({"cold_steps": 71}, "`cold-steps` is 71, .*70"),
+        ({"cold_steps": 5}, "`cold-steps` is 5, .*6 steps"),
     ],
 )
 def test_messages(keys: dict[str, Any], message: str) -> None:

@@ -196,8 +196,8 @@ def test_first_steps_cut_the_time_axis() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"first_steps": 8}, "training part has 5 time steps, too few.*4 input and 3 output"),
-        ({"target_feature": 1}, "no feature 1; the file has 1, counted from 0: f0"),
+        ({"first_steps": 8}, "5 time steps, .*4 input and 3 output"),
+        ({"target_feature": 1}, "no feature 1; .*f0"),
         ({"features": (0, 2)}, "no feature 2"),
         ({"covariates": ("weekly-profile",)}, "`covariates` need `start` and `step-minutes`"),
     ],
