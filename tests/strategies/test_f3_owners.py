@@ -130,15 +130,6 @@ def test_fewer_owners_than_there_must_be(patches_tables, run_experiment):
         run_experiment(patches_tables, node_configs=APART[:2])
 
 
-def test_a_partition_that_nobody_hosts(patches_tables, run_experiment):
-    nodes = [{"partition-id": part, "num-partitions": 3} for part in (0, 2)]
-    with pytest.raises(IdentityError, match="'partition-id' 1 of 3"):
-        run_experiment(patches_tables, node_configs=nodes)
-    patches_tables["experiment"]["on-missing"] = "skip"
-    folder = run_experiment(patches_tables, node_configs=nodes)
-    assert set(folder.summary()["per_client"]["test"]["accuracy"]) == {"patch-0-0", "patch-0-1", "patch-1-1"}
-
-
 @pytest.mark.parametrize("share", [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
 def test_too_few_samples_are_told(patches_tables, run_experiment, share):
     patches_tables["data"]["shares"] = share

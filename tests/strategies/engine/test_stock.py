@@ -63,16 +63,6 @@ def test_stock_minimum_of_nodes_never_exceeds_the_clients_there_are():
     assert build_stock(FedAvg, {"min-available-nodes": 5}, "[fedavg]", clients=9).min_available_nodes == 5
 
 
-def test_fedavg_is_the_weighted_mean_for_every_packing(digits_tables, run_experiment):
-    digits_tables["train"] |= {"batch-size": 8, "local-epochs": 4}
-    tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 3}}
-    one, three = (run_experiment(tables, nodes=nodes) for nodes in (1, 3))
-    first, second = (torch_models(folder) for folder in (one, three))
-    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
-    assert summary(one)["exchanges"] == 1 + 3 + 3
-    assert summary(one)["metrics"]["test"]["accuracy"]["mean"] > 0.3
-
-
 def torch_models(folder):
     from safetensors.torch import load_file
 
@@ -471,22 +461,6 @@ def test_state_of_a_stock_strategy_round_trips():
     assert after.eta == 0.5
     assert np.array_equal(after.current_arrays["w"], before.current_arrays["w"])
     assert np.array_equal(after.v_t["w"], before.v_t["w"])
-
-
-def test_fedadam_resumes_to_the_same_weights(digits_tables, run_experiment):
-    from fedgraph.experiment.experiment import parse_experiment
-    from fedgraph.runs.folder import RunFolder
-
-    tables = stock(digits_tables, "FedAdam", eta=0.02)
-    tables["experiment"]["rounds"] = 6
-    whole = run_experiment(tables)
-    tables["experiment"]["rounds"] = 3
-    part = run_experiment(tables)
-    (part.path / "summary.json").unlink()
-    tables["experiment"]["rounds"] = 6
-    (part.path / "experiment.toml").write_text(parse_experiment(tables).as_toml())
-    resumed = run_experiment(tables, folder=RunFolder.open(part.path))
-    assert summary(resumed)["weights_sha256"] == summary(whole)["weights_sha256"]
 
 
 def test_optimiser_moments_are_kept_for_stock_strategies_too(digits_tables, run_experiment):
