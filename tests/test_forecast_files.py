@@ -60,9 +60,6 @@ def test_a_run_without_forecasts_says_how_to_get_some(tmp_path):
 
 
 def test_what_has_no_forecasts_is_refused_at_the_start():
-    digits = {**TABLES, "data": {"set": "digits"}, "graph": {}, "model": {"name": "mlp"}}
-    with pytest.raises(ExperimentError, match="forecasts is about time series"):
-        parse_experiment(digits)
     variants = {"name": "gru", "hidden": 4, "variants": [{"clients": ["a*"], "name": "gru", "hidden": 8}]}
     with pytest.raises(ExperimentError, match="of one architecture"):
         parse_experiment({**TABLES, "model": variants})

@@ -49,12 +49,6 @@ def test_runs_by_dotted_path(plugin_folder):
 
 
 @pytest.mark.process
-def test_its_table_is_checked(plugin_folder):
-    with pytest.raises(AssertionError, match="'trimm'; .*trim"):
-        run(plugin_folder, "--json", "out.json", "--set", "TrimmedNeighbourMean.trimm=0.3")
-
-
-@pytest.mark.process
 def test_keeps_the_contract(plugin_folder, monkeypatch):
     from fedgraph.commands.checking import check_strategy
 

@@ -103,11 +103,11 @@ def test_scenarios_can_be_read(path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grid": "local"}, 'lose-reply cannot happen on the grid "local"'),
+        ({"grid": "local"}, 'lose-reply .*"local"'),
         ({"grid": "moon"}, "grid: Input should be"),
         ({"faults": [{"when": {"lines": 1}, "action": "no-space"}]}, "goes with kill, pause, step-clock, not with"),
         ({"faults": [{"when": {}, "action": "kill"}]}, "give one of lines, message and write"),
-        ({"after": 1}, "has no key 'after'; known keys: experiment, faults, grid, holds, nodes, set, title"),
+        ({"after": 1}, "'after'; .*faults"),
     ],
 )
 def test_a_scenario_that_makes_no_sense_is_refused(change, message, tmp_path):

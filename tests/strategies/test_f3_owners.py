@@ -66,14 +66,14 @@ def as_another(content):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (with_nan, RunError, r"nothing usable from 1 owner \(patch-0-0: its embeddings hold NaN.*on-missing"),
+        (with_nan, RunError, "patch-0-0: .*NaN.*on-missing"),
         (lambda content: with_nan(content, "predictions"), RunError, "patch-0-0: its predictions hold NaN"),
         (malformed, IdentityError, r"^array 'embeddings' has the shape"),
         (failing, IdentityError, "^the disk is full"),
-        (lambda content: RecordDict(), IdentityError, "^the answer to the request for embeddings is malformed"),
-        (with_other_label, DataError, "disagree on the label of sample 'image-00003'"),
-        (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' have different classes"),
-        (as_another, IdentityError, "owner 'patch-0-1' is hosted twice, by node 100. and by node 100."),
+        (lambda content: RecordDict(), IdentityError, "^the answer .*malformed"),
+        (with_other_label, DataError, "label of sample 'image-00003'"),
+        (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' .*classes"),
+        (as_another, IdentityError, "'patch-0-1' .*node 100. .*node 100"),
     ],
 )
 def test_the_run_ends_with_who_and_why(patches_tables, run_experiment, change, error, message):
@@ -128,15 +128,6 @@ def test_fewer_owners_than_there_must_be(patches_tables, run_experiment):
         run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", failing))
     with pytest.raises(IdentityError, match="^only 2 of at least 4"):
         run_experiment(patches_tables, node_configs=APART[:2])
-
-
-def test_a_partition_that_nobody_hosts(patches_tables, run_experiment):
-    nodes = [{"partition-id": part, "num-partitions": 3} for part in (0, 2)]
-    with pytest.raises(IdentityError, match="'partition-id' 1 of 3"):
-        run_experiment(patches_tables, node_configs=nodes)
-    patches_tables["experiment"]["on-missing"] = "skip"
-    folder = run_experiment(patches_tables, node_configs=nodes)
-    assert set(folder.summary()["per_client"]["test"]["accuracy"]) == {"patch-0-0", "patch-0-1", "patch-1-1"}
 
 
 @pytest.mark.parametrize("share", [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])

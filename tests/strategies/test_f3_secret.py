@@ -16,7 +16,7 @@ from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.privacy.secret.sealed import Context as SealedContext
 from fedgraph.privacy.secret.sealed import open_sealed
 from fedgraph.privacy.secret.shamir import ShareSettings, reconstruct
-from fedgraph.support.errors import DataError, ExperimentError, IdentityError, RunError
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from fedgraph.support.files import load_state
 
 OWNERS = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
@@ -425,18 +425,6 @@ def test_an_owner_that_pins_other_aggregators_refuses(trained, tmp_path):
         trained(configs=[pinned[0], {**HOSTS[1], "aggregator-fingerprints": fewer}, *AGGREGATORS])
     with pytest.raises(RunError, match="'aggregator-fingerprints' .*'east'"):
         trained(configs=[pinned[0], {**HOSTS[1], "aggregator-fingerprints": "east"}, *AGGREGATORS])
-
-
-def test_without_samples_there_is_nothing_to_predict(trained):
-    trained.tables["data"].pop("new-share")
-    with pytest.raises(DataError, match="sample of the split"):
-        trained()
-
-
-def test_other_fusions_are_refused(trained):
-    trained.tables["f3"] |= {"fusion": "transformer"}
-    with pytest.raises(ExperimentError, match="TransformerFusion .*linear"):
-        trained()
 
 
 def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data_dir, tmp_path):

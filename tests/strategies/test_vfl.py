@@ -18,7 +18,7 @@ from fedgraph.messages import error_content
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.runs.folder import RunFolder
-from fedgraph.support.errors import FedgraphError, IdentityError, RunError
+from fedgraph.support.errors import FedgraphError, RunError
 from fedgraph.support.files import load_state, save_state
 from fedgraph.training.client_state import ClientState
 
@@ -355,7 +355,7 @@ def with_strangers(content):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_nan, r"step 3: nothing usable from 2 owners \(patch-0-0, patch-0-1: .*NaN, infinite"),
+        (with_nan, "step 3: .*patch-0-0, patch-0-1: .*NaN"),
         (with_strangers, "step 3: .*speaks for ..x., .y.."),
         (lambda content: error_content("the disk is full"), "step 3: .*patch-0-0, patch-0-1: the disk is full"),
     ],
@@ -419,12 +419,6 @@ def test_divergence_is_told(tables, run_experiment, where):
         run_experiment(tables)
     text = "learning together diverged in epoch 1: .*lower learning-rates" if where == "fusion" else "nothing usable"
     assert re.search(text, str(raised.value))
-
-
-def test_models_that_cannot_be_updated_are_refused(tables, run_experiment):
-    tables["model"]["variants"] = [{"clients": ["patch-0-1"], "name": "scikit-learn"}]
-    with pytest.raises(IdentityError, match="only 1 of 2 owners"):
-        run_experiment(tables)
 
 
 @pytest.mark.parametrize("shares", [[0.0, 0.5, 0.5], [0.8, 0.0, 0.2]])

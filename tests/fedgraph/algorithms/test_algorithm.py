@@ -98,8 +98,8 @@ def test_an_algorithm_without_mathematics_says_what_it_needs():
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        (torch.zeros(2, 2), r'First.init returned Tensor in place of a state: return \{"models": models\}'),
-        ({"velocity": 0.0}, r'First.init returned a state without models: return \{"models": models\}'),
+        (torch.zeros(2, 2), r"First\.init returned Tensor"),
+        ({"velocity": 0.0}, r"First\.init .*without models"),
     ],
 )
 def test_what_is_no_first_state_is_explained(returned, words):
@@ -132,12 +132,12 @@ def test_a_round_that_looks_for_a_graph_where_none_is_given_is_told_how_to_need_
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (NoGenerator, "NoGenerator.round must be a generator that yields the requests"),
-        (NoExchange, "NoExchange.round ended without an exchange: have it yield an Ask"),
-        (NoAsk, "NoAsk.round yielded Tensor in place of an Ask"),
-        (NoState, "NoState.round returned NoneType in place of the next state"),
-        (OtherState, "OtherState.round returned a state without models: end with"),
-        (LargerState, "LargerState.round returned a state that also has velocity: have init return all that is"),
+        (NoGenerator, "NoGenerator.round .*yields"),
+        (NoExchange, r"NoExchange\.round .*Ask"),
+        (NoAsk, "NoAsk.round yielded"),
+        (NoState, "NoState.round .*NoneType"),
+        (OtherState, r"OtherState\.round .*without models"),
+        (LargerState, r"LargerState\.round .*velocity"),
     ],
 )
 def test_what_is_no_round_is_explained(kind, words):

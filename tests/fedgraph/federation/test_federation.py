@@ -101,7 +101,7 @@ def test_data_of_all_nodes_is_named_once_each():
 @pytest.mark.parametrize(
     ("identities", "error", "message"),
     [
-        ({1: identity("a", "b"), 2: identity("b")}, IdentityError, "'b' is hosted twice, by node 1 and by node 2"),
+        ({1: identity("a", "b"), 2: identity("b")}, IdentityError, "'b' .*node 1 .*node 2"),
         ({}, IdentityError, "no connected node hosts a client"),
         ({1: identity()}, IdentityError, "no connected node hosts a client"),
         ({1: identity("a", "b", empty="b")}, DataError, "no training examples at client b"),
@@ -110,7 +110,7 @@ def test_data_of_all_nodes_is_named_once_each():
         (
             {1: identity("a"), 2: identity("b", task=TaskSpec("classification", (5,), (3,), classes=("x", "y", "z")))},
             DataError,
-            r"'a' and 'b' hold different data \(input_shape: \(4,\) against \(5,\)\)",
+            r"'a' and 'b' .*input_shape: \(4,\)",
         ),
     ],
 )

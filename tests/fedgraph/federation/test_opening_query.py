@@ -113,11 +113,11 @@ def test_label_counts_of_the_opening_query_are_counted():
 @pytest.mark.parametrize(
     ("configs", "min_clients", "message"),
     [
-        ([], 1, "waited 0 s for nodes, but no node is connected"),
-        ([{"names": "a b"}], 3, "waited 0 s for nodes, but only 2 of at least 3 clients are hosted"),
-        ([{"names": "a", "partition": [0, 3]}], 1, "but 'partition-id' 1, 2 of 3 is hosted by nobody"),
-        ([{"names": "a"}, {"problem": "no such file: x.h5"}], 3, "node 1001 cannot take part: no such file: x.h5"),
-        ([{"nonsense": 1}], 1, "node 1000 cannot take part: the answer to the opening query is malformed"),
+        ([], 1, "0 s .*no node is connected"),
+        ([{"names": "a b"}], 3, "0 s .*only 2 of at least 3"),
+        ([{"names": "a", "partition": [0, 3]}], 1, "'partition-id' 1, 2 of 3"),
+        ([{"names": "a"}, {"problem": "no such file: x.h5"}], 3, r"node 1001 .*x\.h5"),
+        ([{"nonsense": 1}], 1, "node 1000 .*malformed"),
         ([{"names": "a"}, {"names": "a"}], 2, "client .a. is hosted twice"),
     ],
 )
@@ -263,13 +263,10 @@ def test_nodes_that_prove_whom_they_host_take_part(keys, tmp_path):
 @pytest.mark.parametrize(
     ("lie", "message"),
     [
-        (
-            {"key": "ucla"},
-            "node 1000: it says that it hosts client 'mercy' and does not have the private key of 'mercy'",
-        ),
-        ({}, "node 1000: it says that it hosts mercy and gives no proof"),
-        ({"key": "mercy", "challenge": "of another run"}, "does not have the private key of 'mercy'"),
-        ({"key": "mercy", "node": 1001}, "does not have the private key of 'mercy'"),
+        ({"key": "ucla"}, "node 1000: .*private key of 'mercy'"),
+        ({}, "node 1000: .*mercy .*no proof"),
+        ({"key": "mercy", "challenge": "of another run"}, "private key of 'mercy'"),
+        ({"key": "mercy", "node": 1001}, "private key of 'mercy'"),
     ],
 )
 def test_a_node_that_claims_the_client_of_another_is_refused(keys, tmp_path, lie, message):

@@ -312,8 +312,8 @@ def test_a_pickle_that_runs_a_command_is_refused_and_not_run(tmp_path):
         ("a.graphml", b"<", "is not a graph file"),
         ("a.gml", b"nonsense", "is not a graph file"),
         ("a.pkl", b"nonsense", "not a pickle of plain values"),
-        ("a.pkl", pickle.dumps("text"), r"\[sensor_ids, sensor_id_to_index, matrix\]; this one is a str"),
-        ("a.pkl", pickle.dumps({"speed": 1}), "no matrix under any of the names adj, .*it holds speed"),
+        ("a.pkl", pickle.dumps("text"), r"\[sensor_ids, .*str"),
+        ("a.pkl", pickle.dumps({"speed": 1}), "adj, .*speed"),
     ],
 )
 def test_unreadable_files_are_named(tmp_path, name, content, message):

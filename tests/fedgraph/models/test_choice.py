@@ -47,10 +47,10 @@ def test_the_same_model_written_twice_is_one_architecture():
         ({"name": "lstm"}, r"\[\[model.variants\]\] number 1 needs the key 'clients'"),
         ({"name": "lstm", "clients": []}, r"number 1 clients: .*at least 1 item"),
         ({"name": "lstm", "clients": "400619"}, r"number 1 clients: .*valid tuple"),
-        (lstm("4*", hiden=3), r"number 1 has no key 'hiden'; known keys: clients, hidden, .*name"),
-        ({"name": "lstn", "clients": ["4*"]}, r"number 1 name: there is no model 'lstn'; known models: .*lstm"),
+        (lstm("4*", hiden=3), "number 1 .*'hiden'; .*hidden"),
+        ({"name": "lstn", "clients": ["4*"]}, "number 1 name: .*'lstn'; .*lstm"),
         ({"clients": ["4*"]}, r"number 1 name: there is no model None"),
-        (lstm("4*", variants=[]), r"number 1 has no key 'variants'"),
+        (lstm("4*", variants=[]), "number 1 .*'variants'"),
         ("lstm", r"\[model\] variants.*valid dictionary"),
     ],
 )

@@ -222,11 +222,11 @@ def test_a_failed_vmap_does_not_shift_what_a_module_draws():
     ("name", "options", "message"),
     [
         ("their_models:Absent", {}, r"name = 'their_models:Absent': .* has no 'Absent'"),
-        ("no_such_package:Model", {}, r"cannot import 'no_such_package' \(No module named 'no_such_package'\)"),
-        ("their_models:number", {}, r"is not a class derived from torch.nn.Module"),
+        ("no_such_package:Model", {}, "'no_such_package'"),
+        ("their_models:number", {}, "derived .*torch.nn.Module"),
         ("their_models:Normed", {"wide": 3}, r"cannot be built from the options .*'wide'"),
-        ("their_models:Listed", {}, r"Listed has no parameters to train: .*nn.ModuleList"),
-        ("their_models:WrongOutput", {}, r"puts out \[2, 5\] for two inputs of shape \(4,\); the task needs \[2, 3\]"),
+        ("their_models:Listed", {}, r"Listed .*nn\.ModuleList"),
+        ("their_models:WrongOutput", {}, r"\[2, 5\] .*\(4,\); .*\[2, 3\]"),
         ("their_models:WrongInput", {}, r"fails on two inputs of shape \(4,\)"),
     ],
 )

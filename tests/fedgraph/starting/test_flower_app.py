@@ -70,14 +70,14 @@ def test_defaults_of_nested_tables_have_dots_and_unknown_keys_are_refused(write_
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "is not a Flower app: it has no pyproject.toml"),
+        (None, "app: .*pyproject.toml"),
         ("[project]\nname = 'x'\n", r"has no table \[tool.flwr.app\]"),
         ("[tool.flwr.app.components]\nserverapp = 'a:app'\n", "needs clientapp = "),
         ("[tool.flwr.app.components]\nserverapp = 'a.py'\nclientapp = 'b:app'", "needs serverapp = "),
         ("[tool", "is not valid TOML"),
         (
             "[tool.flwr.app.components]\nserverapp = 'a:app'\nclientapp = 'b:app'\n[tool.flwr.app.config]\nx = [1]\n",
-            r"x of \[tool.flwr.app.config\] of .*pyproject.toml is list",
+            r"x of \[tool\.flwr\.app\.config\] .*list",
         ),
     ],
 )
@@ -93,11 +93,7 @@ def test_a_folder_that_is_no_app_is_said_to_be_that(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"client_app": "import not_installed_anywhere\n"},
-            r"clientapp = .*client_app:app.* cannot be imported: No module named 'not_installed_anywhere' in .*"
-            "client_app.py, line 1$",
-        ),
+        ({"client_app": "import not_installed_anywhere\n"}, r"'not_installed_anywhere' in .*client_app\.py, line 1$"),
         ({"client_app": "from task import nothing_of_that\n"}, "cannot import name 'nothing_of_that'"),
         ({"client_app": "application = 1\n"}, "module 'client_app' has no 'app'"),
         ({"client_app": "app = 1\n"}, "is int, not a ClientApp"),

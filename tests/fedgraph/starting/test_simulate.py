@@ -289,12 +289,12 @@ def test_apps_of_the_old_api_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_nodes": 3, "node_configs": [{}]}, "num_nodes is 3, but node_configs has 1"),
+        ({"num_nodes": 3, "node_configs": [{}]}, "num_nodes is 3, .*node_configs"),
         ({"num_nodes": 0}, "at least one node"),
         ({"node_configs": [{"table": np.zeros(3)}]}, r"table of node_configs\[0\] is ndarray"),
         ({"run_config": {"rows": [1]}}, "rows of the run config is list"),
         ({"seed": -1}, "seed is -1"),
-        ({"client_app": None}, "the second argument is the ClientApp"),
+        ({"client_app": None}, "second argument .*ClientApp"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments, message):

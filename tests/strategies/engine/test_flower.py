@@ -905,13 +905,10 @@ def test_mods_of_flower_around_it():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SFL(), r"SFL needs a client graph: SFL\(graph\)"),
-        (
-            lambda: SFL(GRAPH, hop=2),
-            "SFL has no keyword 'hop'; it has graph, seed, save_to, alpha.*did you mean 'hops'",
-        ),
+        (lambda: SFL(), r"SFL\(graph\)"),
+        (lambda: SFL(GRAPH, hop=2), "'hop'; .*did you mean 'hops'"),
         (lambda: SFL([("a", "b")]), r"graph is a fedgraph.ClientGraph, not \[\('a', 'b'\)\]"),
-        (lambda: SFL(GRAPH, alpha=2.0), "SFL alpha: Input should be less than or equal to 1"),
+        (lambda: SFL(GRAPH, alpha=2.0), "SFL alpha: .*got 2"),
     ],
 )
 def test_what_is_refused(make, words):
@@ -1021,10 +1018,10 @@ class Incomplete(Algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "words"),
     [
-        (TooFew, r"TooFew.round, in round 1, returned models \[2, 3\] in place of \[4, 3\].*answers.positions"),
-        (Arithmetic, r"models of a Flower app are not a tensor.*matrix\(models\)"),
-        (Tuples, r'Tuples.init returned state\["seen"\] of type tuple'),
-        (Incomplete, "Incomplete needs an aggregate, or a round of its own"),
+        (TooFew, r"TooFew\.round, in round 1, .*\[2, 3\] .*\[4, 3\]"),
+        (Arithmetic, r"Flower app .*matrix\(models\)"),
+        (Tuples, r'Tuples\.init .*state\["seen"\] .*tuple'),
+        (Incomplete, "Incomplete needs an aggregate"),
     ],
 )
 def test_what_an_algorithm_does_wrongly_is_told(algorithm, words):

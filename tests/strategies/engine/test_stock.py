@@ -63,16 +63,6 @@ def test_stock_minimum_of_nodes_never_exceeds_the_clients_there_are():
     assert build_stock(FedAvg, {"min-available-nodes": 5}, "[fedavg]", clients=9).min_available_nodes == 5
 
 
-def test_fedavg_is_the_weighted_mean_for_every_packing(digits_tables, run_experiment):
-    digits_tables["train"] |= {"batch-size": 8, "local-epochs": 4}
-    tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 3}}
-    one, three = (run_experiment(tables, nodes=nodes) for nodes in (1, 3))
-    first, second = (torch_models(folder) for folder in (one, three))
-    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
-    assert summary(one)["exchanges"] == 1 + 3 + 3
-    assert summary(one)["metrics"]["test"]["accuracy"]["mean"] > 0.3
-
-
 def torch_models(folder):
     from safetensors.torch import load_file
 
@@ -158,14 +148,6 @@ def test_a_strategy_gives_what_it_gives_in_flowers_own_loop(digits_tables, run_e
 
 def test_all_strategies_of_flower_are_tried():
     assert set(flower.__all__) - {"Result", "Strategy"} == STRATEGIES.keys() | OF_TREES
-
-
-def test_a_robust_strategy_is_another_method_than_fedavg(digits_tables, run_experiment):
-    digests = {
-        name: summary(run_experiment(stock(digits_tables, name), nodes=2))["weights_sha256"]
-        for name in ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum")
-    }
-    assert len(set(digests.values())) == 4
 
 
 def test_a_fraction_of_the_clients_trains_whatever_the_nodes(digits_tables, run_experiment):
@@ -280,7 +262,7 @@ def own(tables, strategy, **table):
     ("strategy", "error", "message"),
     [
         (OwnStart, ExperimentError, "OwnStart has a `start` of its own"),
-        (TwoRecords, RunError, "TwoRecords sends its clients 2 array records \\(arrays, variates\\) in place of one"),
+        (TwoRecords, RunError, r"TwoRecords .*\(arrays, variates\)"),
         (Asking, RunError, "Asking, in round 1, sends messages itself"),
     ],
 )
@@ -459,17 +441,6 @@ class Normalised(torch.nn.Module):
         return self.head(self.norm(inputs.flatten(1)))
 
 
-def test_fedprox_pulls_clients_to_the_global_model(digits_tables, run_experiment):
-    digits_tables["train"]["local-epochs"] = 5
-    start = torch_models(run_experiment({**stock(digits_tables, "FedProx", **{"proximal-mu": 0.0}), "train": {
-        **digits_tables["train"], "local-epochs": 0}}))  # fmt: skip
-    moved = []
-    for mu in (0.0, 5.0):
-        folder = run_experiment(stock(digits_tables, "FedProx", **{"proximal-mu": mu}))
-        moved.append((torch_models(folder) - start).norm())
-    assert moved[1] < 0.7 * moved[0]
-
-
 def test_drawing_nodes_depends_on_seed_and_round_alone(digits_tables, run_experiment):
     tables = stock(digits_tables, "FedAvg", **{"fraction-train": 0.5, "min-train-nodes": 1})
     tables["experiment"]["rounds"] = 4
@@ -490,22 +461,6 @@ def test_state_of_a_stock_strategy_round_trips():
     assert after.eta == 0.5
     assert np.array_equal(after.current_arrays["w"], before.current_arrays["w"])
     assert np.array_equal(after.v_t["w"], before.v_t["w"])
-
-
-def test_fedadam_resumes_to_the_same_weights(digits_tables, run_experiment):
-    from fedgraph.experiment.experiment import parse_experiment
-    from fedgraph.runs.folder import RunFolder
-
-    tables = stock(digits_tables, "FedAdam", eta=0.02)
-    tables["experiment"]["rounds"] = 6
-    whole = run_experiment(tables)
-    tables["experiment"]["rounds"] = 3
-    part = run_experiment(tables)
-    (part.path / "summary.json").unlink()
-    tables["experiment"]["rounds"] = 6
-    (part.path / "experiment.toml").write_text(parse_experiment(tables).as_toml())
-    resumed = run_experiment(tables, folder=RunFolder.open(part.path))
-    assert summary(resumed)["weights_sha256"] == summary(whole)["weights_sha256"]
 
 
 def test_optimiser_moments_are_kept_for_stock_strategies_too(digits_tables, run_experiment):

@@ -27,10 +27,10 @@ def test_columns_of_all_kinds_and_no_index():
 @pytest.mark.parametrize(
     ("frame", "problem"),
     [
-        ("words", "the table, a str, cannot be read as a data frame"),
+        ("words", "a str, .*data frame"),
         (pd.DataFrame({"a": []}), "the table has no rows"),
-        (pd.DataFrame([[1, 2]], columns=["a ", "a"]), "the table has two columns named a: rename one"),
-        (pd.DataFrame({"a": [1, "b"]}), "the table, a DataFrame, cannot be read as a data frame: .*column a"),
+        (pd.DataFrame([[1, 2]], columns=["a ", "a"]), "two columns named a"),
+        (pd.DataFrame({"a": [1, "b"]}), "DataFrame, .*column a"),
     ],
 )
 def test_what_is_no_table(frame, problem):

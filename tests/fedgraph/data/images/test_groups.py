@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 import fedgraph
 from fedgraph.data.images.images import ImageSettings, ImageSource
-from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import parse
 
 PLAIN = {"set": "digits", "clients": 6, "partition": "iid", "limit": 300, "test": "shared"}
 
@@ -71,15 +68,6 @@ def test_the_graph_of_the_data_joins_a_group():
     assert graph.num_edges == 6
     assert graph.agreement(cohort.groups) == {"precision": 1.0, "recall": 1.0, "weight": 1.0}
     assert load()[0].given_graph() is None
-
-
-@pytest.mark.parametrize(
-    "table",
-    [{"groups": 7}, {"groups": 5, "groups-differ": "turned"}, {"groups": 0}, {"groups": 2, "groups-differ": "size"}],
-)
-def test_groups_that_cannot_be(table):
-    with pytest.raises(ExperimentError, match="groups"):
-        parse(ImageSettings, PLAIN | table, "[data]")
 
 
 def test_a_run_holds_the_graph_that_it_learned_against_the_groups(tmp_path):

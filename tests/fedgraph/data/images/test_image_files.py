@@ -60,10 +60,10 @@ def test_idx_round_trip(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"<html>not found</html>", "not an idx file of unsigned bytes: its first bytes are '3c 68 74 6d'"),
+        (b"<html>not found</html>", "'3c 68 74 6d'"),
         (b"\0\0\x0d\x01\0\0\0\x01\0", "not an idx file of unsigned bytes"),
         (b"", "not an idx file"),
-        (idx(np.zeros((3, 2), np.uint8))[:-1], r"must hold \(3, 2\) bytes after its header, and holds 5"),
+        (idx(np.zeros((3, 2), np.uint8))[:-1], r"\(3, 2\) bytes .*holds 5"),
     ],
 )
 def test_idx_header_is_checked(tmp_path, content, message):

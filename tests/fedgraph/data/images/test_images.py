@@ -160,8 +160,6 @@ def test_shared_validation_is_what_was_kept_of_everybody():
     batch = everything(shared, "validation")
     assert sorted(set(batch.targets[0].tolist())) == list(range(10)), "all classes, of which a client trains on five"
     assert [rows(shared, client, "train") for client in (0, 1)] == [rows(own, client, "train") for client in (0, 1)]
-    with pytest.raises(ExperimentError, match='validation = "shared" .*validation-share'):
-        parse(ImageSettings, {"set": "digits", "validation": "shared", "validation-share": 0.0}, "[data]")
 
 
 def test_limit_is_balanced_over_classes():
@@ -195,23 +193,23 @@ def test_augmentation_is_that_of_the_settings():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"augment": ["crop"], "layout": "flat"}, 'augment moves pixels around and needs layout = "image"'),
-        ({"augment": ["crop"], "crop-padding": 8}, "crop-padding must be less than the 8 pixels of an image; got 8"),
-        ({"augment": ["cutout"]}, "cutout-size must be less than the 8 pixels of an image; got 8"),
-        ({"augment": ["flip", "flip"]}, "augment: every kind of change can be named once"),
+        ({"augment": ["crop"], "layout": "flat"}, 'augment .*layout = "image"'),
+        ({"augment": ["crop"], "crop-padding": 8}, "crop-padding .*8$"),
+        ({"augment": ["cutout"]}, "cutout-size .*8$"),
+        ({"augment": ["flip", "flip"]}, "augment: .*named once"),
         ({"augment": ["rotate"]}, "augment.0: .*'crop', 'flip' or 'cutout'"),
+        ({"normalize": "unit"}, "'normalize'; .*normalise"),
+        ({"validation-share": 1.0}, "validation-share"),
+        ({"validation": "shared", "validation-share": 0.0}, 'validation = "shared" .*validation-share'),
+        ({"groups": 0}, "groups"),
+        ({"clients": 6, "groups": 7}, "groups"),
+        ({"groups": 5, "groups-differ": "turned"}, "groups"),
+        ({"groups": 2, "groups-differ": "size"}, "groups"),
     ],
 )
-def test_augmentation_that_does_not_fit_is_refused(table, message):
+def test_settings_that_cannot_be(table, message):
     with pytest.raises(ExperimentError, match=message):
         parse(ImageSettings, {"set": "digits", **table}, "[data]")
-
-
-def test_unknown_keys_are_refused():
-    with pytest.raises(ExperimentError, match="'normalize'; .*normalise"):
-        parse(ImageSettings, {"set": "digits", "normalize": "unit"}, "[data]")
-    with pytest.raises(ExperimentError, match="validation-share"):
-        parse(ImageSettings, {"set": "digits", "validation-share": 1.0}, "[data]")
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "cifar100"])

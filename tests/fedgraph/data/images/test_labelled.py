@@ -86,11 +86,11 @@ def test_folders_that_cannot_be(folder):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"images": pixels(0, (5, 4, 3))}, "needs the arrays images and labels; it holds images"),
+        ({"images": pixels(0, (5, 4, 3))}, "images and labels; .*images$"),
         ({"images": pixels(0, (5, 3, 4)), "labels": np.zeros(5, int)}, r"\[images, 4, 3, 1\].* uint8 \[5, 3, 4\]"),
         ({"images": np.zeros((5, 4, 3)), "labels": np.zeros(5, int)}, "must be bytes .* they are float64"),
         ({"images": pixels(0, (5, 4, 3)), "labels": np.zeros(4, int)}, "labels must be 5 names of classes"),
-        ({"images": pixels(0, (5, 4, 3)), "labels": np.full(5, 3)}, "has the labels '3', which .* lists cat, dog, owl"),
+        ({"images": pixels(0, (5, 4, 3)), "labels": np.full(5, 3)}, "'3', .*cat, dog, owl"),
         ({"images": pixels(0, (5, 4, 3)), "labels": np.array(["cow"] * 5)}, "has the labels 'cow'"),
         ({"images": pixels(0, (5, 4, 3)), "labels": np.array([object()] * 5)}, "cannot be read as an .npz file"),
     ],

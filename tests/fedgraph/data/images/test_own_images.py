@@ -105,10 +105,10 @@ def test_all_clients_are_tested_on_images_of_another_file(folder):
     ("changes", "message"),
     [
         ({"classes": ["cat"]}, "classes"),
-        ({"classes": ["cat", "cat"]}, "class names must differ"),
-        ({"normalise": "standard"}, "needs mean, a number for each of 3 channels"),
+        ({"classes": ["cat", "cat"]}, "every class can be named once"),
+        ({"normalise": "standard"}, "mean, .*3 channels"),
         ({"normalise": "standard", "mean": [0.1, 0.1, 0.1], "deviation": [0.2]}, "needs deviation, a number for each"),
-        ({"augment": ["crop"]}, "crop-padding must be less than the 4 pixels"),
+        ({"augment": ["crop"]}, "crop-padding .*less .*4 pixels"),
         ({"augment": ["flip"], "layout": "flat"}, "augment moves pixels around"),
         ({"size": [4, 0]}, "size"),
     ],

@@ -97,9 +97,9 @@ def test_a_node_needs_the_columns_of_its_own_clients_only(folder, tmp_path):
     [
         ({"bundled": "iris"}, "give either path"),
         ({"num-owners": 2}, "give either owners"),
-        ({"owners": {"lab": ["age", "age"]}}, "'lab' must have a column or more, each once"),
-        ({"owners": {"lab": ["age", "ill"]}}, "'lab' cannot have the column 'ill', which is the label"),
-        ({"owners": {"lab": ["id"]}}, "'lab' cannot have the column 'id', which is the key-column"),
+        ({"owners": {"lab": ["age", "age"]}}, "'lab' .*column"),
+        ({"owners": {"lab": ["age", "ill"]}}, "'ill', .*label"),
+        ({"owners": {"lab": ["id"]}}, "'lab' .*'id', .*key-column"),
     ],
 )
 def test_settings_that_cannot_be(changes, message):

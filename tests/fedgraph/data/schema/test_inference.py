@@ -126,21 +126,13 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
 @pytest.mark.parametrize(
     ("cells", "keys", "message"),
     [
-        (
-            [f"id{n}" for n in range(101)],
-            {},
-            "'x' of t.csv has 101 different values, and 100 categories .*leave it out",
-        ),
-        ([f"id{n}" for n in range(4)], {"max_categories": 3}, "has 4 different values, and 3 categories are the most"),
-        (
-            [*map(str, range(150)), "<5"],
-            {},
-            "holds '<5' .*, and all other values are numbers: list marks of missing values",
-        ),
-        (["1.5", "2", "?"], {}, "holds '\\?' .the first in row 3., and all other values are numbers"),
-        (["a", "b", "c"], {"kinds": {"x": "binary"}}, "2 categories are the most it may have: make it categorical"),
+        ([f"id{n}" for n in range(101)], {}, "'x' .*101 .*leave it out"),
+        ([f"id{n}" for n in range(4)], {"max_categories": 3}, "4 .*3 categories"),
+        ([*map(str, range(150)), "<5"], {}, "'<5' .*list marks"),
+        (["1.5", "2", "?"], {}, r"'\?' .*row 3"),
+        (["a", "b", "c"], {"kinds": {"x": "binary"}}, "2 categories .*categorical"),
         (["a", "b"], {"kinds": {"x": "real"}}, "must be numeric, but holds 'a', 'b'"),
-        (["a", "b"], {"kinds": {"x": "ordinal"}}, r"is to be ordinal and holds words: .*kinds.x = \{ kind = "),
+        (["a", "b"], {"kinds": {"x": "ordinal"}}, r"kinds.x = \{ kind ="),
     ],
 )
 def test_columns_that_cannot_be(cells, keys, message):

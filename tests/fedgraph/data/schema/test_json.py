@@ -42,7 +42,7 @@ def one(**changes):
         ("", "is malformed"),
         ("{}", "is malformed"),
         ("[" * 5000, "is malformed"),
-        ("[]", "1 to 2,000 features, and this one has 0"),
+        ("[]", "2,000 .*0$"),
         (one(name=1), "malformed: 0.name Input should be a valid string"),
         (one(name=None), "0.name"),
         (one(kind="number"), "0.kind"),
@@ -56,7 +56,7 @@ def one(**changes):
         (json.dumps([json.loads(one())[0]] * 2), "the feature 'a' is there twice"),
         (one(name=""), "the name of a feature is empty"),
         (one(kind="categorical", categories=["x", " "]), "a category of feature 'a' is empty"),
-        (one(name="a" * (LONGEST_NAME + 1)), "has 201 characters, more than 200"),
+        (one(name="a" * (LONGEST_NAME + 1)), "201 letters"),
         (one(name="a\nb"), "line breaks or control characters"),
         (one(name="a\u202eb"), "line breaks or control characters"),
         (one(name="a\x1b[31m"), r"'a\\\\x1b\[31m', holds line breaks"),
@@ -67,7 +67,7 @@ def one(**changes):
             json.dumps(
                 [{"name": str(n), "kind": "categorical", "categories": list(map(str, range(1000)))} for n in range(21)]
             ),
-            "at most 20,000 units, and this one has 21,000",
+            "20,000 .*21,000",
         ),
     ],
 )

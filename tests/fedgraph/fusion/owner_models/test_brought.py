@@ -266,12 +266,12 @@ def test_pickled_weights_of_an_archive_are_refused(hand_over, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model.tflite", r"'model.tflite' is of no known kind: a torch.export program \(.pt2\)"),
-        ("no-such.pt2", r"local model no-such.pt2 cannot be read: No such file"),
-        ("no_such_package:make", r"local model = 'no_such_package:make': cannot import"),
-        ("builtins:dict", r"builtins:dict\(\) returns a dict, but a torch.nn.Module is needed"),
+        ("model.tflite", r"'model\.tflite' .*\.pt2"),
+        ("no-such.pt2", r"no-such\.pt2 .*No such file"),
+        ("no_such_package:make", "model = 'no_such_package:make'"),
+        ("builtins:dict", r"builtins:dict.*torch\.nn\.Module"),
         ("builtins:open", r"builtins:open\(\) failed: .*"),
-        ("torch.nn:Identity@absent.safetensors", r"the weights in absent.safetensors cannot be used"),
+        ("torch.nn:Identity@absent.safetensors", r"absent\.safetensors"),
     ],
 )
 def test_messages_about_names(text, message):

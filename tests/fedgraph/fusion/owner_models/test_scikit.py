@@ -96,10 +96,10 @@ def test_classes_of_the_users_own(monkeypatch):
     ("table", "message"),
     [
         ({"estimator": "sklearn.nothing:Model"}, r"\[model\] estimator = 'sklearn.nothing:Model'.*cannot import"),
-        ({"estimator-options": {"c": 1}}, r"\[model\] estimator: .* cannot be built from the options \{'c': 1\}"),
-        ({"estimator": "sklearn.svm:LinearSVC"}, r"estimator: 'sklearn.svm:LinearSVC' needs the methods fit and pre"),
-        ({"transformer": FOREST}, r"\[model\] transformer: .* needs the methods fit and transform"),
-        ({"estimator-options": {"C": -1}}, r"client 'a' cannot be fitted to its 60 training samples: .*'C'"),
+        ({"estimator-options": {"c": 1}}, r"\[model\] estimator: .*\{'c': 1\}"),
+        ({"estimator": "sklearn.svm:LinearSVC"}, r"'sklearn\.svm:LinearSVC' .*fit and pre"),
+        ({"transformer": FOREST}, r"\[model\] transformer: .*fit and transform"),
+        ({"estimator-options": {"C": -1}}, "client 'a' .*'C'"),
     ],
 )
 def test_messages(table, message):
