@@ -8,11 +8,14 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedgraph.experiment import toml_value
 from fedgraph.reproduce.choosing import chosen_of
 from fedgraph.support.errors import ExperimentError
+
+if TYPE_CHECKING:
+    import optuna
 
 _KEY = re.compile(r"[^.=\s]+(\.[^.=\s]+)+")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -22,9 +25,6 @@ _NOT_SETTINGS = {
     "experiment.name": "it changes no result",
     "evaluation.splits": "all trials are compared on the same data",
 }
-
-Settings = tuple[tuple[str, Any], ...]
-"""A value for each key of a sweep."""
 
 
 @dataclass(frozen=True)
@@ -69,65 +69,48 @@ class Axis:
         bounds = _RANGE.fullmatch(given)
         if bounds is None:
             return cls(key, _values(given, text))
-        low, high = (float(end) if re.search(r"[.eE]", end) else int(end) for end in bounds.group(1, 2))
-        if isinstance(low, float) or isinstance(high, float):
-            low, high = float(low), float(high)
+        whole = not re.search(r"[.eE]", bounds[1] + bounds[2])
+        low, high = (int(end) if whole else float(end) for end in bounds.group(1, 2))
         if not low < high or (bounds[3] and low <= 0):
             raise ExperimentError(f"--over {text}: a range goes up{', from above 0 with :log' if bounds[3] else ''}")
         return cls(key, low=low, high=high, log=bool(bounds[3]))
 
     @property
-    def is_list(self) -> bool:
-        """Whether this is a list of values rather than a range."""
-        return bool(self.values)
-
-    @property
     def first(self) -> Any:
         """A value, to see whether the experiment has the key."""
-        return self.values[0] if self.is_list else self.low
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether all values are numbers."""
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
+        return self.values[0] if self.values else self.low
 
     def __str__(self) -> str:
         """Format as it was given."""
-        if self.is_list:
+        if self.values:
             return f"{self.key}={', '.join(map(json.dumps, self.values))}"
         return f"{self.key}={self.low}:{self.high}{':log' if self.log else ''}"
 
-    def distribution(self) -> Any:
-        """Return Optuna's distribution; values of a list are JSON text there, because it takes no lists."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-        if self.is_list:
-            return CategoricalDistribution([json.dumps(value) for value in self.values])
+    def suggested(self, trial: optuna.Trial) -> Any:
+        """Return the value that Optuna suggests."""
+        if self.values:
+            return self.value(trial.suggest_categorical(self.key, list(map(_for_optuna, self.values))))
         if isinstance(self.low, int) and isinstance(self.high, int):
-            return IntDistribution(self.low, self.high, log=self.log)
-        return FloatDistribution(self.low, self.high, log=self.log)
+            return trial.suggest_int(self.key, self.low, self.high, log=self.log)
+        return trial.suggest_float(self.key, self.low, self.high, log=self.log)
 
-    def decoded(self, value: Any) -> Any:
-        """Return the setting for a value of :meth:`distribution`."""
-        return _hashable(json.loads(value)) if self.is_list else value
-
-    def encoded(self, value: Any) -> Any:
-        """Return the value of :meth:`distribution` for a setting."""
-        return json.dumps(value) if self.is_list else value
+    def value(self, param: Any) -> Any:
+        """Return the value that Optuna knows as ``param``."""
+        return next((value for value in self.values if _for_optuna(value) == param), param)
 
     def in_words(self, value: Any) -> str:
         """Describe a chosen value, and the values that were tried."""
-        if self.is_list:
+        if self.values:
             return chosen_of(self.key, value, self.values)
         return f"{self.key} {value:.4g} from {self.low:g} to {self.high:g}"
 
 
-def combinations(axes: Sequence[Axis]) -> list[Settings] | None:
-    """Return every combination of lists of values; None where one is a range."""
-    if not all(axis.is_list for axis in axes):
+def grid(axes: Sequence[Axis]) -> list[dict[str, Any]] | None:
+    """Return every combination of lists of values as parameters of Optuna; None where an axis is a range."""
+    if not all(axis.values for axis in axes):
         return None
     keys = [axis.key for axis in axes]
-    return [tuple(zip(keys, values, strict=True)) for values in product(*(axis.values for axis in axes))]
+    return [dict(zip(keys, map(_for_optuna, each), strict=True)) for each in product(*(axis.values for axis in axes))]
 
 
 def _values(given: str, text: str) -> tuple[Any, ...]:
@@ -137,9 +120,9 @@ def _values(given: str, text: str) -> tuple[Any, ...]:
         found = [toml_value(part.strip()) for part in given.split(",")]
     if any(isinstance(value, dict) or value == "" for value in found):
         raise ExperimentError(f"--over {text}: values are numbers, words, true or false, or lists of these")
-    return tuple({json.dumps(value): _hashable(value) for value in found}.values())
+    return tuple({json.dumps(value): value for value in found}.values())
 
 
-def _hashable(value: Any) -> Any:
-    """Return lists as tuples; both are the same in TOML."""
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+def _for_optuna(value: Any) -> Any:
+    """Return lists as JSON: Optuna takes numbers, words and truth values alone."""
+    return json.dumps(value) if isinstance(value, list) else value

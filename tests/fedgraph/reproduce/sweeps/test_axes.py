@@ -1,6 +1,6 @@
 import pytest
 
-from fedgraph.reproduce.sweeps.axes import Axis, combinations
+from fedgraph.reproduce.sweeps.axes import Axis, grid
 from fedgraph.support.errors import ExperimentError
 
 
@@ -11,7 +11,7 @@ from fedgraph.support.errors import ExperimentError
         ("train.optimizer=sgd,adam", ("sgd", "adam")),
         ('train.optimizer="sgd", "adam"', ("sgd", "adam")),
         ("train.nesterov=true,false", (True, False)),
-        ("model.hidden=[16],[32, 16]", ((16,), (32, 16))),
+        ("model.hidden=[16],[32, 16]", ([16], [32, 16])),
         ("experiment.strategy=mine:One,mine:Two", ("mine:One", "mine:Two")),
         ("sfl.hops=1,1,2", (1, 2)),
         ("sfl.mixes=models,0.5", ("models", 0.5)),
@@ -19,9 +19,8 @@ from fedgraph.support.errors import ExperimentError
 )
 def test_lists(text, values):
     axis = Axis.of(text)
-    assert axis.is_list
     assert axis.values == values
-    assert [axis.decoded(axis.encoded(value)) for value in values] == list(values)
+    assert [axis.value(params[axis.key]) for params in grid([axis])] == list(values)
     assert [type(value) for value in axis.values] == [type(value) for value in values]
 
 
@@ -36,7 +35,7 @@ def test_lists(text, values):
 )
 def test_ranges(text, ends, log, whole):
     axis = Axis.of(text)
-    assert not axis.is_list
+    assert not axis.values
     assert (axis.low, axis.high) == ends
     assert axis.log == log
     assert all(isinstance(end, int) == whole for end in (axis.low, axis.high))
@@ -64,13 +63,9 @@ def test_what_is_no_axis_is_refused(text, reason):
 
 def test_combinations_are_of_lists_alone():
     alpha, hops, rate = Axis.of("sfl.alpha=0,1"), Axis.of("sfl.hops=1,2"), Axis.of("train.learning-rate=0.1:1.0")
-    assert combinations([alpha, hops]) == [
-        (("sfl.alpha", 0), ("sfl.hops", 1)),
-        (("sfl.alpha", 0), ("sfl.hops", 2)),
-        (("sfl.alpha", 1), ("sfl.hops", 1)),
-        (("sfl.alpha", 1), ("sfl.hops", 2)),
-    ]
-    assert combinations([alpha, rate]) is None
+    every = [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert grid([alpha, hops]) == [{"sfl.alpha": first, "sfl.hops": second} for first, second in every]
+    assert grid([alpha, rate]) is None
 
 
 def test_the_choice_in_words():
@@ -79,8 +74,13 @@ def test_the_choice_in_words():
     assert Axis.of("sfl.alpha=0.01:1.0").in_words(0.123456) == "sfl.alpha 0.1235 from 0.01 to 1"
 
 
-def test_distributions():
+@pytest.mark.parametrize(
+    ("text", "lowest", "highest", "kind"),
+    [("sfl.hops=1:4", 1, 4, int), ("a.b=0.1:4:log", 0.1, 4.0, float), ("a.b=[1],[2, 3]", [1], [2, 3], list)],
+)
+def test_optuna_suggests_values_of_the_axis(text, lowest, highest, kind):
     optuna = pytest.importorskip("optuna", reason="optuna is not installed")
-    assert Axis.of("sfl.hops=1:4").distribution() == optuna.distributions.IntDistribution(1, 4)
-    assert Axis.of("a.b=0.1:4:log").distribution() == optuna.distributions.FloatDistribution(0.1, 4.0, log=True)
-    assert Axis.of("a.b=[1],[2, 3]").distribution().choices == ("[1]", "[2, 3]")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(0))
+    found = [Axis.of(text).suggested(study.ask()) for _ in range(20)]
+    assert {type(value) for value in found} == {kind}
+    assert lowest <= min(found) < max(found) <= highest
