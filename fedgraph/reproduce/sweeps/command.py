@@ -17,14 +17,13 @@ from fedgraph.experiment import Experiment, find_experiment, plugin_folders
 from fedgraph.reproduce.cells import digest, text_digest
 from fedgraph.reproduce.execution import Execution, missing_data
 from fedgraph.reproduce.quantity import Quantity, validation_quantity
-from fedgraph.reproduce.sweeps.axes import Axis
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people
+from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people, seeds_given
 
 if TYPE_CHECKING:
     from fedgraph.reproduce.sweeps.search import Search
@@ -52,24 +51,25 @@ def sweep(
             raise ExperimentError(
                 "fedgraph sweep needs Optuna: pip install optuna (or fedgraph with its extra [sweep])"
             )
+        from fedgraph.reproduce.sweeps.axes import axis, first_of
         from fedgraph.reproduce.sweeps.search import Search, experiment_with
 
         file = find_experiment(experiment)
         plugins = tuple(plugin_folders(experiment))
         add_plugin_paths(plugins)
-        axes = tuple(map(Axis.of, over))
-        if not axes or len({axis.key for axis in axes}) < len(axes):
+        axes = dict(map(axis, over))
+        if not axes or len(axes) < len(over):
             raise ExperimentError("--over names each key to vary once: --over sfl.alpha=0,0.3,1")
-        base = experiment_with(file, overrides, axes, [axis.first for axis in axes])
+        base = experiment_with(file, overrides, first_of(axes))
         monitored = base.evaluation.monitor or ""
         usual = monitored if monitored.startswith("validation/") else "validation/loss"
-        quantity, chosen_seeds = quantity_of(metric or usual), _seeds(seeds) or (base.experiment.seed,)
+        quantity, chosen_seeds = quantity_of(metric or usual), seeds_given(seeds) or (base.experiment.seed,)
         check(base, quantity, prune)
         data = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
         missing = missing_data(base, data)
         if missing is not None:
             raise DataError(missing)
-        about = (digest(base), *map(str, axes), str(quantity), str(chosen_seeds))
+        about = (digest(base), str(axes), str(quantity), str(chosen_seeds))
         folder = (out / f"{base.experiment.name}-{text_digest(*about)}").resolve()
         try:
             (folder / "runs").mkdir(parents=True, exist_ok=True)
@@ -110,13 +110,6 @@ def check(base: Experiment, quantity: Quantity, prune: bool) -> None:
         raise ExperimentError(f"--prune needs a value after every evaluation, which {quantity} is not")
 
 
-def _seeds(text: str | None) -> tuple[int, ...]:
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
-        raise ExperimentError(f"--seeds takes whole numbers with commas between them; got '{text}'")
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
 def _write(search: Search) -> None:
     from fedgraph.reproduce.sweeps.report import trials
 
@@ -125,6 +118,7 @@ def _write(search: Search) -> None:
 
 def _conclude(console: Console, search: Search) -> None:
     """Show the trials, write the files, and the score of the chosen settings on test data, which chose nothing."""
+    from fedgraph.reproduce.sweeps.axes import in_words
     from fedgraph.reproduce.sweeps.report import draw, mean_in_words, trials_table
     from fedgraph.reproduce.sweeps.search import experiment_with
 
@@ -137,11 +131,11 @@ def _conclude(console: Console, search: Search) -> None:
     if best is None:
         console.print("No trial has come to its end, so that nothing is chosen.", style="red")
         raise typer.Exit(1)
-    values, folder, seeds = search.values(best), search.folder, ", ".join(map(str, search.seeds))
-    words = "; ".join(axis.in_words(value) for axis, value in zip(search.axes, values, strict=True))
+    folder, seeds = search.folder, ", ".join(map(str, search.seeds))
+    words = "; ".join(in_words(key, kind, best.params[key]) for key, kind in search.axes.items())
     about = f"Chosen by {search.quantity}, seed{'s' if len(search.seeds) > 1 else ''} {seeds}: {words}"
     say(about)
-    chosen = experiment_with(search.file, search.overrides, search.axes, values)
+    chosen = experiment_with(search.file, search.overrides, best.params)
     if "test" in chosen.evaluation.splits:
         quantity = search.quantity._replace(split="test")
         summaries = [RunFolder(folder / "runs" / name).summary() for name in best.user_attrs["runs"]]

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph.reproduce.sweeps.search import Search, short
+from fedgraph.reproduce.sweeps.search import Search
 
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
@@ -21,12 +21,12 @@ def trials(search: Search) -> pd.DataFrame:
     """Return the trials, the best first, with the values of their seeds and the names of their runs."""
     rows = []
     for each in search.tried():
-        about, keys = each.user_attrs, [axis.key for axis in search.axes]
-        values, stopped = about.get("values", []), "it was stopped" if each.state == TrialState.FAIL else ""
+        about, stopped = each.user_attrs, "it was stopped" if each.state == TrialState.FAIL else ""
+        values = about.get("values", [])
         rows.append({
             "trial": each.number,
             "state": _STATES[each.state],
-            **dict(zip(keys, search.values(each), strict=True)),
+            **{key: each.params[key] for key in search.axes},
             str(search.quantity): fmean(values) if values else None,
             "deviation": stdev(values) if len(values) > 1 else None,
             "seeds": " ".join(map(str, search.seeds)),
@@ -43,14 +43,13 @@ def trials_table(search: Search) -> Table:
     found, quantity = trials(search), str(search.quantity)
     counts = found["state"].value_counts()
     table = Table(title=", ".join(f"{count} {state}" for state, count in counts.items()), title_justify="left")
-    keys = [axis.key for axis in search.axes]
-    for heading in ("trial", *keys, quantity, "seconds", "state"):
+    for heading in ("trial", *search.axes, quantity, "seconds", "state"):
         table.add_column(escape(heading), justify="left" if heading == "state" else "right", overflow="fold")
     for each in found.to_dict("records"):
         mean = mean_in_words([*map(float, each["values"].split())])
         state = ": ".join(filter(None, (each["state"], each["problem"])))
-        cells = (str(each["trial"]), *(short(each[key]) for key in keys), mean, f"{each['seconds']:.1f}", state)
-        table.add_row(*map(escape, cells))
+        settings = [f"{each[key]:.4g}" if isinstance(each[key], float) else str(each[key]) for key in search.axes]
+        table.add_row(*map(escape, (str(each["trial"]), *settings, mean, f"{each['seconds']:.1f}", state)))
     return table
 
 
@@ -68,6 +67,6 @@ def draw(search: Search, path: Path) -> None:
 
     # The function is experimental, and warns of keys of which one value was tried.
     with warnings.catch_warnings(action="ignore"), plt.style.context("default"):
-        plot_slice(search.study, [axis.key for axis in search.axes], target_name=str(search.quantity))
+        plot_slice(search.study, list(search.axes), target_name=str(search.quantity))
         plt.savefig(path, dpi=150, bbox_inches="tight")
         plt.close()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import optuna
@@ -24,7 +25,7 @@ from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.reproduce.cells import Cell, folder_of, resolved
 from fedgraph.reproduce.execution import Execution, failure, run_cells
 from fedgraph.reproduce.quantity import Quantity
-from fedgraph.reproduce.sweeps.axes import Axis, grid
+from fedgraph.reproduce.sweeps.axes import Axes, grid, value_of
 from fedgraph.runs import Callback, Evaluation, RunFolder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
@@ -34,12 +35,10 @@ _USUAL_TRIALS = 20
 _PRUNED = "pruned"
 
 
-def experiment_with(
-    file: Path, overrides: Sequence[str], axes: Sequence[Axis], values: Sequence[Any], *more: str
-) -> Experiment:
-    """Return the resolved experiment with a value for each axis. Raises ExperimentError where one does not fit."""
+def experiment_with(file: Path, overrides: Sequence[str], params: Mapping[str, Any], *more: str) -> Experiment:
+    """Return the resolved experiment with parameters of Optuna. Raises ExperimentError where one does not fit."""
     # JSON is TOML except for tables and null, which values cannot be.
-    chosen = [f"{axis.key}={json.dumps(value)}" for axis, value in zip(axes, values, strict=True)]
+    chosen = [f"{key}={json.dumps(value_of(param))}" for key, param in params.items()]
     return resolved(load_experiment(file, [*overrides, *chosen, *more]))
 
 
@@ -47,29 +46,14 @@ def experiment_with(
 class Search:
     """The trials of a sweep, in a folder that remembers them.
 
-    Attributes
-    ----------
-    file : Path
-        The experiment file.
-    overrides : sequence of str
-        Overrides of every trial, ``table.key=value``.
-    axes : sequence of Axis
-        The keys that are varied.
-    seeds : sequence of int
-        Every trial is run with each of these.
-    quantity : Quantity
-        The value on validation data; of a trial its mean over seeds.
-    folder : Path
-        The existing folder of the sweep; runs are below ``runs``.
-    rounds : int
-        Of every run.
-    prune : bool
-        End a trial whose first seed is worse, after the same round, than the median of the trials before it.
+    Every trial of the experiment ``file`` with ``overrides`` is run with each of ``seeds``, below ``runs`` of the
+    existing ``folder``; trials are compared by the mean of ``quantity``. With ``prune`` a trial ends whose first seed
+    is worse, after the same of ``rounds``, than the median of the trials before it.
     """
 
     file: Path
     overrides: Sequence[str]
-    axes: Sequence[Axis]
+    axes: Axes
     seeds: Sequence[int]
     quantity: Quantity
     folder: Path
@@ -111,7 +95,9 @@ class Search:
             self.study.sampler = optuna.samplers.TPESampler(seed=seed % 2**32)
             if params is not None:
                 self.study.enqueue_trial(params)
-            self.study.optimize(lambda trial: self._value(trial, how, console), n_trials=1)
+            trial = self.study.ask(dict(self.axes))
+            state, value = self._run(trial, how, console)
+            self.study.tell(trial, value, state)
             on_end()
 
     def tried(self) -> list[FrozenTrial]:
@@ -125,10 +111,6 @@ class Search:
             return math.inf if value is None else sign * value, trial.number
 
         return sorted(latest.values(), key=place)
-
-    def values(self, trial: FrozenTrial) -> list[Any]:
-        """Return the value of each axis in a trial."""
-        return [axis.value(trial.params[axis.key]) for axis in self.axes]
 
     def _known(self) -> list[FrozenTrial]:
         """Return the trials that have got their settings, in the order of their start."""
@@ -145,20 +127,19 @@ class Search:
         wanted = (trials or _USUAL_TRIALS) - len(over)
         return [*again.values(), *[None] * wanted][: max(wanted, 0)]
 
-    def _value(self, trial: optuna.Trial, how: Execution, console: Console) -> float:
-        """Run a trial; return its mean over seeds, NaN if it failed."""
-        cells = self._cells([axis.suggested(trial) for axis in self.axes])
+    def _run(self, trial: optuna.Trial, how: Execution, console: Console) -> tuple[TrialState, float | None]:
+        """Run a trial; return how it ended, and the mean over seeds of a complete one."""
+        cells = [self._cell(trial.params, seed) for seed in self.seeds]
         trial.set_user_attr("runs", [cell.path.name for cell in cells])
-        first, *others = cells
-        listeners = [Pruning(trial, self.quantity, first)] if self.prune and first.experiment is not None else []
-        run_cells([first], how, console, listeners=listeners)
-        pruned = _PRUNED in _summary(first)
+        pruning = [Pruning(trial, self.quantity, self.rounds)] if self.prune else []
+        run_cells(cells[:1], how, console, listeners=pruning)
+        pruned = _PRUNED in _summary(cells[0])
         if not pruned:
-            run_cells(others, how, console)
+            run_cells(cells[1:], how, console)
         summaries = [*map(_summary, cells)]
         trial.set_user_attr("seconds", sum(summary.get("seconds", 0.0) for summary in summaries))
         if pruned:
-            raise optuna.TrialPruned
+            return TrialState.PRUNED, None
         measured = summaries[0].get("metrics", {}).get(self.quantity.split)
         if measured is not None and self.quantity.metric not in measured:
             known = ", ".join(f"{self.quantity.split}/{name}" for name in measured)
@@ -166,48 +147,27 @@ class Search:
         found = [value for summary in summaries if (value := self.quantity.value(summary or None)) is not None]
         if len(found) == len(cells):
             trial.set_user_attr("values", found)
-            return math.fsum(found) / len(found)
+            return TrialState.COMPLETE, fmean(found)
         problems = list(dict.fromkeys(filter(None, map(failure, cells))))
         trial.set_user_attr("problem", "; ".join(problems) or f"{self.quantity} is not finite")
         trial.set_user_attr("over", not problems)
-        return math.nan
+        return TrialState.FAIL, None
 
-    def _cells(self, values: Sequence[Any]) -> list[Cell]:
-        """Return the runs of a trial, one per seed."""
-        about = ", ".join(f"{axis.key} {short(value)}" for axis, value in zip(self.axes, values, strict=True))
-        cells, runs = [], self.folder / "runs"
-        for seed in self.seeds:
-            try:
-                made = experiment_with(self.file, self.overrides, self.axes, values, f"experiment.seed={seed}")
-            except ExperimentError as error:
-                cells.append(Cell(about, "sweep", seed, None, runs / "cannot-be-resolved", str(error)))
-            else:
-                cells.append(Cell(about, "sweep", seed, made, folder_of(made, runs)))
-        return cells
+    def _cell(self, params: Mapping[str, Any], seed: int) -> Cell:
+        about, runs = ", ".join(f"{key} {param}" for key, param in params.items()), self.folder / "runs"
+        try:
+            experiment = experiment_with(self.file, self.overrides, params, f"experiment.seed={seed}")
+        except ExperimentError as error:
+            return Cell(about, "sweep", seed, None, runs / "cannot-be-resolved", str(error))
+        return Cell(about, "sweep", seed, experiment, folder_of(experiment, runs))
 
 
 class Pruning(Callback):
-    """Callback that reports validation values to Optuna, and ends a run that it would not go on with.
+    """Callback that reports a quantity to Optuna, and ends a run of so many rounds that it would not go on with."""
 
-    Parameters
-    ----------
-    trial : optuna.Trial
-        The trial.
-    quantity : Quantity
-        The value reported after every evaluation.
-    cell : Cell
-        The run; the values of a stopped one are reported again.
-    """
-
-    def __init__(self, trial: optuna.Trial, quantity: Quantity, cell: Cell) -> None:
-        assert cell.experiment is not None
-        self._trial, self._quantity = trial, quantity
-        self._rounds = cell.experiment.experiment.rounds
+    def __init__(self, trial: optuna.Trial, quantity: Quantity, rounds: int) -> None:
+        self._trial, self._quantity, self._rounds = trial, quantity, rounds
         self._ended: int | None = None
-        self._reported: set[int] = set()
-        folder = RunFolder(cell.path)
-        for line in folder.evaluations(quantity.split) if folder.metrics.exists() else ():
-            self._report(line["round"], line["metrics"].get(quantity.metric, {}).get(quantity.statistic))
 
     @property
     def stopped(self) -> bool:
@@ -219,7 +179,9 @@ class Pruning(Callback):
         values = evaluation.metrics.get(f"{self._quantity.split}/{self._quantity.metric}")
         if values is None or evaluation.restored or self.stopped:
             return self.stopped
-        self._report(evaluation.round, summarise(values, self._quantity.metric)[self._quantity.statistic])
+        value = summarise(values, self._quantity.metric)[self._quantity.statistic]
+        if value is not None and math.isfinite(value):
+            self._trial.report(value, evaluation.round)
         if evaluation.round < self._rounds and self._trial.should_prune():
             self._ended = evaluation.round
         return self.stopped
@@ -227,16 +189,6 @@ class Pruning(Callback):
     def summary(self) -> dict[str, Any]:
         """Return the last round of the run."""
         return {} if self._ended is None else {_PRUNED: {"after": self._ended}}
-
-    def _report(self, server_round: int, value: float | None) -> None:
-        if value is not None and math.isfinite(value) and server_round not in self._reported:
-            self._trial.report(value, server_round)
-            self._reported.add(server_round)
-
-
-def short(value: Any) -> str:
-    """Format a setting for people."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _is_final(trial: FrozenTrial) -> bool:
