@@ -26,7 +26,7 @@ from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people
+from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people, seeds_given
 
 
 def reproduce(
@@ -52,7 +52,7 @@ def reproduce(
         return
     with messages_for_people():
         folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
-        chosen_seeds = tuple(map(_seed, _parts(seeds) or ()))
+        chosen_seeds = seeds_given(seeds)
         short, table, file = load_table(name)
         known = [known for known in get_args(Profile) if known in table.profiles]
         if profile not in known:
@@ -178,12 +178,6 @@ def _list_tables(console: Console) -> None:
 
 def _parts(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise ExperimentError(f"--seeds takes whole numbers with commas between them; got '{text}'")
-    return int(text)
 
 
 def _chosen(wanted: list[str] | None, known: list[str], what: str, table: str) -> list[str]:

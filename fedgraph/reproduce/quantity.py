@@ -186,6 +186,19 @@ class Quantity(NamedTuple):
         return {line["round"]: line["per_client"][self.metric] for line in lines if self.metric in line["per_client"]}
 
 
+def validation_quantity(text: str) -> Quantity:
+    """Parse a quantity that settings can be chosen by. Raises ValueError where it is not of validation data."""
+    quantity = Quantity.of(text)
+    if quantity.split != "validation":
+        raise ValueError(
+            f"'{text}': settings are chosen on validation data alone, or test data would no longer tell how good they "
+            f"are; write validation/{quantity.metric}"
+        )
+    if quantity.better is None:
+        raise ValueError(f"'{text}' has no better and no worse value")
+    return quantity
+
+
 def _cost(summary: Mapping[str, Any], what: str) -> float | None:
     """Return one of ``TOOK``; None where the run, or one of an earlier version, does not report it."""
     if what == "bytes":

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
 
-from fedgraph.reproduce.quantity import FAIRNESS, Quantity
+from fedgraph.reproduce.quantity import FAIRNESS, Quantity, validation_quantity
 from fedgraph.support.settings import Settings
 
 Profile = Literal["small", "full"]
@@ -25,16 +25,13 @@ def _readable(text: str) -> str:
 
 
 def _of_validation(text: str) -> str:
-    quantity = Quantity.of(text)
-    if quantity.split != "validation" or quantity.better is None:
-        raise ValueError(f"'{text}' is not a value on validation data that has a better and a worse")
-    return text
+    return str(validation_quantity(text)) if text else text
 
 
 TomlValue = bool | int | float | str | list[Any]
 """Values that a setting can have: all but tables."""
 
-_ChooseBy = Annotated[str, AfterValidator(lambda text: _of_validation(text) if text else text)]
+_ChooseBy = Annotated[str, AfterValidator(_of_validation)]
 _Override = Annotated[str, StringConstraints(pattern=r"^[^.=]+(\.[^.=]+)+$")]
 _Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 # Rows are chosen by label in a list with commas.

@@ -115,7 +115,7 @@ def worth(
     problem = missing_data(base, data)
     if problem is not None:
         raise DataError(problem)
-    quantity = quantity_of(metric or base.evaluation.monitor or _usual_metric(base, data), base)
+    quantity = quantity_of(metric or base.evaluation.monitor or _usual_metric(base, data))
     table = _table(base, method, file, str(quantity), tuple(seeds), tuple(rates))
     target = (Path(out) / f"{base.experiment.name}-{digest(base)}").resolve()
     maker = CellMaker(table, table.profiles["small"], overrides, (Path(out) / "cells").resolve(), file.parent)
