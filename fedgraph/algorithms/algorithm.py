@@ -48,9 +48,10 @@ class Algorithm(Configured[S]):
         Checks of ``fedgraph check`` that it fails by design, by name, and the reason.
     no_predictions : str
         Why a run of it predicts no new data, and what to do instead; empty where its models do.
-    predicts_together : str
-        Why :meth:`fedgraph.Run.predict`, by which each client's own model predicts, is not for it; empty where it is.
-        :func:`fedgraph.predict` calls a static method ``predicted(run, data, windows)`` of the class, if it has one.
+
+    Where clients are not predicted by their own models, one by one, a static method ``predicted(run, data, ...)`` of
+    the class does it: of the options ``client``, ``windows`` and ``target`` it has those that it takes, by name. It
+    returns a :class:`fedgraph.training.Predicted`.
     """
 
     name: ClassVar[str] = ""
@@ -64,7 +65,6 @@ class Algorithm(Configured[S]):
     may_change: ClassVar[tuple[str, ...]] = ()
     expected_failures: ClassVar[dict[str, str]] = {}
     no_predictions: ClassVar[str] = ""
-    predicts_together: ClassVar[str] = ""
 
     def __init__(self, settings: S) -> None:
         self.settings = settings

@@ -275,7 +275,7 @@ def _text(options: AnswersOptions, true: NumberTable) -> str:
         f"has a standard error of up to {0.5 / options.least**0.5:.3f}); `enumerated`: elsewhere, where it has at most "
         f"{_MOST_STATES} states, against the stationary distribution of the unknown features that are linked to the "
         "target. An error is the largest among the target's categories; `plug-in` stands for the fixed point of "
-        "expectations (`InferenceSettings`). `least sample`: the least effective sample size, `warned`: answers for "
+        "expectations (`infer`). `least sample`: the least effective sample size, `warned`: answers for "
         f"which it is below {FEW}.\n\n"
         f"## {true.title}\n\n"
         "By exact inference, so that what the model has not learned counts too. `possible`: what is known is so in "
