@@ -51,7 +51,7 @@ class Algorithm(Configured[S]):
 
     Where clients are not predicted by their own models, one by one, a static method ``predicted(run, data, ...)`` of
     the class does it: of the options ``client``, ``windows`` and ``target`` it has those that it takes, by name. It
-    returns a :class:`fedgraph.training.Predicted`.
+    returns a :class:`fedgraph.data.preprocessing.Predicted`.
     """
 
     name: ClassVar[str] = ""

@@ -12,12 +12,12 @@ import torch
 from fedgraph.data import UNNAMED, as_file
 from fedgraph.data.columns import Floats, Table, read_table
 from fedgraph.data.encoding import values_of
+from fedgraph.data.preprocessing import Predicted
 from fedgraph.data.schema import SchemaSettings
 from fedgraph.data.tables import rows_by_client
 from fedgraph.graphical import GraphicalModel
 from fedgraph.graphical.scores import score_targets
 from fedgraph.support.errors import RunError, quoted
-from fedgraph.training import Predicted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from fedgraph.data import CohortData, Preprocessing, as_file
-from fedgraph.data.preprocessing import Answering, AnsweringOfGraphs, NewData
+from fedgraph.data.preprocessing import Answering, AnsweringOfGraphs, NewData, Predicted
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
@@ -26,7 +26,6 @@ from fedgraph.runs.reports.tables import as_html
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.training import Predicted
 
 if TYPE_CHECKING:
     import pandas as pd

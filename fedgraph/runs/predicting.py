@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import UNNAMED, CohortData, Preprocessing
-from fedgraph.data.preprocessing import NewData, latest, stacked
+from fedgraph.data.preprocessing import NewData, Predicted, latest, stacked
 from fedgraph.runs.models import RunModels
 from fedgraph.support.errors import DataError, RunError
-from fedgraph.training import Cohort, Predicted, TrainSettings
+from fedgraph.training import Cohort, TrainSettings
 
 _ALL_HAVE = ("centre", "spread", "fill", "mean", "std")
 """Scales that have to be alike for a global model to have them."""

@@ -19,7 +19,6 @@ from fedgraph.training.client_state import ClientState, state_folder
 from fedgraph.training.cohort import Cohort, GradientTerm, TrainedMean, TrainResult, mean_of
 from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, num_extreme, summarise
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
-from fedgraph.training.predicted import Predicted
 from fedgraph.training.settings import TrainSettings
 from fedgraph.training.tallies import mean_f1
 from fedgraph.training.working_set import working_set
@@ -33,7 +32,6 @@ __all__ = [
     "Cohort",
     "GradientTerm",
     "Optimiser",
-    "Predicted",
     "TrainResult",
     "TrainSettings",
     "TrainedMean",

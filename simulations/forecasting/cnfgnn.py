@@ -23,7 +23,7 @@ from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
 from fedgraph.data import SPLITS, CohortData, SplitName, as_file
-from fedgraph.data.preprocessing import latest
+from fedgraph.data.preprocessing import Predicted, latest
 from fedgraph.fusion.forecasting import shared_windows
 from fedgraph.graph import ClientGraph
 from fedgraph.models import Layout, parse_model
@@ -35,7 +35,7 @@ from fedgraph.support.files import load_state
 from fedgraph.support.randomness import derive_seed, generator
 from fedgraph.support.settings import Settings, parse
 from fedgraph.support.threads import pinned_threads
-from fedgraph.training import Cohort, Optimiser, Predicted, TrainSettings, fresh_state
+from fedgraph.training import Cohort, Optimiser, TrainSettings, fresh_state
 
 _AT_ONCE = 64
 _TRAINING = TrainSettings(optimizer="adam")

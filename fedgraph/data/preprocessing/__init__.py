@@ -5,6 +5,7 @@ and predictions, modules and exported files use it: files and scales are read in
 """
 
 from fedgraph.data.preprocessing.module import Answering, AnsweringOfGraphs
+from fedgraph.data.preprocessing.predicted import Predicted
 from fedgraph.data.preprocessing.preprocessing import Form, NewData, Preprocessing, label_answers, latest, stacked
 from fedgraph.data.preprocessing.scale import InputScale
 
@@ -14,6 +15,7 @@ __all__ = [
     "Form",
     "InputScale",
     "NewData",
+    "Predicted",
     "Preprocessing",
     "label_answers",
     "latest",

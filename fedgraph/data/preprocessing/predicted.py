@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fedgraph.data import CohortData
-from fedgraph.data.preprocessing import NewData
-from fedgraph.training.cohort import Cohort
+from fedgraph.data.preprocessing.preprocessing import NewData
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fedgraph.data.base import CohortData
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Predicted:
         new: NewData,
         data: CohortData,
         models: Tensor,
-        cohort: Callable[[CohortData], Cohort],
+        cohort: Callable[[CohortData], Any],
         horizons: Sequence[int],
         notes: Sequence[str] = (),
     ) -> Predicted:
@@ -58,7 +58,7 @@ class Predicted:
         models : Tensor
             Of its clients, ``[clients, parameters]``.
         cohort : callable
-            Makes clients of data, or of a part of it.
+            Makes clients of data, or of a part of it: a :class:`fedgraph.training.Cohort`.
         horizons : sequence of int
             Forecast steps that are measured by themselves.
         notes : sequence of str
