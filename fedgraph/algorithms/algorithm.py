@@ -46,10 +46,11 @@ class Algorithm(Configured[S]):
     expected_failures : dict of str to str
         Checks of ``fedgraph check`` that it fails by design, and the reasons.
     no_predictions : str
-        Why its runs cannot predict new data, and what to do instead; empty if they can.
-    predicts_together : str
-        Why :meth:`fedgraph.Run.predict`, which uses each client's own model, does not apply; empty if it does.
-        :func:`fedgraph.predict` calls a static method ``predicted(run, data, windows)`` of the class, if it has one.
+        Why a run of it predicts no new data, and what to do instead; empty where its models do.
+
+    Where clients are not predicted by their own models, one by one, a static method ``predicted(run, data, ...)`` of
+    the class does it: of the options ``client``, ``windows`` and ``target`` it has those that it takes, by name. It
+    returns a :class:`fedgraph.data.preprocessing.Predicted`.
     """
 
     name: ClassVar[str] = ""
@@ -63,7 +64,6 @@ class Algorithm(Configured[S]):
     may_change: ClassVar[tuple[str, ...]] = ()
     expected_failures: ClassVar[dict[str, str]] = {}
     no_predictions: ClassVar[str] = ""
-    predicts_together: ClassVar[str] = ""
 
     def __init__(self, settings: S) -> None:
         self.settings = settings

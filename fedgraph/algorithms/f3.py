@@ -56,7 +56,7 @@ class F3(OwnersAlgorithm[F3Settings]):
     defences = ("clip",)
     # The fusion is retrained on the embeddings that owners have sent.
     may_change = ("preset", *FusionSettings.keys(), "vote")
-    predicts_together = "models stay with their owners, who are asked for embeddings"
+    no_predictions = "models stay with their owners, who are asked for embeddings: fedgraph.predict(run, data) does it"
     default_client = "fedgraph.clients.f3:F3Client"
 
     def check(self, run: PhaseRun) -> None:

@@ -58,7 +58,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
     name = "f3-forecast"
     title = "F3 for forecasts: frozen encoders, one exchange of embeddings, a learned graph, a head per client"
     paper = "https://proceedings.mlr.press/v216/ma23b.html"
-    predicts_together = "models stay with their owners, who are asked for embeddings"
+    no_predictions = "models stay with their owners, who are asked for embeddings: fedgraph.predict(run, data) does it"
     default_client = "fedgraph.clients.f3_forecast:F3ForecastClient"
 
     @classmethod

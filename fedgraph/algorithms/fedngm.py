@@ -23,6 +23,7 @@ from fedgraph.algorithms.fedngm_messages import (
     read_answers,
     scores_from_text,
 )
+from fedgraph.algorithms.fedngm_predictions import predicted_feature
 from fedgraph.algorithms.fedngm_results import PhaseResults, build_outcome
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhasedAlgorithm, PhaseRun, Query, Recall, Without
@@ -115,8 +116,8 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
     needs = "clients with tables of their own (mixed-table, linked-deaths, bayesian-network); no [model]"
     paper = "https://arxiv.org/abs/2309.11680"
     own_models = True
-    predicts_together = "a graphical model predicts any feature, and target has to name it"
     default_client = "fedgraph.clients.fedngm:FedNGMClient"
+    predicted = staticmethod(predicted_feature)
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Agree on features, then find ranges, a graph and a model; have clients make it personal and score it.

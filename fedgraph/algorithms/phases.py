@@ -185,7 +185,7 @@ class PhasedAlgorithm(Configured[S]):
         Whether all clients need the same architecture.
     expected_failures : dict of str to str
         Checks of ``fedgraph check`` that it fails by design, by name, and the reason.
-    no_predictions, predicts_together : str
+    no_predictions : str
         As of :class:`fedgraph.algorithms.Algorithm`.
     defences : tuple of str
         Keys of ``[defence]`` that make sense for it.
@@ -204,7 +204,6 @@ class PhasedAlgorithm(Configured[S]):
     mixes_models: ClassVar[bool] = False
     expected_failures: ClassVar[dict[str, str]] = {}
     no_predictions: ClassVar[str] = ""
-    predicts_together: ClassVar[str] = ""
     defences: ClassVar[tuple[str, ...]] = ()
     may_change: ClassVar[tuple[str, ...]] = ()
     word: ClassVar[str] = "client"

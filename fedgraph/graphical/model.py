@@ -23,7 +23,6 @@ from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference.answers import Categories, Numbers, answers, of_all_categories
 from fedgraph.graphical.inference.conditional import DRAWS, Conditional, conditional
 from fedgraph.graphical.inference.kept_rows import KeptRows
-from fedgraph.graphical.inference.prediction import InferenceSettings, infer
 from fedgraph.graphical.inference.sampling import SamplingSettings, draw
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
@@ -110,7 +109,6 @@ class GraphicalModel:
         self,
         rows: Rows,
         target: str,
-        plug_in: InferenceSettings | None = None,
         draws: int = DRAWS,
         seed: int = 0,
         sampling: SamplingSettings | None = None,
@@ -127,17 +125,13 @@ class GraphicalModel:
             Known values; those of the target are ignored.
         target : str
             Feature to predict.
-        plug_in : InferenceSettings, optional
-            Replace unknown features by single values instead, found with these settings
-            (:func:`fedgraph.graphical.inference.prediction.infer`). Faster, but wrong where features nearly determine
-            each other.
         draws, seed : int
             Number and seed of the draws of the unknown features of each row.
         sampling : SamplingSettings, optional
             How they are drawn.
         """
         feature, units = self._asked(rows, [_single_target(target)])
-        found = self._expected(units, target, plug_in, draws, seed, sampling)
+        found = self._conditional(units, [target], draws, seed, sampling).mean[0]
         if feature.kind == "embedding":
             return self._in_own_units(found, target)
         if feature.is_number and not feature.categories:
@@ -151,7 +145,6 @@ class GraphicalModel:
         self,
         rows: Rows,
         target: str,
-        plug_in: InferenceSettings | None = None,
         draws: int = DRAWS,
         seed: int = 0,
         sampling: SamplingSettings | None = None,
@@ -164,7 +157,7 @@ class GraphicalModel:
         feature, units = self._asked(rows, [_single_target(target)])
         if feature.is_scaled:
             raise DataError(f"'{target}' is {feature.kind} and has no probabilities: use predict or conditional")
-        return of_all_categories(self._expected(units, target, plug_in, draws, seed, sampling))
+        return of_all_categories(self._conditional(units, [target], draws, seed, sampling).mean[0])
 
     def conditional(
         self,
@@ -300,24 +293,6 @@ class GraphicalModel:
                 "extrapolated", name, value, low, high,
             )  # fmt: skip
         return features[0], self.encoding.encode(values)[None]
-
-    def _expected(
-        self,
-        units: Tensor,
-        target: str,
-        plug_in: InferenceSettings | None,
-        draws: int,
-        seed: int,
-        sampling: SamplingSettings | None,
-    ) -> Tensor:
-        """Return the expected units of the target, ``[rows, its units]``."""
-        if plug_in is None:
-            return self._conditional(units, [target], draws, seed, sampling).mean[0]
-        found = infer(self.network, self.parameters[None], units, plug_in)[0]
-        if self.encoding.schema[target].is_scaled:
-            return found[:, self._slice(target)]
-        shares = self.network.probabilities(found, target)
-        return shares[:, 1:] if self.encoding.schema[target].width == 1 else shares
 
     def _conditional(
         self, units: Tensor, targets: Sequence[str], draws: int, seed: int, settings: SamplingSettings | None

@@ -299,7 +299,7 @@ def _text(sizes: Sizes) -> str:
         f"has a standard error of up to {0.5 / sizes.least**0.5:.3f}); `enumerated`: elsewhere, where it has at most "
         f"{_MOST_STATES} states, against the stationary distribution of the unknown features that are linked to the "
         "target. An error is the largest among the target's categories; `plug-in` stands for the fixed point of "
-        "expectations (`InferenceSettings`). `least sample`: the least effective sample size, `warned`: answers for "
+        "expectations (`infer`). `least sample`: the least effective sample size, `warned`: answers for "
         f"which it is below {FEW}.\n\n"
         "## Errors against the network that rows are from\n\n"
         "By exact inference, so that what the model has not learned counts too. `possible`: what is known is so in "

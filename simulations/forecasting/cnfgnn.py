@@ -23,11 +23,11 @@ from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Roun
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
 from fedgraph.data import SPLITS, CohortData, SplitName, as_file
-from fedgraph.data.preprocessing import latest
+from fedgraph.data.preprocessing import Predicted, latest
 from fedgraph.fusion.forecasting import shared_windows
 from fedgraph.graph import ClientGraph
 from fedgraph.models import Layout, parse_model
-from fedgraph.runs import Predicted, Run
+from fedgraph.runs import Run
 from fedgraph.simulations.forecasting.context import ContextForecaster, cohort_with_context, hidden_states
 from fedgraph.simulations.forecasting.graph_network import GraphNetwork
 from fedgraph.support.errors import ExperimentError
@@ -98,7 +98,6 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
     title = "Recurrent models on clients, a graph network over their hidden states at the server (CNFGNN)"
     needs = "clients that are time series, such as metr-la, a recurrent model, and a client graph ([graph])"
     paper = "https://arxiv.org/abs/2106.05223"
-    predicts_together = "clients are forecast together, by a network over all of them"
     default_client = "fedgraph.simulations.forecasting.cnfgnn_client:CNFGNNClient"
 
     @classmethod
@@ -228,7 +227,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         return {"network": weights, "moments": moments}
 
     @staticmethod
-    def predicted(run: Run, data: Any, windows: int | None) -> Predicted:
+    def predicted(run: Run, data: Any, windows: int | None = None) -> Predicted:
         """Forecast series of all clients, whose windows the graph network of the run sees side by side."""
         experiment, names = run.experiment, list(run.models)
         settings = parse(CNFGNNSettings, experiment.method_table, "[CNFGNN]")

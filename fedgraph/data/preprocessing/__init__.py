@@ -14,6 +14,7 @@ from fedgraph.data.preprocessing.preprocessing import (
     latest,
     stacked,
 )
+from fedgraph.data.preprocessing.predicted import Predicted
 
 __all__ = [
     "Answering",
@@ -21,6 +22,7 @@ __all__ = [
     "Form",
     "InputScale",
     "NewData",
+    "Predicted",
     "Preprocessing",
     "label_answers",
     "latest",

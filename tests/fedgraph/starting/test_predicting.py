@@ -90,6 +90,11 @@ def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path
     assert (ill["predicted"].to_numpy() == new["ill"].to_numpy()).mean() > 0.6
     with pytest.raises(RunError, match="one of .*height"):
         fedgraph.predict(run, new)
+    east = run.predict(new, client="east", target="weight")["predicted"].to_numpy() - new["weight"].to_numpy()
+    scores = run.score(new, client="east", target="weight")
+    assert scores.loc["east", "weight-mae"] == pytest.approx(np.abs(east).mean(), rel=1e-5)
+    with pytest.raises(RunError, match="by 'fedngm' have no windows"):
+        run.predict(new, windows=3, target="ill")
 
 
 @pytest.mark.parametrize(

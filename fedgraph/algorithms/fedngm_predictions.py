@@ -7,24 +7,23 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from fedgraph.data import UNNAMED, as_file
 from fedgraph.data.columns import Floats, Table, read_table
 from fedgraph.data.encoding import to_values
+from fedgraph.data.preprocessing import Predicted
 from fedgraph.data.schema import SchemaSettings
 from fedgraph.data.tables import rows_by_client
 from fedgraph.graphical import GraphicalModel
 from fedgraph.graphical.scores import score_targets
-from fedgraph.runs import Run
 from fedgraph.support.errors import RunError, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def predicted_feature(
-    run: Run, data: Any, client: str | None, target: str | None
-) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
+def predicted_feature(run: Any, data: Any, client: str | None = None, target: str | None = None) -> Predicted:
     """Predict a feature of rows, of each client by its own model where that is here.
 
     What a row lacks, be it a cell or a whole column, is unknown: predictions are over all that it may be. Raises
@@ -32,17 +31,25 @@ def predicted_feature(
 
     Parameters
     ----------
-    run : a run of ``fedngm``.
-    client : the client whose rows these are, where they do not say so; if nobody does, the global model predicts them.
+    run : fedgraph.Run
+        A run of ``fedngm``.
+    data : data frame, str or Path
+        The rows.
+    client : str, optional
+        The client whose rows these are, where they do not say so; if nobody does, the global model predicts them.
+    target : str, optional
+        The feature.
 
     Returns
     -------
-    data frame
-        ``client`` where it is known, ``row`` from 1, ``predicted``, and the probability of each category.
-    dict of str to float
-        Mean over clients of each measure of error, where the target is known.
-    list of str
-        Notes.
+    Predicted
+        Its table has ``client`` where it is known, ``row`` from 1, ``predicted``, and the probability of each category;
+        its metrics are the measures of error, where the target is known.
+
+    Raises
+    ------
+    RunError
+        Without a target, for one that a client's model does not know, and for a client that the run does not know.
     """
     import pandas as pd
 
@@ -58,7 +65,7 @@ def predicted_feature(
     column = about.get("client-column")
     is_named = client is not None or column in table.names
     parts: list[pd.DataFrame] = []
-    errors: list[dict[str, float]] = []
+    errors: dict[str, dict[str, float]] = {}
     by_all = []
     for name, rows in rows_by_client(table, column, client, UNNAMED).items():
         model = run.personal_models.get(name)
@@ -70,12 +77,17 @@ def predicted_feature(
             raise RunError(f"{whose} knows no '{target}', but {', '.join(model.encoding.schema.names)}")
         found, own = _predicted(model, table.part(rows), target)
         parts.append(found.assign(row=rows + 1, **({"client": name} if is_named else {})))
-        errors += [own] if own else []
+        errors[name] = own
     first = [name for name in ("client", "row") if name in parts[0].columns]
     every = pd.concat(parts, ignore_index=True).sort_values("row", ignore_index=True)
-    means = {name: float(np.nanmean([own[name] for own in errors])) for name in (errors[0] if errors else ())}
+    measures = dict.fromkeys(measure for own in errors.values() for measure in own)
+    metrics = {
+        measure: torch.tensor([own.get(measure, np.nan) for own in errors.values()], dtype=torch.float64)
+        for measure in measures
+    }
     note = f"predicted by the global model, as models of their own are not here: {quoted(by_all, 10)}"
-    return every[[*first, *every.columns.drop(first)]], means, [note] if by_all else []
+    table = every[[*first, *every.columns.drop(first)]]
+    return Predicted(table, metrics, tuple(errors), (note,) if by_all else ())
 
 
 def _predicted(model: GraphicalModel, table: Table, target: str) -> tuple[pd.DataFrame, dict[str, float]]:
