@@ -78,6 +78,17 @@ def predict(
         Data folder; by default that of ``FEDGRAPH_DATA``.
     progress : bool, default True
         Whether to show progress.
+
+    Returns
+    -------
+    data frame or Run
+        A row for each prediction of new data; without ``data`` a run, whose ``predictions``, or ``forecasts``, are a
+        data frame.
+
+    Raises
+    ------
+    FedgraphError
+        For options that the method does not have, and where the predictions cannot be made.
     """
     trained = run.folder if isinstance(run, Run) else run if isinstance(run, RunFolder) else RunFolder.open(run)
     console = Console(quiet=not progress)

@@ -5,6 +5,7 @@ modules and exported files use it.
 """
 
 from fedgraph.data.preprocessing.module import Answering, AnsweringOfGraphs
+from fedgraph.data.preprocessing.predicted import Predicted
 from fedgraph.data.preprocessing.preprocessing import (
     Form,
     InputScale,
@@ -14,7 +15,6 @@ from fedgraph.data.preprocessing.preprocessing import (
     latest,
     stacked,
 )
-from fedgraph.data.preprocessing.predicted import Predicted
 
 __all__ = [
     "Answering",

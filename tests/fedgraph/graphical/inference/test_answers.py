@@ -37,7 +37,7 @@ def test_a_trained_model_answers_across_a_near_deterministic_relation(trained, a
 def test_the_value_at_what_is_expected_is_another(trained):
     """What is unlikely by itself is taken for impossible."""
     schema = trained.encoding.schema
-    units = trained.encoding.encode(values_of({"xray": "yes"}, schema))[None]
+    units = trained.encoding.encode(to_values({"xray": "yes"}, schema))[None]
     plugged_in = trained.network.probabilities(infer(trained.network, trained.parameters[None], units), "lung")
     assert plugged_in[0, 0, 1] < 0.05
     assert trained.predict_proba({"xray": "yes"}, "lung")[0, 1] > 0.4
