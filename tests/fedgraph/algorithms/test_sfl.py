@@ -253,7 +253,7 @@ def test_means_need_weights_that_are_not_below_zero():
         (SFLStar, {}),
         (SFLColdStart, {"weighting": "none"}),
     ):
-        with pytest.raises(ExperimentError, match=r"\[graph\] has weights below zero"):
+        with pytest.raises(ExperimentError, match=r"\[graph\] has negative weights"):
             AlgorithmRun(kind(parse(kind.settings_type, table, "[x]")), federation(graph), plan, INITIAL)
     strategy(graph)
 

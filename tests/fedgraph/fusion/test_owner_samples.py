@@ -47,17 +47,17 @@ def test_columns_of_one_array_are_assigned():
 @pytest.mark.parametrize(
     ("found", "problem"),
     [
-        ({}, "there are no owners"),
+        ({}, "no owners: pass"),
         ({1: [[1.0]], "1": [[1.0]]}, "two owners have the same name"),
-        ({"a": [[1.0]], "b": ([1], [[1.0]])}, "'b' give ids of their samples and 'a' none"),
-        ({"a": [[1.0]], "b": [[1.0], [2.0]]}, r"different numbers of samples \(a: 1, b: 2\): give the ids"),
-        ({"a": ([1], [[1.0]]), "b": (["1"], [[1.0]])}, "differ in their type alone"),
-        ({"a": ([1, 1], [[1.0], [2.0]])}, "owner 'a' has the sample 1 more than once"),
-        ({"a": ([1, 2], [[1.0]])}, "owner 'a' has 2 ids of samples and 1 embeddings"),
+        ({"a": [[1.0]], "b": ([1], [[1.0]])}, "'b' have ids of samples, but 'a' do not"),
+        ({"a": [[1.0]], "b": [[1.0], [2.0]]}, r"different numbers of samples \(a: 1, b: 2\): pass ids"),
+        ({"a": ([1], [[1.0]]), "b": (["1"], [[1.0]])}, "differ only in type"),
+        ({"a": ([1, 1], [[1.0], [2.0]])}, "owner 'a' has sample 1 more than once"),
+        ({"a": ([1, 2], [[1.0]])}, "owner 'a' has 2 ids but 1 embeddings"),
         ({"a": (1, 2, 3)}, "owner 'a' has a tuple of length 3"),
-        ({"a": [1.0, 2.0]}, r"owner 'a' are an array \[samples, size\]; got the shape \(2,\)"),
+        ({"a": [1.0, 2.0]}, r"owner 'a' must have shape \[samples, size\]; got \(2,\)"),
         ({"a": [["x"]]}, "owner 'a' are not numbers"),
-        ({"a": [[1.0, 2.0], [np.nan, 1.0]]}, "owner 'a' for the sample in row 1 has NaN or infinity"),
+        ({"a": [[1.0, 2.0], [np.nan, 1.0]]}, "owner 'a' in row 1 contains NaN, infinity"),
         ({"a": [[1e300]]}, "too large for float32"),
         ({"a": pa.table({"x": ["word"]})}, "owner 'a' are"),
     ],
@@ -70,12 +70,12 @@ def test_what_owners_cannot_have(found, problem):
 @pytest.mark.parametrize(
     ("owners", "problem"),
     [
-        (None, "owners does not say which of its columns are whose"),
+        (None, "owners does not assign its columns"),
         (0, "at least 1"),
         (4, r"3 feature\(s\) .* a minimum of 4"),
-        ({"a": ["weigth"]}, "owner 'a' has the columns 'weigth', and X has no names of columns"),
-        ({"a": [3]}, "owner 'a' has the column 3, and X has 3 columns"),
-        ({"a": slice(3, 5)}, "owner 'a' has no column"),
+        ({"a": ["weigth"]}, "columns of owner 'a': 'weigth'; X has no column names"),
+        ({"a": [3]}, "owner 'a' has the column 3, but X has 3 columns"),
+        ({"a": slice(3, 5)}, "owner 'a' has none of the 3 columns"),
     ],
 )
 def test_columns_that_are_not_there(owners, problem):
@@ -86,8 +86,8 @@ def test_columns_that_are_not_there(owners, problem):
 def test_labels_that_do_not_fit():
     keyed = from_mapping({"a": ([1, 2], [[1.0], [2.0]]), "b": ([2], [[1.0]])})
     for y, problem in (
-        ({1: "x"}, r"y has no label of 1 of 2 samples: '2'"),
-        (["x", "y"], "samples have ids, and y has none"),
+        ({1: "x"}, r"y has no label for 1 of 2 samples: '2'"),
+        (["x", "y"], "samples have ids, but y does not"),
         (pd.Series(["x", "y", "z"], index=[1, 2, 2]), "more than one label of the same sample"),
         (([1, 2], ["x"]), "y has 2 ids of samples and labels of shape"),
     ):

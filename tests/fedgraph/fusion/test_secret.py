@@ -137,5 +137,5 @@ def test_graphs_that_take_too_much_room_are_refused_before_they_are_drawn(monkey
         secret.stages(present)
         monkeypatch.setattr(module, "_MOST_GRAPH_ENTRIES", room - 1)
         monkeypatch.setattr(secret.network, "mixing", None)
-        with pytest.raises(ExperimentError, match=r"2 sets of owners, 10? draws and 4 owners make graphs of"):
+        with pytest.raises(ExperimentError, match=r"2 sets of present owners, 10? draws and 4 owners take"):
             secret.stages(present)

@@ -103,7 +103,7 @@ def test_values_become_units_and_come_back():
     assert as_table(values, SCHEMA).names == table(2).names
     again = read_values(as_table(values, SCHEMA), SCHEMA)
     np.testing.assert_allclose(again[:3], values[:3])
-    with pytest.raises(DataError, match="'scan' consists of 12 numbers, but of 11 in short"):
+    with pytest.raises(DataError, match="'scan' has 12 numbers, but 11 in short"):
         read_values(Table({n: c for n, c in table(2).columns.items() if n != "scan.11"}, "short"), SCHEMA)
 
 

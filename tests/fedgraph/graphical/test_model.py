@@ -178,7 +178,7 @@ def test_a_model_of_a_revealer_can_be_saved_too(chain, numbers, tmp_path):
     model.save(tmp_path / "it")
     again = GraphicalModel.load(tmp_path / "it")
     np.testing.assert_array_equal(again.predict({"x1": 0.3}, "x0"), model.predict({"x1": 0.3}, "x0"))
-    with pytest.raises(RunError, match="one model over one graph"):
+    with pytest.raises(RunError, match="a single model over a single graph"):
         GraphicalModel.of_one(found.network, found.parameters.repeat(2, 1), model.encoding)
 
 
@@ -212,7 +212,7 @@ def test_a_range_that_is_none_is_no_damage_of_the_file(fitted, tmp_path, limits)
 def test_foreign_files_are_refused(fitted, tmp_path):
     model, _ = fitted
     save_state(tmp_path / "other", {"a": 1})
-    with pytest.raises(RunError, match="no graphical model of this version"):
+    with pytest.raises(RunError, match="not a graphical model of this version"):
         GraphicalModel.load(tmp_path / "other")
     model.save(tmp_path / "it")
     (tmp_path / "it").write_bytes((tmp_path / "it").read_bytes()[:-50])
@@ -250,7 +250,7 @@ def test_a_single_feature_is_asked_for_by_its_name(fitted):
 def test_what_is_given_in_a_dict_is_not_asked_for(fitted):
     model, _ = fitted
     for rows in ({"ill": "yes"}, [{"ill": np.nan}, {"ill": "yes"}]):
-        with pytest.raises(DataError, match="'ill' cannot be both given and asked for"):
+        with pytest.raises(DataError, match="'ill' cannot be both given and a target"):
             model.conditional(rows, ["age", "ill"])
     assert "ill" in model.conditional({"ill": None}, "ill"), "it is unknown"
 

@@ -147,7 +147,7 @@ def test_noise_hides_few_rows():
 
 
 def test_noise_needs_bounds():
-    with pytest.raises(DataError, match="bounds that do not depend on the data; none are given for age"):
+    with pytest.raises(DataError, match="public bounds; none are given for age"):
         tell(rows(100), RANGES, StatisticsSettings(noise=CountNoiseSettings(epsilon=1)))
 
 

@@ -78,10 +78,10 @@ def test_whole_graphs_are_examples(tmp_path):
 @pytest.mark.parametrize(
     ("clients", "keys", "message"),
     [
-        ({"a": data(), "b": data(features=4)}, {}, r"'b' .*/b.pt. has 4 features of a node, and client 'a' .* has 3"),
+        ({"a": data(), "b": data(features=4)}, {}, r"'b' .*/b.pt. has 4 node features, and client 'a' .* has 3"),
         ({"a": data(), "b": data(y=None)}, {}, r"client 'b' .*/b.pt. has no classes: y is missing, or -1 throughout"),
         ({"a": data(classes=3)}, {"classes": 2}, r"'a' .*/a.pt. has the class 2, and there are 2, counted from 0"),
-        ({"a": data(classes=1)}, {}, r"has one class only, 0: there is nothing to learn"),
+        ({"a": data(classes=1)}, {}, r"has only one class, 0: nothing to learn"),
         ({"a": data(2)}, {}, r"client 'a' .*/a.pt. has too few examples .2. to split"),
         ({"a": data()}, {"level": "graph"}, r"y has 20 classes, and there is one graph; .data. level = .node."),
     ],
@@ -145,7 +145,7 @@ def test_the_form_reads_new_graphs_and_refuses_others(tmp_path):
             form.read(tmp_path / "new.pt", None)
 
 
-@pytest.mark.parametrize(("classes", "message"), [(1, "at least two classes"), (["a", "b", "a"], "named once")])
+@pytest.mark.parametrize(("classes", "message"), [(1, "at least two classes"), (["a", "b", "a"], "must differ")])
 def test_classes_that_cannot_be(classes, message):
     with pytest.raises(ExperimentError, match=message):
         parse_data({"set": "graphs", "classes": classes})

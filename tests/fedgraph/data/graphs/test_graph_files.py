@@ -110,9 +110,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(DataError, match=r"there is no .*nowhere: a relative \[data\] path is looked for"):
         GraphFiles(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        DataError, match="empty has no graphs: it is to have a file NAME.pt or NAME.npz for each client"
-    ):
+    with pytest.raises(DataError, match="empty has no graphs: it needs a file NAME.pt or NAME.npz for each client"):
         GraphFiles(tmp_path / "empty")
 
 

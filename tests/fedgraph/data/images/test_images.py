@@ -200,7 +200,7 @@ def test_augmentation_is_that_of_the_settings():
         ({"augment": ["crop"], "layout": "flat"}, 'augment moves pixels around and needs layout = "image"'),
         ({"augment": ["crop"], "crop-padding": 8}, "crop-padding must be less than the 8 pixels of an image; got 8"),
         ({"augment": ["cutout"]}, "cutout-size must be less than the 8 pixels of an image; got 8"),
-        ({"augment": ["flip", "flip"]}, "augment: every kind of change can be named once"),
+        ({"augment": ["flip", "flip"]}, "augment: changes must differ"),
         ({"augment": ["rotate"]}, "augment.0: .*'crop', 'flip' or 'cutout'"),
     ],
 )

@@ -75,7 +75,7 @@ def test_folders_that_cannot_be(folder):
         read_labelled(folder / "text.txt", CLASSES, (1, 4, 3))
     (folder / "text.txt").unlink()
     Image.fromarray(pixels(0).astype(np.float32) / 255).save(folder / "cat/deep.tif")
-    with pytest.raises(DataError, match=r"deep.tif has colours that are no whole numbers from 0 to 65,535"):
+    with pytest.raises(DataError, match=r"deep.tif has pixel values that are not integers from 0 to 65,535"):
         read_labelled(folder, CLASSES, (1, 4, 3))
     (folder / "cat/deep.tif").unlink()
     (folder / "cat/deep.png").write_bytes((folder / "owl/b.png").read_bytes()[:40])
@@ -158,7 +158,7 @@ def test_what_is_left_out_is_counted_and_a_class_without_an_image_is_an_error(fo
     assert read_labelled(folder, CLASSES, (1, 4, 3)).notes == notes
     for name in ("a.dcm", "b.dcm", "c.nii"):
         (folder / "dog" / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=r"class 'dog' has files, and none of them is an image .* \(2 \.dcm, 1 \.nii\)"):
+    with pytest.raises(DataError, match=r"class 'dog' has no readable image  \(2 \.dcm, 1 \.nii\)"):
         read_labelled(folder, CLASSES, (1, 4, 3))
 
 

@@ -268,7 +268,7 @@ def test_later_windows_have_the_scale_and_the_profile_of_the_first_steps(covaria
         assert torch.equal(other.inputs[..., 1:], batch.inputs[..., 1:])
     cut = after.splits["test"].latest(3)  # type: ignore[attr-defined]
     assert torch.equal(cut.batch(torch.arange(3).expand(3, -1)).inputs, batch.inputs[:, -3:])
-    with pytest.raises(DataError, match="47 time steps, fewer than the 48 that were there in training"):
+    with pytest.raises(DataError, match="47 time steps, fewer than the 48 of training"):
         build_cohort(longer, keys, longer.names, known_steps=48)
 
 

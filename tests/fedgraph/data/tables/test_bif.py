@@ -89,7 +89,7 @@ def test_samples_have_the_joint_distribution():
         (HEAD + RAIN.replace("[ 2 ]", "[ 3 ]"), "'rain' has 3 categories, listed are yes, no"),
         (HEAD + RAIN.replace("no", "yes"), "'rain' has 2 categories"),
         (HEAD + RAIN.replace("yes, no", "yes, no, so"), "'rain' has 2 categories, listed are yes, no, so"),
-        (HEAD + RAIN.replace("discrete", "continuous"), "line 3: 'rain' is to have categories: type discrete"),
+        (HEAD + RAIN.replace("discrete", "continuous"), "line 3: 'rain' must be categorical: type discrete"),
         (HEAD + RAIN.replace("rain", "{"), "'{' where the name of a variable belongs"),
         (HEAD + RAIN + P_RAIN[:-4], "ends too early"),
         (HEAD + RAIN + P_RAIN.replace("0.75", "0.74"), "line 7: probabilities of 'rain' add up to 0.99"),
@@ -100,8 +100,8 @@ def test_samples_have_the_joint_distribution():
         (HEAD + RAIN + P_RAIN.replace("table", "default"), "'default' where 'table' belongs"),
         (TINY.replace("  (no, <0) 0.5, 0.25, 0.25;\n", ""), r"'road' has no probabilities given \(no, <0\)"),
         (TINY.replace("(no, <0)", "(yes, <0)"), r"given yes, <0 are there twice"),
-        (TINY.replace("(no, <0)", "(maybe, <0)"), r"given \(maybe, <0\), which its parents cannot be"),
-        (TINY.replace("(no, <0)", "(no)"), r"given \(no\), which its parents cannot be"),
+        (TINY.replace("(no, <0)", "(maybe, <0)"), r"given \(maybe, <0\), which are not categories of its parents"),
+        (TINY.replace("(no, <0)", "(no)"), r"given \(no\), which are not categories of its parents"),
         (TINY.replace("  (yes, <0)", "  table"), "'road' has 12 probabilities in its table; got 3"),
         (
             HEAD

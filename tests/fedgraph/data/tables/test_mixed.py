@@ -151,8 +151,8 @@ def test_rows_of_a_network(folder):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({}, "give one of clients, client-column and segments"),
-        ({"clients": 2, "client-column": "site"}, "give one of clients, client-column and segments"),
+        ({}, "give exactly one of clients, client-column and segments"),
+        ({"clients": 2, "client-column": "site"}, "give exactly one of clients, client-column and segments"),
         ({"clients": 2, "path": "{client}.csv"}, "needs the names of the clients"),
         ({"clients": ["a"], "path": "{client}.csv", "public-share": 0.5}, "with a file for each client, give public"),
         ({"clients": 2, "public-share": 0.5, "public": "p.csv"}, "not both"),

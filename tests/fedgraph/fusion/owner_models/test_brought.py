@@ -177,7 +177,7 @@ def test_fingerprints_tell_models_and_layers_apart(hand_over):
 def test_messages_about_what_a_model_puts_out(hand_over, form):
     text = hand_over(made(), form)
     model = load_local_model(text, TASK)
-    with pytest.raises(ExperimentError, match=r"puts out \[3, 4\] for 3 samples of 5 classes, but \[3, 5\] is needed"):
+    with pytest.raises(ExperimentError, match=r"returns \[3, 4\] for 3 samples of 5 classes; expected \[3, 5\]"):
         load_local_model(text, TaskSpec("classification", (2, 3), (5,)))
     with pytest.raises(ExperimentError, match=r"local model .*(fails on two inputs|cannot be evaluated on 3 samples)"):
         load_local_model(text, TaskSpec("classification", (2, 9), (4,)))
@@ -199,12 +199,12 @@ def test_a_model_without_a_linear_layer_needs_a_named_one(hand_over, form):
 
 def test_outputs_that_are_not_finite_are_refused(hand_over):
     model = load_local_model(hand_over(made(Unscaled), "exported"), TASK)
-    with pytest.raises(ExperimentError, match=r"model\.pt2: its outputs of some samples are NaN or infinite"):
+    with pytest.raises(ExperimentError, match=r"model\.pt2: outputs of some samples are NaN or infinite"):
         model.represent(INPUTS)
 
 
 def test_programs_in_training_mode_are_refused(hand_over):
-    with pytest.raises(ExperimentError, match=r"model\.pt2 was exported in training mode: its aten.dropout"):
+    with pytest.raises(ExperimentError, match=r"model\.pt2 was exported in training mode, which makes aten.dropout"):
         load_local_model(hand_over(made().train(), "exported"), TASK)
 
 
@@ -248,7 +248,7 @@ def test_an_archive_with_a_pickled_part_is_refused_and_not_read(hand_over, tmp_p
             if not name.endswith(part):
                 target.writestr(name, source.read(name))
         target.writestr(f"model/{part}", evil.getvalue())
-    with pytest.raises(ExperimentError, match=rf"other\.pt2: its part {part} holds more than plain tensors"):
+    with pytest.raises(ExperimentError, match=rf"other\.pt2: its part {part} contains more than plain tensors"):
         load_local_model(str(tmp_path / "other.pt2"), TASK)
     assert Evil.calls == 0
 
@@ -261,17 +261,19 @@ def test_pickled_weights_of_an_archive_are_refused(hand_over, tmp_path):
             if name.endswith("weights_config.json"):
                 content = content.replace(b'"use_pickle": false', b'"use_pickle": true', 1)
             target.writestr(name, content)
-    with pytest.raises(ExperimentError, match=r"its part data/weights/model_weights_config.json holds more than plain"):
+    with pytest.raises(
+        ExperimentError, match=r"its part data/weights/model_weights_config.json contains more than plain"
+    ):
         load_local_model(str(tmp_path / "other.pt2"), TASK)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model.tflite", r"'model.tflite' is of no known kind: a torch.export program \(.pt2\)"),
+        ("model.tflite", r"'model.tflite' is of an unknown kind: expected a torch.export program \(.pt2\)"),
         ("no-such.pt2", r"local model no-such.pt2 cannot be read: No such file"),
         ("no_such_package:make", r"local model = 'no_such_package:make': cannot import"),
-        ("builtins:dict", r"builtins:dict\(\) returns a dict, but a torch.nn.Module is needed"),
+        ("builtins:dict", r"builtins:dict\(\) must return a torch.nn.Module; got dict"),
         ("builtins:open", r"builtins:open\(\) failed: .*"),
         ("torch.nn:Identity@absent.safetensors", r"the weights in absent.safetensors cannot be used"),
     ],
@@ -283,7 +285,7 @@ def test_messages_about_names(text, message):
 
 def test_a_file_that_is_no_program_and_weights_that_do_not_fit(hand_over, tmp_path):
     (tmp_path / "text.pt2").write_text("not a program")
-    with pytest.raises(ExperimentError, match=r"text\.pt2 is no program that torch.export can read"):
+    with pytest.raises(ExperimentError, match=r"text\.pt2 cannot be read by torch.export"):
         load_local_model(str(tmp_path / "text.pt2"), TASK)
     text = hand_over(made(), "factory")
     save_file({"last.weight": torch.zeros(4, 5)}, tmp_path / "model.safetensors")

@@ -56,16 +56,16 @@ def test_a_fitted_pipeline_predicts_and_embeds_as_it_does(saved, names):
     ("make", "message"),
     [
         (lambda: pipeline().fit(NAMED[["b", "a", "c", "d"]], LABELS), "was fitted to the features b, a, c, d"),
-        (lambda: pipeline().fit(NAMED[["a", "b"]], LABELS), "was fitted to 2 features, and a sample .* has 4"),
+        (lambda: pipeline().fit(NAMED[["a", "b"]], LABELS), "was fitted to 2 features, but a sample .* has 4"),
         (
             lambda: pipeline().fit(NAMED, np.array(["x", "y", "z"])[LABELS]),
-            "predicts the classes x, y, z, and",
+            "predicts the classes x, y, z, but",
         ),
-        (lambda: pipeline(RidgeClassifier()).fit(NAMED, LABELS), "a fitted classifier with predict_proba is needed"),
-        (lambda: LogisticRegression().fit(NAMED, LABELS), "whose embedding would be the sample itself"),
+        (lambda: pipeline(RidgeClassifier()).fit(NAMED, LABELS), "expected a fitted classifier with predict_proba"),
+        (lambda: LogisticRegression().fit(NAMED, LABELS), "so its embedding would be the sample"),
         (
             lambda: make_pipeline(FunctionTransformer(replace), PCA(2), LogisticRegression()),
-            "holds .*replace.* which may run code and is not read",
+            "contains .*replace.* which may execute code",
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_files_that_are_no_models(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     for name in ("model.skops", "model.onnx"):
         (tmp_path / name).write_bytes(b"nothing of the kind")
-        with pytest.raises(ExperimentError, match="is no scikit-learn model|is no ONNX model"):
+        with pytest.raises(ExperimentError, match="cannot be read by skops|is not an ONNX model"):
             load_local_model(str(tmp_path / name), TASK)
         with pytest.raises(ExperimentError, match="cannot be read"):
             load_local_model(str(tmp_path / f"no-{name}"), TASK)
@@ -135,7 +135,7 @@ def test_an_onnx_model_predicts_and_embeds(tmp_path, last, softmax):
 @pytest.mark.parametrize(
     ("options", "layer", "message"),
     [
-        ({"outputs": 2}, "", r"puts out \[3, 2\] for 3 samples of 3 classes"),
+        ({"outputs": 2}, "", r"returns \[3, 2\] for 3 samples of 3 classes"),
         ({"domain": "com.example"}, "", "has operations of com.example"),
         ({}, "#elsewhere", "has no operation 'elsewhere' that reads a tensor; it has first, relu, last"),
     ],

@@ -96,7 +96,7 @@ def test_classes_of_the_users_own(monkeypatch):
     ("table", "message"),
     [
         ({"estimator": "sklearn.nothing:Model"}, r"\[model\] estimator = 'sklearn.nothing:Model'.*cannot import"),
-        ({"estimator-options": {"c": 1}}, r"\[model\] estimator: .* cannot be built from the options \{'c': 1\}"),
+        ({"estimator-options": {"c": 1}}, r"\[model\] estimator: .* cannot be created with the options \{'c': 1\}"),
         ({"estimator": "sklearn.svm:LinearSVC"}, r"estimator: 'sklearn.svm:LinearSVC' needs the methods fit and pre"),
         ({"transformer": FOREST}, r"\[model\] transformer: .* needs the methods fit and transform"),
         ({"estimator-options": {"C": -1}}, r"client 'a' cannot be fitted to its 60 training samples: .*'C'"),
@@ -112,7 +112,7 @@ def test_inputs_that_do_not_fit_and_numbers_that_are_not_finite_are_refused():
         fit().represent(INPUTS[:, :1])
     model = fit()
     model.estimator.coef_[:] = np.nan
-    with pytest.raises(ExperimentError, match=r"client 'a': its outputs of some samples are NaN"):
+    with pytest.raises(ExperimentError, match=r"client 'a': outputs of some samples are NaN"):
         model.represent(INPUTS)
 
 

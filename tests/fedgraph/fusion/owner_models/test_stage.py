@@ -178,7 +178,7 @@ def test_inference_takes_the_model_of_all_samples(make):
 
 
 def test_a_model_that_is_brought_along_cannot_be_trained_without_a_fold(make, own_model):
-    with pytest.raises(ExperimentError, match="folds = 2: the model that owner 'a' brings .* leave folds out"):
+    with pytest.raises(ExperimentError, match="folds = 2: the existing model of owner 'a' .* leave out folds"):
         make(folds=2, brought={"a": own_model[1]}).embed()
 
 
@@ -243,7 +243,7 @@ def test_models_that_are_asked_for_are_used_and_never_trained(make, trained):
 
 
 def test_a_model_that_is_asked_for_and_gone_is_an_error(make, tmp_path):
-    with pytest.raises(RunError, match="owner 'a' no longer has the frozen model 0a1b.*kept in .*models"):
+    with pytest.raises(RunError, match="owner 'a' no longer has the frozen model 0a1b.*stored in .*models"):
         make("ac", wanted={"a": "0a1b"}).embed()
     with pytest.raises(RunError, match="'../../x' is no fingerprint"):
         make("ac", wanted={"a": "../../x"}).embed()
@@ -365,7 +365,7 @@ def test_a_program_that_puts_out_the_sample_is_refused(make, tmp_path, kind):
     if kind == "pt2":
         text, batch = str(tmp_path / "own.pt2"), torch.export.Dim("batch", min=1, max=4096)
         torch.export.save(torch.export.export(program, (some,), dynamic_shapes=({0: batch},)), text)
-    with pytest.raises(ExperimentError, match="owner c: .*must not leave.*bring a model with a hidden layer"):
+    with pytest.raises(ExperimentError, match="owner c: .*must not leave.*use a model with a hidden layer"):
         make(brought={"c": text}).embed()
 
 
@@ -397,7 +397,7 @@ def test_a_model_that_is_gone_is_told_before_what_else_is_lacking(make):
 def test_features_that_are_not_scaled_as_in_training_are_refused(make, own_model, caplog):
     stage = make("ac", model=MLP)
     wanted = dict(zip("ac", stage.embed().fingerprints, strict=True))
-    with pytest.raises(DataError, match="owner 'c' has no training samples here.*scaling = \"none\""):
+    with pytest.raises(DataError, match="owner 'c' has no training samples, .*scaling = \"none\""):
         replace(stage, data=only_new(stage.data, unscaled=("c",)), wanted=wanted).embed()
     replace(stage, data=replace(stage.data, unscaled=("c",)), brought={"c": own_model[1]}).embed()
     assert "owner 'c' has no training samples here to scale its features by" in caplog.text

@@ -109,7 +109,9 @@ def test_trivial_yardsticks_are_the_same_for_every_row():
 
 def test_what_cannot_be_fitted_is_refused(table):
     schema, values = table
-    with pytest.raises(DataError, match="no yardstick 'forest'; there are trees, weighted-trees, linear, mean, median"):
+    with pytest.raises(
+        DataError, match="unknown yardstick 'forest'; known are trees, weighted-trees, linear, mean, median"
+    ):
         fit_target("forest", schema, values, "age")
     with pytest.raises(DataError, match="there is no feature 'height'"):
         fit_target("trees", schema, values, "height")
