@@ -196,7 +196,7 @@ class CountingClient(Configured[CountingSettings]):
 
     @classmethod
     def handle(cls, message, node):
-        assignment = Assignment.of(Request.header_of(message.content["config"])["experiment"])
+        assignment = Assignment.of(Request.read_header(message.content["config"])["experiment"])
         settings = assignment.method_as(cls.settings_type)
         source = client_table_source(node.source(assignment), "counting")
         clients = node.hosted(assignment)

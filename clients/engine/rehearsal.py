@@ -1,4 +1,4 @@
-"""Rehearsal of a node before it joins a run: what it would do for its clients, on its own data, without a server."""
+"""Rehearsal of a node before it joins a run: its work on its own data, without a server."""
 
 from __future__ import annotations
 
@@ -33,30 +33,29 @@ class Rehearsal:
 
     Attributes
     ----------
-    clients : clients of the node that the run is for.
-    data : descriptions of their data, which are for its owner only.
-    disclosure : what will leave the node, and what stays.
+    clients : clients of the run on the node.
+    data : descriptions of their data, for its owner only.
+    disclosure : what leaves the node, and what stays.
     """
 
     clients: tuple[str, ...]
     data: tuple[str, ...]
     disclosure: Disclosure
     unexpected: str = ""
-    """A message about clients that the node config names and the run does not expect."""
+    """A message about clients of the node config that the run does not expect."""
 
 
 def rehearse(
     experiment: Experiment, client: str, method: Mapping[str, Any], node_config: Mapping[str, Any]
 ) -> Rehearsal:
-    """Read the data of a node as a run of the experiment would, and describe it and what will leave the node.
+    """Read the data of a node as in a run of the experiment; describe it and what leaves the node.
 
-    Raises FedgraphError for everything that would keep the node from taking part: clients that it does not host, data
-    that it lacks.
+    Raises FedgraphError for everything that prevents the node from taking part, such as missing clients or data.
 
     Parameters
     ----------
     client : dotted path of the client class.
-    method : settings of the method, as the strategy resolved them.
+    method : settings of the method, resolved by the strategy.
     """
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
     part = experiment.client_part(method)
@@ -67,7 +66,7 @@ def rehearse(
         named = configured_clients(node_config)
         subject = f"this node is to host {', '.join(named)}, and" if named else "this node"
         expected = closest_first(named, assignment.expect or ())
-        raise IdentityError(f"{subject} hosts nobody whom the run expects: {expected}")
+        raise IdentityError(f"{subject} hosts none of the expected clients: {expected}")
     client_class = load_object(client, "[experiment] client")
     assignment.check_terms(client_class)
     check_noise(node, client_class, assignment)
@@ -115,9 +114,9 @@ def _describe_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
 
 
 def _describe_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
-    """Yield the samples of each owner, how many it lacks, and the outputs of a model that it brings."""
+    """Yield the samples of each owner, the share that it lacks, and the outputs of its existing model."""
     data = source.load_owners(clients)
-    yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
+    yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must use the same keys"
     for row, name in enumerate(data.owners):
         present = data.present[row]
         counts = torch.bincount(data.split[present].long(), minlength=len(SAMPLE_SPLITS)).tolist()
@@ -131,18 +130,18 @@ def _describe_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapp
 
 
 def _describe_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
-    """Yield the inputs and outputs of an owner's own model; raises ExperimentError where the run would."""
+    """Yield the inputs and outputs of an owner's model; raises ExperimentError as the run would."""
     found, _ = SingleOwner(data, row, None).brought(model)
     task = data.tasks[row]
     classes = task.classes or tuple(map(str, range(task.output_shape[0])))
-    yield f"its model {model}: an embedding of {found.embeddings.shape[1]} numbers for each sample"
+    yield f"its model {model}: embeddings of {found.embeddings.shape[1]} numbers"
     if task.features:
-        yield f"features, in this order: {', '.join(task.features)}"
-    yield f"classes, in this order: {', '.join(classes)}"
+        yield f"features, in order: {', '.join(task.features)}"
+    yield f"classes, in order: {', '.join(classes)}"
     training = data.present[row] & (data.split == SAMPLE_SPLITS.index("train"))
     if training.any():
         right = decided(found.probabilities[training]) == data.labels[training]
-        yield f"it predicts {float(right.float().mean()):.0%} of its training samples rightly"
+        yield f"accuracy on its training samples: {float(right.float().mean()):.0%}"
 
 
 def _describe_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:

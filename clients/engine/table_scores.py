@@ -1,4 +1,4 @@
-"""Scores of a client's graphical models, and of simpler models, in predicting the values of its table."""
+"""Metrics of predictions of a client's table by its graphical models and baselines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedgraph.support.files import json_digest
 
 
 class TableScores:
-    """The scores of clients' models in their test rows and in public rows.
+    """Metrics of clients' models on their test rows and on public rows.
 
     Parameters
     ----------
@@ -42,9 +42,7 @@ class TableScores:
         self._yardsticks: dict[tuple[str, ...], dict[Yardstick, dict[str, TargetModel]]] = {}
 
     def of(self, name: str, models: Mapping[str, GraphicalModel]) -> dict[str, float]:
-        """Score the models of one client.
-
-        Returns ``<split>/<target>-<metric><suffix>`` -> value.
+        """Score the models of one client; return metrics as ``<split>/<target>-<metric><suffix>``.
 
         Parameters
         ----------
@@ -68,7 +66,7 @@ class TableScores:
         return scores
 
     def _score_model(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
-        """Score one model; in public rows the global one is scored once for all clients with equal ranges."""
+        """Score one model; on public rows the global one is scored once for all clients with equal ranges."""
         targets, most = self._targets(model.encoding.schema), self._settings.marginalised
         if split != "public" or suffix:
             return _named(split, suffix, score_model(model, values, targets, most))
@@ -78,7 +76,7 @@ class TableScores:
         return self._public_scores[scaling]
 
     def _score_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
-        """Score models of single targets, where the settings ask for them; in public rows once for equal models."""
+        """Score the baselines of the settings; on public rows once for equal models."""
         if not self._settings.yardsticks:
             return {}
         whose = self._training_clients(name)
@@ -100,7 +98,7 @@ class TableScores:
     def _score_queries(
         self, name: str, split: str, models: Mapping[str, GraphicalModel], values: Floats
     ) -> dict[str, float]:
-        """Score models of the common features where a share of the values is hidden."""
+        """Score models of the common features with a share of hidden values."""
         targets = self._targets(self._common)
         asked = hide_values(self._common, values, targets, self._settings.hidden, self._seed)
         scores = self._score_yardsticks(name, split, "hidden-", asked)
@@ -111,11 +109,11 @@ class TableScores:
         return scores
 
     def _training_clients(self, name: str) -> tuple[str, ...]:
-        """Return the clients whose rows the yardsticks of a client learn from: of all where models are pooled."""
+        """Return the clients whose rows train the baselines of a client: all if models are pooled."""
         return tuple(self._clients) if self._settings.global_model == "pooled" else (name,)
 
     def _fitted(self, whose: tuple[str, ...]) -> dict[Yardstick, dict[str, TargetModel]]:
-        """Return the yardsticks of some clients' training rows, each fitted once."""
+        """Return the baselines fitted to some clients' training rows, cached."""
         if whose not in self._yardsticks:
             targets = [each for each in self._targets(self._common) if self._common[each].kind != "embedding"]
             training = np.concatenate([self._held.values(each, self._common)["train"] for each in whose])
@@ -126,7 +124,7 @@ class TableScores:
         return self._yardsticks[whose]
 
     def _targets(self, schema: Schema) -> list[str]:
-        """Return the targets of the settings, and all features that are private to the client."""
+        """Return the targets of the settings and the client's private features."""
         common = self._common.names
         private = [name for name in schema.names if name not in common]
         return [*(name for name in self._settings.targets or common if name in common), *private]

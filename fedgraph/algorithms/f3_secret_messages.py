@@ -136,7 +136,7 @@ class ShareRequest(Request):
         with unpacking_request():
             config: Any = content.config_records["config"]
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 request=str(config["request"]),
                 split=str(config["split"]),
                 fingerprints=dict(zip(config["owners"], config["fingerprints"], strict=True)),
@@ -231,7 +231,7 @@ class ComputeRequest(Request):
             public = from_record(content.array_records["public"])
             sealed = from_record(content.array_records["sealed"])
             request = cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 request=str(config["request"]),
                 aggregator=str(config["aggregator"]),
                 owners=tuple(config["owners"]),

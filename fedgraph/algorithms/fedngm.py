@@ -63,7 +63,7 @@ class PhaseContext:
     num_rows: Mapping[str, int]
     kept: State
 
-    def num_rows(self, names: Iterable[str]) -> dict[str, int]:
+    def count_rows(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of training rows of some clients."""
         return {name: self.num_rows[name] for name in names}
 
@@ -250,7 +250,7 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         else:
             read = text_only(lambda text: graph_from_text(text, context.common))
             graphs: Mapping[str, FeatureGraph] = yield context.query("graph", read, scaling=scaling)
-            graph = merge(self.settings.merge, graphs, context.num_rows(graphs)).subgraph(names)
+            graph = merge(self.settings.merge, graphs, context.count_rows(graphs)).subgraph(names)
             for name, own in graphs.items():
                 log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
             found["graphs"] = {name: own.as_json() for name, own in graphs.items()}
@@ -284,7 +284,7 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
         if exact and settings.masks:
             try:
-                sums.check(common, sum(context.num_rows(found).values()))
+                sums.check(common, sum(context.count_rows(found).values()))
             except ReplyError as error:
                 raise RunError(
                     f"the sum over all clients cannot be a sum of rows ({error}). Masks hide which client is wrong: "
@@ -306,7 +306,7 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
                 "fit", lambda name, text, row: row, network.layout.num_parameters,
                 round=number, scaling=scaling, graph=graph, parameters=parameters,
             )  # fmt: skip
-            rows, models = context.num_rows(found), torch.stack(list(found.values()))
+            rows, models = context.count_rows(found), torch.stack(list(found.values()))
             if settings.global_model == "distilled":
                 network, parameters = self._distilled(context, network, models, rows, scaling)
             elif settings.global_model == "average":

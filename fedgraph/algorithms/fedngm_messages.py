@@ -92,7 +92,7 @@ class PhaseRequest(Request):
                 raise ReplyError(f"unknown phase '{phase}' in the request: another version of fedgraph?")
             shared = from_record(content.array_records["shared"])
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 phase=phase,  # type: ignore[arg-type]
                 round=int(config["round"]),
                 common=schema_from_json(str(config["common"])) if "common" in config else None,

@@ -73,7 +73,7 @@ class StepRequest(Request):
                 if len(set(config[name])) < len(config[name]):
                     raise ReplyError(f"the request is malformed: '{name}' names something twice")
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 owners=tuple(config["owners"]),
                 step=int(config[ROUND_KEY]),
                 update=tuple(config["update"]),

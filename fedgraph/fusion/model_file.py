@@ -1,4 +1,4 @@
-"""``fusion.safetensors``: the final fusion model of a run of F3, with everything that is needed to use it."""
+"""``fusion.safetensors``: the final fusion model of a run of F3, with everything needed for inference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FittedFusion:
     Attributes
     ----------
     network : FusionNetwork
-        In evaluation mode, when read from a file.
+        In evaluation mode when read from a file.
     settings : FusionSettings
         Settings of the network and its predictions.
     owners : tuple of str
@@ -43,7 +43,7 @@ class FittedFusion:
     classes : tuple of str
         Names.
     fingerprints : tuple of str
-        Fingerprints of the frozen models on whose embeddings it was trained.
+        Fingerprints of the frozen models that computed the training embeddings.
     given_graph : Tensor or None
         The given graph, ``[owners, owners]``.
     seed : int
@@ -51,7 +51,7 @@ class FittedFusion:
     columns : mapping of str to sequence of str
         Names of the columns of owners whose embeddings were data frames.
     class_type : str
-        NumPy's type of classes that are no text, such as ``int64``; empty for text.
+        NumPy's type of the classes, such as ``int64``; empty for text.
     """
 
     network: FusionNetwork
@@ -84,7 +84,7 @@ class FittedFusion:
 
     @classmethod
     def read(cls, path: Path) -> FittedFusion:
-        """Read a model. Raises RunError when the file is missing, broken or no such model."""
+        """Read a model. Raises RunError when the file is missing, broken or not such a model."""
         state = load_state(path)
         try:
             settings = FusionSettings.model_validate(state["settings"])
@@ -95,7 +95,7 @@ class FittedFusion:
             _ = restored_classes(classes, class_type)
             columns = {owner: tuple(names) for owner, names in state.get("columns", {}).items()}
         except Exception as error:
-            raise RunError(f"{path} is no fusion model of this version: {error}") from None
+            raise RunError(f"{path} is not a fusion model of this version: {error}") from None
         network.eval()
         return cls(
             network=network,
@@ -112,7 +112,7 @@ class FittedFusion:
 
     @property
     def typed_classes(self) -> NDArray[Any]:
-        """The classes as labels have them, numbers or truth values where ``class_type`` says so."""
+        """The classes, converted to ``class_type``."""
         return restored_classes(self.classes, self.class_type)
 
     @property
@@ -126,7 +126,7 @@ class FittedFusion:
 
     @property
     def alignment(self) -> Tensor | None:
-        """The matrices P_i, ``[owners, aligned, size]``; None where embeddings are not aligned, and for ensembles."""
+        """The matrices P_i, ``[owners, aligned, size]``; None without alignment, and for ensembles."""
         if not isinstance(self.network, GraphFusion) or self.settings.alignment == "none":
             return None
         return self.network.alignment.matrices().detach().cpu()
@@ -139,8 +139,8 @@ class FittedFusion:
         Parameters
         ----------
         embeddings : Tensor
-            float32 ``[samples, owners, size]``; shorter than the longest in training where no owner with a long one
-            has a sample.
+            float32 ``[samples, owners, size]``; size may be shorter than in training if the owners with longer
+            embeddings have no sample.
         present : Tensor
             bool ``[samples, owners]``.
         draws, seed : int, optional
@@ -171,7 +171,7 @@ def fit_joined(
     on_epoch: Callable[[FusionEpoch], None] | None = None,
     **further: Any,
 ) -> tuple[FittedFusion, FusionFit]:
-    """Fit the fusion of ``settings`` to samples that were joined and split; the second half of a run of F3.
+    """Fit the fusion of ``settings`` to joined and split samples.
 
     Raises DataError or RunError as :func:`fedgraph.fusion.training.fit`.
 
@@ -186,7 +186,7 @@ def fit_joined(
     seed : int
         Seed of the training.
     fingerprints : sequence of str
-        Fingerprints of the owners' frozen models, where these are known.
+        Fingerprints of the owners' frozen models, if known.
     on_epoch : callable, optional
         Called after every epoch.
     **further
@@ -202,12 +202,12 @@ def fit_joined(
 
 
 def class_dtype(classes: NDArray[Any]) -> str:
-    """Return NumPy's type of classes that are whole numbers, numbers or truth values; empty for all others."""
+    """Return NumPy's type of integer, float or bool classes; empty for all others."""
     return classes.dtype.name if classes.dtype.kind in "biuf" else ""
 
 
 def restored_classes(names: Sequence[str], class_type: str) -> NDArray[Any]:
-    """Return classes as they were before they became text. Raises ValueError for names that are not of the type."""
+    """Convert names of classes to ``class_type``. Raises ValueError for names that are not of this type."""
     if not class_type:
         return np.array(names)
     kind = np.dtype(class_type)

@@ -105,7 +105,7 @@ class WorkRequest(Request):
                 listed = in_short(", ".join(map(str, evaluate[:5])), 60)
                 raise ReplyError(f"the request is to evaluate on {listed}, which are no splits, each named once")
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 clients=clients,
                 round=int(config[ROUND_KEY]),
                 stacked=_Sent(stacked),

@@ -75,7 +75,7 @@ class EmbedRequest(Request):
             if not set(config["splits"]) <= set(SAMPLE_SPLITS):
                 raise ReplyError("the request asks for unknown splits")
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 splits=tuple(config["splits"]),
                 embeddings=bool(config["embeddings"]),
                 fingerprints=dict(zip(config["owners"], config["fingerprints"], strict=True)),

@@ -52,13 +52,13 @@ class FrozenLayers:
         """The values as a record of a request."""
         return to_record({RECORD: self.row})
 
-    def read_fingerprint(self, content: RecordDict) -> RecordDict:
-        """Name them in a request, and return it."""
+    def add_fingerprint(self, content: RecordDict) -> RecordDict:
+        """Add the fingerprint to a request in place, and return it."""
         content.config_records["config"][RECORD] = self.fingerprint
         return content
 
-    def added_to(self, content: RecordDict) -> RecordDict:
-        """Return the request with the layers themselves."""
+    def add_layers(self, content: RecordDict) -> RecordDict:
+        """Return a copy of the request with the layers themselves."""
         return RecordDict({**content, RECORD: self.record})
 
 

@@ -1,4 +1,4 @@
-"""From the messages of one exchange to checked, stacked replies in the order of the clients' names."""
+"""Checked, stacked replies of one exchange, in the order of the clients' names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedgraph.messages import WorkReply
 log = logging.getLogger("fedgraph")
 
 Reader = Callable[[RecordDict, list[str]], tuple[WorkReply, Mapping[str, str]]]
-"""Function of a reply's content and the clients asked; returns their reply, and which of them are unusable and why.
+"""Function of a reply's content and the requested clients; returns their reply, and the unusable ones with reasons.
 
 May raise ReplyError.
 """
@@ -31,14 +31,14 @@ class Replies:
     Attributes
     ----------
     positions : positions in the federation of the clients that replied, int64 ``[present]``, ascending.
-    tensors : what the clients sent, each ``[present, ...]``.
+    tensors : the clients' tensors, each ``[present, ...]``.
     metrics : numbers per client, each float64 ``[present]``.
-    graph : the given client graph among those present; None when the run has none.
+    graph : the given client graph among those present, or None.
     num_examples : training examples, int64 ``[present]``.
     absent : clients without a usable reply, and why.
-    kept : clients whose nodes keep the models that were measured; see :class:`fedgraph.messages.WorkReply`.
+    kept : clients whose nodes keep the evaluated models; see :class:`fedgraph.messages.WorkReply`.
     not_asked : clients that the strategy has not drawn, which are not absent, and why they have no metrics.
-    means : where means were asked for: that of the models of several clients ``[parameters]``, by their positions.
+    means : if requested, mean models ``[parameters]`` of several clients, by their positions.
     """
 
     positions: Tensor
@@ -58,7 +58,7 @@ class Replies:
         return torch.tensor([name not in self.absent for name in self.names], dtype=torch.bool)
 
     def answers(self, robust: Callable[[Tensor, Tensor], Tensor] | None = None) -> Answers:
-        """Return the replies as the algorithm sees them; ``robust`` as there."""
+        """Return the replies as answers for the algorithm; ``robust`` as there."""
         whose = self.positions, self.names, self.tensors, self.num_examples, self.graph, self.fresh
         return Answers(*whose, robust, self.metrics, self.means)
 
@@ -71,7 +71,7 @@ class Replies:
         metrics: Mapping[str, Tensor],
         absent: Mapping[str, str],
     ) -> Replies:
-        """Build the replies of the clients at ``positions``, with their part of the graph and numbers of examples."""
+        """Build the replies of the clients at ``positions``, with their graph and numbers of examples."""
         names = tuple(federation.names[position] for position in positions.tolist())
         graph = federation.graph
         if graph is not None and 0 < len(names) < len(federation.names):
@@ -86,15 +86,13 @@ def collect(
     read: Reader,
     log_absent: bool = True,
 ) -> Replies:
-    """Unpack usable replies, and log why the other clients asked have none.
-
-    Returns usable replies, stacked.
+    """Unpack and stack usable replies, and log the reasons for missing ones.
 
     Parameters
     ----------
-    asked : positions of the clients that each node was asked for.
+    asked : positions of the requested clients of each node.
     read : unpacks and checks the reply of a node.
-    log_absent : false where the caller tells why clients are absent.
+    log_absent : False if the caller reports absent clients.
     """
     names = federation.names
     clients = {node: [names[position] for position in positions.tolist()] for node, positions in asked.items()}
@@ -106,13 +104,13 @@ def collect(
         good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
     for reason in by_reason(absent) if log_absent else ():
-        # Of an absence that lasts, the screen shows the first exchange alone; the run's log has every one.
+        # Of a lasting absence, the screen shows only the first exchange; the run's log has all.
         log.warning("no usable reply from %s", reason, extra={"once": f"absent: {reason}"})
     return _stack(federation, parts, absent)
 
 
 def joined(federation: Federation, reports: Sequence[Replies]) -> Replies:
-    """Join the reports of clients in several exchanges of a round; of a client that trained twice, the last."""
+    """Join the reports of several exchanges of a round; the last one of a client that trained twice."""
     if len(reports) == 1:
         return reports[0]
     whole: dict[str, Tensor] = {}
@@ -148,7 +146,7 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
     places = order.argsort().split([len(part) for part, _ in parts])
 
     def joined(pieces: list[Tensor]) -> Tensor:
-        # The only copy of the replies; the pieces are views of messages.
+        # The only copy of the replies; pieces are views of messages.
         if sorted_already:
             return torch.cat(pieces)
         whole = pieces[0].new_empty(len(order), *pieces[0].shape[1:])
@@ -159,7 +157,7 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
     tensors = {
         name: joined([reply.stacked[name] for _, reply in parts]) for name in (parts[0][1].stacked if parts else ())
     }
-    # A metric that one node does not report is NaN for its clients.
+    # A metric that a node does not report is NaN for its clients.
     measured = dict.fromkeys(name for _, reply in parts for name in reply.metrics)
     metrics = {
         name: joined(

@@ -1,4 +1,4 @@
-"""A Flower strategy that people start in an app of their own, and whose exchanges are no rounds of training."""
+"""A Flower strategy for custom apps whose exchanges are phases instead of rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class PhasedStrategy(Strategy):
-    """Flower strategy with a loop of its own: ``start`` goes through all phases of an algorithm.
+    """Flower strategy with its own loop: ``start`` runs all phases of an algorithm.
 
     Attributes
     ----------
@@ -37,13 +37,12 @@ class PhasedStrategy(Strategy):
         evaluate_fn: EvaluateFn | None = None,
         should_stop: Callable[..., bool] | None = None,
     ) -> Result:
-        """Go through all phases.
+        """Run all phases.
 
         The signature is that of Flower's strategies. ``initial_arrays``, ``num_rounds``, ``evaluate_config``,
-        ``evaluate_fn`` and ``should_stop`` have nothing to act on. Returns a Result with the learned arrays, and
-        metrics. Raises RunError when too few nodes are there, or none of them sends anything usable. Raises
-        IdentityError or DataError or ExperimentError or ValueError when clients, or their messages, do not fit each
-        other or the settings.
+        ``evaluate_fn`` and ``should_stop`` are ignored. Returns a Result with the learned arrays and metrics. Raises
+        RunError for too few nodes or no usable answer, and IdentityError, DataError, ExperimentError or ValueError when
+        clients or their messages do not fit each other or the settings.
 
         Parameters
         ----------
@@ -80,4 +79,4 @@ class PhasedStrategy(Strategy):
         return self._own_loop()
 
     def _own_loop(self) -> NoReturn:
-        raise RunError(f"{type(self).__name__} has a loop of its own: call start")
+        raise RunError(f"{type(self).__name__} has its own loop: call start")

@@ -1,4 +1,4 @@
-"""``fusion.safetensors`` of forecasts: the server's network after a run, with everything needed to use it."""
+"""``fusion.safetensors`` of forecasts: the server's network after a run, with everything needed for inference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedgraph.support.settings import select_settings
 
 @dataclass(frozen=True)
 class FittedForecasts:
-    """A fitted network, and whose windows it forecasts.
+    """A fitted network with its settings and owners.
 
     Attributes
     ----------
@@ -44,15 +44,15 @@ class FittedForecasts:
 
     @classmethod
     def read(cls, path: Path) -> FittedForecasts:
-        """Read a network. Raises RunError when the file is missing, broken or no such network."""
+        """Read a network. Raises RunError when the file is missing, broken or not such a network."""
         state = load_state(path)
         try:
             settings, owners = ForecastFusionSettings.model_validate(state["settings"]), tuple(state["owners"])
-            # Replaced by those of the file, as all weights are.
+            # Replaced by the weights of the file.
             graph = torch.zeros(len(owners), len(owners)) if "hops" in state["network"] else None
             size, steps = state["sizes"]
             network = ForecastFusion(len(owners), size, steps, settings, graph, torch.Generator())
             network.load_state_dict(state["network"])
         except Exception as error:
-            raise RunError(f"{path} is no network for forecasts of this version: {error}") from None
+            raise RunError(f"{path} is not a forecasting network of this version: {error}") from None
         return cls(network, settings, owners)

@@ -101,14 +101,14 @@ def test_replies_arrive_as_they_were_sent():
     shares = torch.randint(2**61 - 1, (2, 3, 4, 5))
     refusal = ComputeReply(None, ("b",)).pack()
     assert ComputeReply.unpack(refusal, (2,), SEALED) == ComputeReply(None, ("b",))
-    with pytest.raises(ReplyError, match="no shares were sent"):
+    with pytest.raises(ReplyError, match="no shares"):
         ComputeReply.unpack(refusal, (2,), {"a": SEALED["a"]})
     assert torch.equal(ComputeReply.unpack(ComputeReply(shares).pack(), (2, 3, 4, 5), SEALED).shares, shares)
 
 
 def test_replies_that_are_not_what_was_asked_for_are_refused():
     content = ShareReply(SEALED).pack()
-    with pytest.raises(ReplyError, match="speaks for a, b, but b, a were asked"):
+    with pytest.raises(ReplyError, match="is for a, b, but b, a were asked"):
         ShareReply.unpack(content, {"b": 48, "a": 60}, 2)
     with pytest.raises(ReplyError, match=r"'0' has the shape \(2, 60\), expected \(3, 60\)"):
         ShareReply.unpack(content, {"a": 60, "b": 48}, 3)

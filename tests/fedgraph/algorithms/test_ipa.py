@@ -306,7 +306,7 @@ def test_who_may_join_when(strategy):
     assert weights(strategy(joins={"c": 2}, weights="all-alike")).tolist() == [[0, 1, 0], [1, 0, 0], [1, 1, 0]]
     with pytest.raises(ExperimentError, match="there is no client z"):
         strategy(joins={"z": 2})
-    with pytest.raises(ExperimentError, match="nobody is there in the first round"):
+    with pytest.raises(ExperimentError, match="no peer is present in the first round"):
         strategy(joins={"a": 2, "b": 3, "c": 2})
     with pytest.raises(ExperimentError, match="one after the other"):
         strategy(joins={"a": 2}, turns="simultaneous")

@@ -228,7 +228,7 @@ def test_means_need_weights_that_are_not_below_zero(strategy, serve):
         (SFLStar, {}),
         (SFLColdStart, {"weighting": "none"}),
     ):
-        with pytest.raises(ExperimentError, match=r"\[graph\] has weights below zero"):
+        with pytest.raises(ExperimentError, match=r"\[graph\] has negative weights"):
             serve(kind(parse(kind.settings_type, table, "[x]")), [3, 1, 1, 1], INITIAL, graph=graph)
     strategy(graph)
 

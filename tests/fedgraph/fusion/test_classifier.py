@@ -170,7 +170,7 @@ def test_files_that_do_not_say_what_classes_are_have_text(by_owner, iris, classi
     assert FusionClassifier.load(path).classes_.tolist() == ["0", "1", "2"]
     for broken in ("object", "bool", "number"):
         save_state(path, state | {"class-type": broken})
-        with pytest.raises(RunError, match="no fusion model"):
+        with pytest.raises(RunError, match="not a fusion model"):
             FusionClassifier.load(path)
 
 
@@ -246,7 +246,7 @@ def test_owners_without_training_samples_are_warned_of(iris, classifier, caplog)
     some, others = slice(10, None), slice(0, 10)
     held = {"sepals": X[others, :2], "petals": petals[others]}
     classifier.fit({"sepals": X[some, :2], "petals": petals[some]}, y[some], validation=(held, y[others]))
-    assert "of petals there are no training samples" in caplog.text
+    assert "petals: no training samples" in caplog.text
 
 
 def test_random_states_are_scikit_learns(by_owner, iris, classifier):

@@ -47,11 +47,11 @@ def test_columns_of_one_array_are_assigned():
 @pytest.mark.parametrize(
     ("found", "problem"),
     [
-        ({}, "there are no owners"),
+        ({}, "no owners: pass"),
         ({1: [[1.0]], "1": [[1.0]]}, "two owners have the same name"),
-        ({"a": [[1.0]], "b": ([1], [[1.0]])}, "'b' .*ids .*'a' none"),
+        ({"a": [[1.0]], "b": ([1], [[1.0]])}, "'b' .*ids .*'a' do not"),
         ({"a": [[1.0]], "b": [[1.0], [2.0]]}, r"\(a: 1, b: 2\): .*ids"),
-        ({"a": ([1], [[1.0]]), "b": (["1"], [[1.0]])}, "differ in their type alone"),
+        ({"a": ([1], [[1.0]]), "b": (["1"], [[1.0]])}, "differ only in type"),
         ({"a": ([1, 1], [[1.0], [2.0]])}, "'a' .*sample 1 "),
         ({"a": ([1, 2], [[1.0]])}, "'a' has 2 ids"),
         ({"a": (1, 2, 3)}, "owner 'a' has a tuple of length 3"),
@@ -75,7 +75,7 @@ def test_what_owners_cannot_have(found, problem):
         (4, r"3 feature\(s\) .* a minimum of 4"),
         ({"a": ["weigth"]}, "'a' .*'weigth'"),
         ({"a": [3]}, "'a' .*column 3, .*3 columns"),
-        ({"a": slice(3, 5)}, "owner 'a' has no column"),
+        ({"a": slice(3, 5)}, "owner 'a' has none of the 3 columns"),
     ],
 )
 def test_columns_that_are_not_there(owners, problem):
@@ -86,8 +86,8 @@ def test_columns_that_are_not_there(owners, problem):
 def test_labels_that_do_not_fit():
     keyed = from_mapping({"a": ([1, 2], [[1.0], [2.0]]), "b": ([2], [[1.0]])})
     for y, problem in (
-        ({1: "x"}, r"y has no label of 1 of 2 samples: '2'"),
-        (["x", "y"], "samples have ids, and y has none"),
+        ({1: "x"}, r"y has no label for 1 of 2 samples: '2'"),
+        (["x", "y"], "samples have ids, but y does not"),
         (pd.Series(["x", "y", "z"], index=[1, 2, 2]), "more than one label of the same sample"),
         (([1, 2], ["x"]), "y has 2 ids of samples and labels of shape"),
     ):

@@ -175,7 +175,7 @@ def test_a_model_of_a_revealer_can_be_saved_too(chain, numbers, tmp_path):
     model.save(tmp_path / "it")
     again = GraphicalModel.load(tmp_path / "it")
     np.testing.assert_array_equal(again.predict({"x1": 0.3}, "x0"), model.predict({"x1": 0.3}, "x0"))
-    with pytest.raises(RunError, match="one model over one graph"):
+    with pytest.raises(RunError, match="a single model over a single graph"):
         GraphicalModel.of_one(found.network, found.parameters.repeat(2, 1), model.encoding)
 
 
@@ -209,7 +209,7 @@ def test_a_range_that_is_none_is_no_damage_of_the_file(fitted, tmp_path, limits)
 def test_foreign_files_are_refused(fitted, tmp_path):
     model, _ = fitted
     save_state(tmp_path / "other", {"a": 1})
-    with pytest.raises(RunError, match="no graphical model"):
+    with pytest.raises(RunError, match="not a graphical model"):
         GraphicalModel.load(tmp_path / "other")
     model.save(tmp_path / "it")
     (tmp_path / "it").write_bytes((tmp_path / "it").read_bytes()[:-50])

@@ -147,7 +147,7 @@ def test_the_form_reads_new_graphs_and_refuses_others(tmp_path):
     ("key", "value", "message"),
     [
         ("classes", 1, "two classes at least"),
-        ("classes", ["a", "b", "a"], "named once"),
+        ("classes", ["a", "b", "a"], "must differ"),
         ("lable", "y", r"\[data\] \(set graphs\) .*'lable'"),
     ],
 )

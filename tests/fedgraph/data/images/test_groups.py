@@ -27,7 +27,7 @@ def test_labels_of_a_group_are_in_one_order_and_images_as_they_are():
     _, plain = load()
     source, grouped = load(groups=3)
     assert grouped.groups == ("group-1", "group-2", "group-3", "group-1", "group-2", "group-3")
-    assert "in 3 groups, each with an order of classes of its own" in source.describe()
+    assert "in 3 groups, each with its own order of classes" in source.describe()
     orders = []
     for client in range(6):
         for kind in ("train", "validation", "test"):

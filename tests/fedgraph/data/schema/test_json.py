@@ -53,7 +53,7 @@ def one(**changes):
         (one(kind="binary"), "is binary and cannot have 0 categories"),
         (one(categories=["x"]), "is real and cannot have 1 categories"),
         (one(kind="categorical", categories=["x", "x"]), "lists a category twice"),
-        (json.dumps([json.loads(one())[0]] * 2), "the feature 'a' is there twice"),
+        (json.dumps([json.loads(one())[0]] * 2), "duplicate feature 'a'"),
         (one(name=""), "the name of a feature is empty"),
         (one(kind="categorical", categories=["x", " "]), "a category of feature 'a' is empty"),
         (one(name="a" * (LONGEST_NAME + 1)), "201 letters"),

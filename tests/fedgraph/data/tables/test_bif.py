@@ -100,8 +100,8 @@ def test_samples_have_the_joint_distribution():
         (HEAD + RAIN + P_RAIN.replace("table", "default"), "'default' where 'table' belongs"),
         (TINY.replace("  (no, <0) 0.5, 0.25, 0.25;\n", ""), r"'road' has no probabilities given \(no, <0\)"),
         (TINY.replace("(no, <0)", "(yes, <0)"), r"given yes, <0 are there twice"),
-        (TINY.replace("(no, <0)", "(maybe, <0)"), r"given \(maybe, <0\), which its parents cannot be"),
-        (TINY.replace("(no, <0)", "(no)"), r"given \(no\), which its parents cannot be"),
+        (TINY.replace("(no, <0)", "(maybe, <0)"), r"given \(maybe, <0\), which are not categories of its parents"),
+        (TINY.replace("(no, <0)", "(no)"), r"given \(no\), which are not categories of its parents"),
         (TINY.replace("  (yes, <0)", "  table"), "'road' has 12 probabilities in its table; got 3"),
         (
             HEAD

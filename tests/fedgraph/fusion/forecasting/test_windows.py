@@ -46,7 +46,7 @@ def test_embeddings_of_later_windows_are_targets():
 def test_shared_windows_are_counted_and_none_is_an_error():
     names = ("a", "b", "c")
     everybody = torch.ones(3, 5, dtype=torch.bool)
-    assert shared_windows(everybody, names) == "all 5 training windows are those of all clients"
+    assert shared_windows(everybody, names) == "all 5 training windows are those by all clients"
     everybody[2, :2], everybody[0, 0] = False, False
     assert shared_windows(everybody, names) == "of 5 training windows clients share 4, and 3 are those of all"
     apart = torch.tensor([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]]).bool()

@@ -246,7 +246,7 @@ def test_an_archive_with_a_pickled_part_is_refused_and_not_read(hand_over, tmp_p
             if not name.endswith(part):
                 target.writestr(name, source.read(name))
         target.writestr(f"model/{part}", evil.getvalue())
-    with pytest.raises(ExperimentError, match=rf"other\.pt2: its part {part} holds more than plain tensors"):
+    with pytest.raises(ExperimentError, match=rf"other\.pt2: its part {part} contains more than plain tensors"):
         load_local_model(str(tmp_path / "other.pt2"), TASK)
     assert Evil.calls == 0
 

@@ -57,9 +57,9 @@ def test_a_fitted_pipeline_predicts_and_embeds_as_it_does(saved, names):
     [
         (lambda: pipeline().fit(NAMED[["b", "a", "c", "d"]], LABELS), "was fitted to the features b, a, c, d"),
         (lambda: pipeline().fit(NAMED[["a", "b"]], LABELS), "2 features, .*4"),
-        (lambda: pipeline().fit(NAMED, np.array(["x", "y", "z"])[LABELS]), "predicts the classes x, y, z, and"),
+        (lambda: pipeline().fit(NAMED, np.array(["x", "y", "z"])[LABELS]), "predicts the classes x, y, z, but"),
         (lambda: pipeline(RidgeClassifier()).fit(NAMED, LABELS), "predict_proba"),
-        (lambda: LogisticRegression().fit(NAMED, LABELS), "whose embedding would be the sample itself"),
+        (lambda: LogisticRegression().fit(NAMED, LABELS), "so its embedding would be the sample"),
         (lambda: make_pipeline(FunctionTransformer(replace), PCA(2), LogisticRegression()), "replace.*run code"),
     ],
 )
@@ -73,7 +73,7 @@ def test_files_that_are_no_models(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     for name in ("model.skops", "model.onnx"):
         (tmp_path / name).write_bytes(b"nothing of the kind")
-        with pytest.raises(ExperimentError, match="is no scikit-learn model|is no ONNX model"):
+        with pytest.raises(ExperimentError, match="cannot be read by skops|is not an ONNX model"):
             load_local_model(str(tmp_path / name), TASK)
         with pytest.raises(ExperimentError, match="cannot be read"):
             load_local_model(str(tmp_path / f"no-{name}"), TASK)

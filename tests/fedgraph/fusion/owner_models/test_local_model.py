@@ -86,8 +86,8 @@ def test_a_broken_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("text", ["../up", "a/b", "", "a.b", ".", "a\0b"])
 def test_no_name_leads_out_of_the_folder(tmp_path, text):
-    with pytest.raises(RunError, match="is no fingerprint of a model"):
+    with pytest.raises(RunError, match="is not the fingerprint of a model"):
         ModelStore(tmp_path / "inside").load(text)
-    with pytest.raises(RunError, match="is no fingerprint of a model"):
+    with pytest.raises(RunError, match="is not the fingerprint of a model"):
         ModelStore(tmp_path / "inside").save(text, torch.zeros(1))
     assert list(tmp_path.iterdir()) == []

@@ -181,7 +181,7 @@ def test_the_best_fit_within_the_tolerance_is_kept(excess, best, chain, numbers,
     found = train(network, started(network, 1), [rows], [rows], ["a"], settings, 0, Tolerance(excess))
     assert found.epochs.tolist() == [[best]]
     assert found.excess.tolist() == pytest.approx([excess[best]])
-    assert ("tolerance in no epoch" in caplog.text) == (min(excess) > 0)
+    assert ("tolerance in all epochs" in caplog.text) == (min(excess) > 0)
 
 
 def test_clients_without_rows_and_training_that_diverges_are_named(chain, numbers, chain_graph):

@@ -146,8 +146,8 @@ def test_solvers_that_fail_say_what_to_set(chain, monkeypatch):
     ("table", "problem"),
     [
         ({"method": "guess"}, "method"),
-        ({"method": "expert"}, "an expert's graph has a file"),
-        ({"file": "g.json"}, "no other method has one"),
+        ({"method": "expert"}, ".expert. needs a file"),
+        ({"file": "g.json"}, "no other method takes one"),
         ({"threshold": 1.0}, "threshold"),
         ({"steps": 0}, "steps"),
         ({"lambda": 1}, "no key 'lambda'; known keys: .*penalty"),

@@ -30,15 +30,15 @@ def test_what_is_kept_comes_back_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({0: 1.0}, r'state\["it"\] with the key 0 of type int.*write keys as strings'),
-        ((1, 2), r'state\["it"\] of type tuple.*write a list'),
+        ({0: 1.0}, r'state\["it"\] with the key 0 of type int.*use strings as keys'),
+        ((1, 2), r'state\["it"\] of type tuple.*use a list'),
         ({"a": [1, (2, 3)]}, r'state\["it"\]\["a"\]\[1\] of type tuple'),
-        ({"a"}, r'state\["it"\] of type set.*write a list, sorted'),
-        (np.zeros(2), r'state\["it"\] of type ndarray.*write a tensor, torch.as_tensor'),
-        (np.float32(1), r'state\["it"\] of type float32.*write a number, .item'),
+        ({"a"}, r'state\["it"\] of type set.*use a list, sorted'),
+        (np.zeros(2), r'state\["it"\] of type ndarray.*use a tensor, torch.as_tensor'),
+        (np.float32(1), r'state\["it"\] of type float32.*use a number, .item'),
         ([torch.zeros(1)], r'state\["it"\]\[0\] of type Tensor.*torch.stack.* in place of the list'),
-        (Counter("a"), r'state\["it"\] of type Counter.*write a plain dict'),
-        (object(), r'state\["it"\] of type object.*write tensors, numbers, strings, lists and dicts alone'),
+        (Counter("a"), r'state\["it"\] of type Counter.*use a plain dict'),
+        (object(), r'state\["it"\] of type object.*use only tensors, numbers, strings, lists and dicts'),
     ],
 )
 def test_what_would_not_come_back_as_it_is_is_refused_by_place_and_type(value, words):
