@@ -6,13 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
 
 from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.fusion.forecasting import graph_weights
 from fedgraph.graph import read_graph
-from fedgraph.messages import error_content
 from fedgraph.support.errors import FedgraphError
 from fedgraph.training import Cohort
 
@@ -225,13 +223,15 @@ def test_readings_profiles_and_test_targets_stay_with_their_client(tables, run_e
     assert not scales & everything
 
 
-def test_a_client_that_fails_is_left_out_if_that_is_tolerated(tables, run_experiment, caplog):
-    def client(message, context):
-        reply = client_app(message, context)
-        if context.node_config["partition-id"] == 3 and message.metadata.message_type == "train":
-            return Message(error_content("the disk is full"), reply_to=message)
-        return reply
+def training_of(partition):
+    """Messages that have the clients of a partition train."""
+    return lambda message, context: (
+        context.node_config["partition-id"] == partition and message.metadata.message_type == "train"
+    )
 
+
+def test_a_client_that_fails_is_left_out_if_that_is_tolerated(tables, run_experiment, caplog, spoiling):
+    client = spoiling(training_of(3), "the disk is full")
     with pytest.raises(FedgraphError, match='far: the disk is full|the disk is full.*on-missing = "skip"'):
         run_experiment(tables, nodes=4, client=client)
     tables["experiment"]["on-missing"] = "skip"
@@ -240,19 +240,17 @@ def test_a_client_that_fails_is_left_out_if_that_is_tolerated(tables, run_experi
     assert "nothing usable from client far: the disk is full" in caplog.text
 
 
-def test_a_client_whose_embeddings_are_no_numbers_is_left_out(tables, run_experiment, caplog):
+def test_a_client_whose_embeddings_are_no_numbers_is_left_out(tables, run_experiment, caplog, spoiling):
     tables["experiment"]["on-missing"] = "skip"
 
-    def client(message, context):
-        reply = client_app(message, context)
-        if context.node_config["partition-id"] == 0 and message.metadata.message_type == "train":
-            record = reply.content.array_records["stacked"]
-            spoiled = record["embeddings/train"].numpy().copy()
-            spoiled[0, 0, 0] = np.nan
-            record["embeddings/train"] = type(record["embeddings/train"])(spoiled)
-        return reply
+    def change(content):
+        record = content.array_records["stacked"]
+        spoiled = record["embeddings/train"].numpy().copy()
+        spoiled[0, 0, 0] = np.nan
+        record["embeddings/train"] = type(record["embeddings/train"])(spoiled)
+        return content
 
-    summary = run_experiment(tables, nodes=4, client=client).summary()
+    summary = run_experiment(tables, nodes=4, client=spoiling(training_of(0), change)).summary()
     assert summary["clients"] == 3
     assert "nothing usable from client upstream: array 'embeddings/train' holds NaN" in caplog.text
 

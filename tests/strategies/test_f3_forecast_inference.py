@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
 from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.clients.app import app as client_app
 from fedgraph.commands.cli import app
 from fedgraph.fusion.forecasting import FittedForecasts
-from fedgraph.messages import error_content
 from fedgraph.models import TaskSpec, build
 from fedgraph.support.errors import FedgraphError
 from fedgraph.training import ClientState
@@ -142,16 +140,15 @@ def test_the_command_forecasts_the_latest_windows(road_tables, run_experiment, r
     assert "samples is about runs of f3" in result.output
 
 
-def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_experiment, rewrite_road, later):
+def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_experiment, rewrite_road, later, spoiling):
     road_tables["f3-forecast"]["local-rounds"] = 1
     run = run_experiment(road_tables)
     rewrite_road(KNOWN + LATER)
 
-    def client(message, context):
-        if context.node_config["partition-id"] == 0 and message.metadata.message_type == "train":
-            return Message(error_content("the disk is full"), reply_to=message)
-        return client_app(message, context)
+    def training(message, context):
+        return context.node_config["partition-id"] == 0 and message.metadata.message_type == "train"
 
+    client = spoiling(training, "the disk is full")
     with pytest.raises(FedgraphError, match="upstream: the disk is full"):
         later(run, nodes=4, client=client)
     summary = later(run, nodes=4, client=client, on_missing="skip").summary()

@@ -99,23 +99,15 @@ def test_models_that_are_gone_are_not_trained_anew(patches_tables, run_experimen
         later(run, elsewhere, samples="test")
 
 
-def spoiling(name, key, values):
-    """The node that hosts ``name`` writes something else into its answer."""
-
-    def client(message, context):
-        reply = client_app(message, context)
-        if context.node_config["clients"] == name:
-            reply.content["config"][key] = values
-        return reply
-
-    return client
-
-
 @pytest.mark.parametrize("on_missing", ["fail", "skip"])
 def test_embeddings_by_another_model_are_refused_whatever_the_node_says(
-    patches_tables, run_experiment, nodes, later, on_missing
+    patches_tables, run_experiment, nodes, later, on_missing, spoiling
 ):
-    run, client = run_experiment(patches_tables, node_configs=nodes), spoiling("patch-0-1", "fingerprints", ["0a1b"])
+    def change(content):
+        content["config"]["fingerprints"] = ["0a1b"]
+        return content
+
+    run, client = run_experiment(patches_tables, node_configs=nodes), spoiling("patch-0-1", change)
     if on_missing == "skip":
         folder = later(run, samples="test", experiment={"on-missing": on_missing}, client=client)
         told = (folder.path / "logs" / "run.log").read_text()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord
 from torch.nn import functional
 
 from fedgraph.algorithms.vfl import VerticalSettings
@@ -14,7 +14,6 @@ from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.fusion import build_network
 from fedgraph.fusion.owner_models.pretraining import initial_models
-from fedgraph.messages import error_content
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.runs.folder import RunFolder
@@ -327,19 +326,6 @@ def test_the_fusion_follows_its_device(tables, run_experiment, no_gpu, monkeypat
     assert found.summary()["weights_sha256"] == plain.summary()["weights_sha256"]
 
 
-def spoiling(step, change):
-    """One node's answer to a step is changed."""
-
-    def client(message, context):
-        reply = client_app(message, context)
-        config = message.content["config"]
-        if context.node_config["partition-id"] == 0 and config.get("server-round") == step:
-            return Message(change(reply.content), reply_to=message)
-        return reply
-
-    return client
-
-
 def with_nan(content):
     values = content["stacked"]["embeddings"].numpy().copy()
     values[0, 0, 0] = float("nan")
@@ -357,15 +343,17 @@ def with_strangers(content):
     [
         (with_nan, "step 3: .*patch-0-0, patch-0-1: .*NaN"),
         (with_strangers, "step 3: .*speaks for ..x., .y.."),
-        (lambda content: error_content("the disk is full"), "step 3: .*patch-0-0, patch-0-1: the disk is full"),
+        ("the disk is full", "step 3: .*patch-0-0, patch-0-1: the disk is full"),
     ],
 )
-def test_an_owner_that_is_lost_ends_the_run_unless_it_may_be_skipped(tables, run_experiment, change, message):
+def test_an_owner_that_is_lost_ends_the_run_unless_it_may_be_skipped(tables, run_experiment, change, message, spoiling):
+    def chosen(message, context):
+        return context.node_config["partition-id"] == 0 and message.content["config"].get("server-round") == 3
+
     with pytest.raises(RunError, match=message):
-        run_experiment(tables, client=spoiling(3, change))
+        run_experiment(tables, client=spoiling(chosen, change))
     tables["experiment"] |= {"on-missing": "skip"}
-    folder = run_experiment(tables, client=spoiling(3, change))
-    assert folder.is_finished
+    assert run_experiment(tables, client=spoiling(chosen, change)).is_finished
 
 
 @pytest.mark.parametrize("left_out", ["patch-0-0", "patch-0-1"])
