@@ -64,7 +64,8 @@ def births(shell: Shell) -> None:
     """Train a graphical model that knows the apgar score."""
     frame = rows(0, 200).drop(columns="key")
     data = {"set": "mixed-table", "path": frame, "clients": 2, "public-share": 0.2}
-    fedngm = {"ngm": {"epochs": 2}, "distillation": {"samples": 200}, "yardsticks": False, "sample-quality": False}
+    of_model = {"scaling": {"source": "public"}, "ngm": {"epochs": 2}, "distillation": {"samples": 200}}
+    fedngm = {**of_model, "yardsticks": False, "sample-quality": False}
     trained("fedngm-births", "fedngm", data=data, fedngm=fedngm)
 
 
@@ -129,8 +130,8 @@ def visits(shell: Shell) -> None:
         shutil.copy("mercy.csv", f"srv/data/{name}.csv")
     shutil.move("mercy", "srv/mercy")
     run = fedgraph.run("stays.toml", sites={"mercy": "mercy.csv", "county": "county.csv"}, progress=False)
-    shutil.copytree(run.folder / "nodes", "srv/state")
-    Path("RUN-FOLDER").symlink_to(run.folder)
+    shutil.copytree(run.folder.path / "nodes", "srv/state")
+    Path("RUN-FOLDER").symlink_to(run.folder.path)
 
 
 def credentials(shell: Shell) -> None:

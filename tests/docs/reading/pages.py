@@ -15,6 +15,7 @@ GENERATED = ("_build", "auto_examples", "api")
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
 PAGES += [path for path in sorted(DOCS.rglob("*.md")) if not set(GENERATED) & set(path.relative_to(DOCS).parts)]
 PAGES += sorted((REPOSITORY / "docker").glob("*.md"))
+APPS = REPOSITORY / "simulations" / "apps" / "README.md"
 WITH_RESULTS = [*PAGES, *sorted((REPOSITORY / "simulations").rglob("README.md"))]
 
 
@@ -30,8 +31,12 @@ def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
 
 
 def pages_with(*languages: str) -> list[object]:
-    """Return the pages that have blocks in one of these languages, as parameters of a test."""
-    return [pytest.param(page, id=name_of(page)) for page in WITH_RESULTS if blocks(page, *languages)]
+    """Return the pages that have blocks in one of these languages, as parameters of a test; of results, slow ones."""
+    return [
+        pytest.param(page, id=name_of(page), marks=[] if page in [*PAGES, APPS] else [pytest.mark.slow])
+        for page in WITH_RESULTS
+        if blocks(page, *languages)
+    ]
 
 
 def lines_of(text: str) -> Iterator[tuple[dict[str, str], list[str]]]:
