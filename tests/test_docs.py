@@ -14,7 +14,7 @@ from functools import cached_property
 import pytest
 import torch
 from flwr.app import MetricRecord
-from reading.pages import DOCS, PAGES, REPOSITORY, blocks, lines, pages_with
+from reading.pages import DOCS, PAGES, REPOSITORY, WITH_RESULTS, blocks, lines, name_of
 from reading.shell import COMMANDS
 from typer.testing import CliRunner
 
@@ -109,7 +109,7 @@ def test_blocks_that_are_files_are_complete(tmp_path):
     assert checked.returncode == 0, checked.stdout
 
 
-@pytest.mark.parametrize("page", pages_with("sh"))
+@pytest.mark.parametrize("page", [page for page in WITH_RESULTS if blocks(page, "sh")], ids=name_of)
 def test_commands_of_shell_blocks_are_known_and_their_experiments_are_there(page, leave_no_trace):
     targets = re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     for words in lines(page):

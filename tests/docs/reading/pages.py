@@ -16,6 +16,9 @@ PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
 PAGES += [path for path in sorted(DOCS.rglob("*.md")) if not set(GENERATED) & set(path.relative_to(DOCS).parts)]
 PAGES += sorted((REPOSITORY / "docker").glob("*.md"))
 APPS = REPOSITORY / "simulations" / "apps" / "README.md"
+STARTED_ELSEWHERE = [REPOSITORY / "docker" / "README.md", REPOSITORY / "docker" / "server.md"]
+"""Pages whose servers and nodes are started on other pages, too."""
+
 WITH_RESULTS = [*PAGES, *sorted((REPOSITORY / "simulations").rglob("README.md"))]
 
 
@@ -31,9 +34,10 @@ def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
 
 
 def pages_with(*languages: str) -> list[object]:
-    """Return the pages that have blocks in one of these languages, as parameters of a test; of results, slow ones."""
+    """Return the pages that have blocks in one of these languages, as parameters of a test; some are slow ones."""
+    soon = {*PAGES, APPS} - {*STARTED_ELSEWHERE}
     return [
-        pytest.param(page, id=name_of(page), marks=[] if page in [*PAGES, APPS] else [pytest.mark.slow])
+        pytest.param(page, id=name_of(page), marks=[] if page in soon else [pytest.mark.slow])
         for page in WITH_RESULTS
         if blocks(page, *languages)
     ]
