@@ -1,5 +1,4 @@
-"""The part of methods that runs at the data: for any ClientApp a mod, terms of a loss and embeddings; client classes of
-the engine.
+"""Client side of methods: a mod, loss terms and embeddings for any ClientApp, and the client classes of the engine.
 
 from fedgraph.clients import client_name, proximity
 
@@ -11,7 +10,7 @@ loss = criterion(model(x), y) + proximity(model, msg)        # within @app.train
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Waits for another thread that is importing it: a part of a package that is half imported may not be found.
+# Waits for another thread that is importing it: attributes of a partially imported package may be missing.
 import fedgraph  # noqa: F401
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is: a strategy never needs it."""
+    """Import lazily: strategies do not need these modules."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedgraph.clients' has no attribute '{name}'")
     return getattr(import_module(f"fedgraph.clients.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The ClientApp: passes every message on to the client class that it names."""
+"""The ClientApp, which dispatches every message to the client class that it names."""
 
 from __future__ import annotations
 
@@ -39,31 +39,30 @@ log = logging.getLogger("fedgraph")
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 _NO_MEMORY = "allocate memory"
-"""The words of PyTorch for a lack of memory."""
+"""PyTorch's message when memory is exhausted."""
 
 _LONGEST_LOGGED = 20_000
 _MOST_THREADS = 1_024
 
 
 def identify(message: Message, context: Context) -> Message:
-    """Answer the opening query: the clients of this node and the data they have."""
+    """Answer the opening query with the clients of this node and their data."""
     return answered(message, context, lambda node: _identity(message, node).pack())
 
 
 def work(message: Message, context: Context) -> Message:
-    """Answer any other message with the client class that it names."""
+    """Answer any other message by the client class that it names."""
     return answered(message, context, lambda node: _work(message, node))
 
 
 def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
-    """Return the ClientApp, within mods of Flower or of your own.
+    """Return the ClientApp, with mods of Flower or custom ones.
 
     Parameters
     ----------
-    mods : sequence of callable
-        The mods, the outermost first. Those that count or log work with every method; those that change a model
-        (``fixedclipping_mod``, ``adaptiveclipping_mod``, ``LocalDpMod``, ``secaggplus_mod``) look for a message of one
-        model and refuse all messages of a node that hosts several clients.
+    mods : the mods, outermost first. Mods that count or log work with every method; those that change a model
+        (``fixedclipping_mod``, ``adaptiveclipping_mod``, ``LocalDpMod``, ``secaggplus_mod``) expect a single model per
+        message and refuse all messages of a node that hosts several clients.
     """
     made = ClientApp(mods=list(mods))
     made.query("identify")(identify)
@@ -77,12 +76,8 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
 
     Parameters
     ----------
-    message : Message
-        The message.
-    context : Context
-        Flower's context, whose node config describes the node.
-    answer : callable
-        Returns the content of the reply.
+    context : Flower's context, whose node config describes the node.
+    answer : returns the content of the reply.
     """
     report_warnings()
     node, began = Node.of(context), time.perf_counter()
@@ -101,16 +96,16 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
         if node.raises:
             raise
         log.exception("a message of type %s was not answered", message.metadata.message_type)
-        words = in_short(str(error)) if node.sends_full_errors else "its words are in the log of the node"
+        words = in_short(str(error)) if node.sends_full_errors else "details are in the log of the node"
         if isinstance(error, (MemoryError, OverflowError)) or _NO_MEMORY in str(error):
-            content = error_content(f"the request asks for more than this node can hold ({_origin(error)}: {words})")
+            content = error_content(f"the request exceeds the memory of this node ({_origin(error)}: {words})")
         else:
             content = error_content(f"{_origin(error)}: {words}")
     return Message(mark_empty(content), reply_to=message)
 
 
 def _kind(message: Message) -> str:
-    """Return the kind of message that was answered, for client classes that do not report it."""
+    """Describe the answered message, for client classes that do not report it."""
     metadata = message.metadata
     which = f", round {in_short(metadata.group_id, 20)}" if metadata.group_id else ""
     known = {"train": "trained", "evaluate": "measured"}
@@ -118,7 +113,7 @@ def _kind(message: Message) -> str:
 
 
 def _find_plugins(context: Context) -> None:
-    """Find modules next to the experiment of ``flwr run`` if it is on this machine, as in a simulation."""
+    """Find modules next to the experiment of ``flwr run`` if it runs on this machine, as in a simulation."""
     experiment = Path(str(context.run_config.get("experiment", "")))
     if experiment.is_absolute() and experiment.is_file():
         add_plugin_paths([str(experiment.parent)])
@@ -131,7 +126,7 @@ def _origin(error: Exception) -> str:
 
 
 def _add_proof(message: Message, content: RecordDict, node: Node) -> None:
-    """Add a proof that the node may host its clients, where the message asks for it."""
+    """Add a proof that the node may host its clients, if the message requests it."""
     asked: Any = message.content.config_records.get("config", {})
     if CHALLENGE_KEY in asked:
         answer: Any = content.config_records["config"]
@@ -141,17 +136,17 @@ def _add_proof(message: Message, content: RecordDict, node: Node) -> None:
 
 
 def _head(message: Message) -> tuple[str, str]:
-    """Return the client class that a message names, and the part of the experiment, as JSON."""
+    """Return the client class that a message names, and its part of the experiment as JSON."""
     with unpacking_request():
         config: Any = message.content.config_records["config"]
         return str(config[CLIENT_KEY]), str(config[EXPERIMENT_KEY])
 
 
 def _client_class(path: str, assignment: Assignment) -> Any:
-    """Return the class of a dotted path that comes from the server. Raises ExperimentError for anything else."""
+    """Import a client class by the dotted path from the server. Raises ExperimentError for anything else."""
     found = load_object(path, "[experiment] client")
     if not (isinstance(found, type) and callable(getattr(found, "handle", None))):
-        raise ExperimentError(f"[experiment] client = '{path}' is no client class: it has no classmethod `handle`")
+        raise ExperimentError(f"[experiment] client = '{path}' is not a client class: it has no classmethod `handle`")
     assignment.check_terms(found)
     return found
 
@@ -175,7 +170,7 @@ def _identity(message: Message, node: Node) -> Identity:
     assignment = Assignment.of(experiment)
     check_allowed(node, path, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
-    node.done.append(f"took part in the roll call as {in_short(', '.join(clients), 200) or 'nobody'}")
+    node.done.append(f"answered the roll call as {in_short(', '.join(clients), 200) or 'no client'}")
     dealt = node.partition()
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Centralised training on the one node that has all clients' data."""
+"""Centralised training on a node that has all clients' data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from fedgraph.training import Cohort, num_steps
 
 
 class CentralisedClient(CohortClient):
-    """Trains one model on the pooled examples, with as many minibatches per round as all clients together."""
+    """Trains one model on the pooled examples, with the total number of minibatches of all clients per round."""
 
-    sends: ClassVar[tuple[str, ...]] = (
-        "the parameters of the one model, trained on the data of all its clients together",
-    )
+    sends: ClassVar[tuple[str, ...]] = ("the parameters of one model, trained on the pooled data of all its clients",)
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train; return the model and its loss for every client."""
@@ -26,7 +24,7 @@ class CentralisedClient(CohortClient):
 
 
 def _pool(cohort: Cohort) -> Cohort:
-    """Return one client that has the examples of all."""
+    """Return a single client with the examples of all."""
     return derived(cohort, "pool", lambda: _pooled(cohort))
 
 

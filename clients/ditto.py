@@ -1,4 +1,4 @@
-"""Ditto on the client: the global model is trained as in FedAvg, and a personal one along with it.
+"""Ditto on the client: trains the global model as FedAvg, and a personal one.
 
 Li et al. 2021, algorithm 1.
 """
@@ -25,11 +25,11 @@ class DittoClient(CohortClient[DittoSettings]):
     Until a client has trained, its v_i is the global model.
     """
 
-    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "each client's own model beside the global one")
+    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "each client's personal model")
 
     @cached_property
     def w(self) -> Tensor:
-        """The global model, a row for each client."""
+        """The global model, one row per client."""
         return super().received()
 
     def received(self) -> Tensor:
@@ -37,7 +37,7 @@ class DittoClient(CohortClient[DittoSettings]):
         return torch.where(self._kept["trained"][:, None] > 0, self._kept["parameters"], self.w)
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Train the global model and send it back; train v_i and keep it. The loss is that of v_i."""
+        """Train and return the global model; train and keep v_i. The loss is that of v_i."""
         result, personal = self.train_from(self.w), self.train_personal()
         usable = (personal.steps > 0) & finite_rows(personal.parameters)
         kept = {

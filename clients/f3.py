@@ -28,20 +28,20 @@ from fedgraph.privacy import Released
 from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.settings import Configured
 
-TOLD_OF_SAMPLES = (
-    "the key of each sample, which split it is in, and its label where this node has it",
+SAMPLE_FACTS = (
+    "the key of each sample, its split, and its label if this node has it",
     "which samples each owner has",
     "a fingerprint of each owner's own model",
 )
-"""Description of the data on owners' samples that leave a node in addition to embeddings."""
+"""Descriptions of data on samples that leave a node in addition to embeddings."""
 
 _EMBEDDING = "an embedding of each sample: the input of the last linear layer of the owner's own model"
 SENDS_EMBEDDINGS = (
-    *TOLD_OF_SAMPLES,
+    *SAMPLE_FACTS,
     _EMBEDDING,
-    "the probabilities that the owner's own model gives each sample's classes",
+    "the class probabilities of each sample by the owner's own model",
 )
-"""The same where embeddings are sent unchanged."""
+"""The same for unchanged embeddings."""
 
 
 SomeOwners = TypeVar("SomeOwners", bound=LocalModelSettings, default=LocalModelSettings)
@@ -50,9 +50,8 @@ SomeOwners = TypeVar("SomeOwners", bound=LocalModelSettings, default=LocalModelS
 class OwnersClient(Configured[SomeOwners]):
     """Serves the owners of one node.
 
-    Each owner trains a model on its own features only, or uses an existing one (node config ``model`` or ``models``),
-    which is frozen from then on. The request is answered with the embeddings, the input of the model's last linear
-    layer, and the model's own predictions.
+    Each owner trains a model on its own features, or uses an existing one (node config ``model`` or ``models``), which
+    is then frozen. The reply has its embeddings, the input of the model's last linear layer, and its predictions.
     """
 
     keeps: ClassVar[tuple[str, ...]] = ("features", "each owner's own model")
@@ -67,7 +66,7 @@ class OwnersClient(Configured[SomeOwners]):
 
     @classmethod
     def check_source(cls, source: DataSource) -> None:
-        """Raise DataError for data of another kind than owners have; called where a node is rehearsed."""
+        """Raise DataError for data without owners; called in a rehearsal."""
         owner_source(source, "f3")
 
     @classmethod
@@ -76,9 +75,9 @@ class OwnersClient(Configured[SomeOwners]):
         return cls(node, EmbedRequest.unpack(message.content)).reply().pack()
 
     def reply(self) -> EmbedReply:
-        """Return the parts of the requested samples that the owners of this node have."""
+        """Return the owners' parts of the requested samples."""
         if not self.owners:
-            return EmbedReply.of_nobody(self.node.partition())
+            return EmbedReply.empty(self.node.partition())
         data = self.source.load_owners(self.owners, self._kept_preparations())
         asked = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
         asked &= data.present.any(0) & data.shared
@@ -107,7 +106,7 @@ class OwnersClient(Configured[SomeOwners]):
         return ModelStore(self.node.model_dir)
 
     def _kept_preparations(self) -> dict[str, Preparation]:
-        """Return how inputs were made for the models that the request asks for, by owner, where that is kept."""
+        """Return the stored input preparations of the requested models, by owner."""
         wanted = {owner: self.request.fingerprints.get(owner) for owner in self.owners}
         kept = {owner: self._store.preparation(model) for owner, model in wanted.items() if model}
         return {owner: preparation for owner, preparation in kept.items() if preparation is not None}
@@ -117,7 +116,7 @@ class OwnersClient(Configured[SomeOwners]):
         return self.stage(data).embed()
 
     def stage(self, data: OwnerData) -> LocalStage:
-        """Return how the owners obtain their models."""
+        """Return the stage that provides the owners' models."""
         assignment = self.assignment
         return LocalStage(
             data=data,
@@ -127,17 +126,17 @@ class OwnersClient(Configured[SomeOwners]):
             settings=assignment.method_as(LocalModelSettings),
             seed=assignment.seed,
             store=self._store,
-            brought=self.node.brought_models(self.owners, self.source.client_names()),
+            brought=self.node.existing_models(self.owners, self.source.client_names()),
             wanted=self.request.fingerprints,
         )
 
     def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
-        """Return the server's part of the samples in ``leaving``, ``[owners, samples]``; by default everything."""
+        """Return what the server receives of the samples in ``leaving``, ``[owners, samples]``; all by default."""
         return embedded
 
 
 class F3Client(OwnersClient[EmbeddingSettings]):
-    """Serves owners whose embeddings may be out of fold, and may get noise before they leave."""
+    """Serves owners with optional out-of-fold embeddings and optional noise."""
 
     noise: ClassVar[str] = "noise"
 
@@ -149,13 +148,13 @@ class F3Client(OwnersClient[EmbeddingSettings]):
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """Describe what leaves the node, see ``fedgraph.clients.engine.disclosure``."""
         if experiment.method_table.get("noise") is not None:
-            return [*TOLD_OF_SAMPLES, f"{_EMBEDDING}, shortened and with noise ([{experiment.method.name}.noise])"]
+            return [*SAMPLE_FACTS, f"{_EMBEDDING}, clipped and with noise ([{experiment.method.name}.noise])"]
         return list(SENDS_EMBEDDINGS)
 
     def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
-        """Return clipped embeddings with noise for the samples in ``leaving`` ``[owners, samples]``, no predictions.
+        """Return clipped, noisy embeddings of the samples in ``leaving`` ``[owners, samples]``, without predictions.
 
-        An embedding that an owner has sent before is sent again with the same noise.
+        An embedding that was sent before is sent again with the same noise.
         """
         noise = self.settings.noise
         if noise is None:

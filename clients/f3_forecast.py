@@ -1,8 +1,8 @@
 """The client class of F3 for forecasts: a client's frozen encoder, and its embeddings of the client's windows.
 
 After Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
-lines 2, 3 and 9 of algorithm 1. Encoders and profiles stay here. With shared targets the server is sent nearly all
-readings of the training and the validation part, scaled; their scale follows from errors in the unit of readings.
+lines 2, 3 and 9 of algorithm 1. Encoders and profiles stay here. With shared targets the server receives nearly all
+readings of the training and validation parts, scaled; their scale follows from errors in the unit of readings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecas
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, CohortData, Preprocessing, SplitName
 from fedgraph.data.preprocessing import latest, stacked
-from fedgraph.data.series import WindowedSource, readings_in_windows, starts_of, steps_of
+from fedgraph.data.series import WindowedSource, num_time_steps, readings_in_windows, window_starts
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
@@ -29,15 +29,15 @@ from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.support.files import file_name
 from fedgraph.training import ClientState, Cohort
 from fedgraph.training.forecasting import (
-    cohort_of_embeddings,
-    embeddings_of,
+    compute_embeddings,
+    embedding_cohort,
     in_unit,
-    targets_of,
+    read_targets,
 )
 
 
 def _preprocessing_of(node: Node, run: str) -> Path:
-    """Return where a node keeps the preprocessing of data, next to the encoders of a run."""
+    """Return the file of the preprocessing of data, next to the encoders of a run."""
     return node.model_dir / "forecasting" / file_name(run) / Preprocessing.FOLDER
 
 
@@ -48,36 +48,33 @@ Kept = TypeVar("Kept", bound=EncoderSettings)
 
 
 class _ForecastClient(CohortClient[Kept]):
-    """Clients that keep their trained networks with their frozen models, for windows after the run."""
+    """Clients that store their trained networks with their frozen models, for windows after the run."""
 
     @classmethod
     def refuses_function(cls, method: Mapping[str, Any]) -> str:
         """See :class:`CohortClient`."""
-        return "its clients train models of their own beside that of [model]"
+        return "its clients train further models besides that of [model]"
 
     def keep(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
         """Keep tensors ``[clients, ...]`` of this run, such as those of the ``encoder``."""
         self._kept(purpose).save(self.request.clients, _ROUND, stacked, _ROUND)
 
     def kept(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what these clients have kept; NaN in ``empty``, of the shapes without clients, are for what is not.
+        """Return the stored tensors of these clients; ``empty`` gives shapes without clients, and NaN for missing ones.
 
-        Raises
-        ------
-        ReplyError
-            When a client has kept nothing.
+        Raises ReplyError when a client has stored nothing.
         """
         found = self._kept(purpose).load(self.request.clients, _ROUND + 1, empty)
         for name, lost in zip(self.request.clients, ~finite_rows(next(iter(found.values()))), strict=True):
             if lost:
                 raise ReplyError(
-                    f"this node does not have the {purpose} of {name} that the run has trained; it was in the "
-                    "folder model-dir of the node config"
+                    f"this node lacks the {purpose} of {name} from the run; it was in the folder model-dir of the node "
+                    "config"
                 )
         return found
 
     def kept_parameters(self, purpose: str, cohort: Cohort) -> Tensor:
-        """Return the models of ``cohort`` that these clients have kept, ``[clients, parameters]``."""
+        """Return the stored models of ``cohort``, ``[clients, parameters]``."""
         empty = {"parameters": torch.full((cohort.model.layout.num_parameters,), torch.nan)}
         return self.kept(purpose, empty)["parameters"]
 
@@ -85,16 +82,16 @@ class _ForecastClient(CohortClient[Kept]):
         return ClientState(self.node.model_dir / "forecasting", self.request.run, purpose)
 
     def forecasters(self, embeddings: Mapping[SplitName, Tensor], suffix: str) -> Cohort:
-        """Return the clients with forecasters from a window's own embedding and that of a later one, which was sent."""
+        """Return the clients with forecasters from a window's own embedding and the received one of a later window."""
         sent = {split: self.request.stacked[f"embeddings{suffix}/{split}"].float() for split in embeddings}
         if any(sent[split].shape[:2] != own.shape[:2] or sent[split].dim() != 3 for split, own in embeddings.items()):
-            raise ReplyError("the request does not bring an embedding of each window")
+            raise ReplyError("the request needs an embedding of each window")
         inputs = {split: torch.cat([own, sent[split]], 2) for split, own in embeddings.items()}
-        return cohort_of_embeddings(self.cohort, inputs, self.settings.hidden)
+        return embedding_cohort(self.cohort, inputs, self.settings.hidden)
 
 
 class F3ForecastClient(_ForecastClient[EncoderSettings]):
-    """A request to train asks for embeddings; any other contains forecasts, which are evaluated here."""
+    """Answers training requests with embeddings; other requests contain forecasts, which are evaluated here."""
 
     keeps: ClassVar[tuple[str, ...]] = (
         "each client's encoder",
@@ -107,36 +104,36 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         """The data that the node sends, as text; see ``fedgraph.clients.engine.disclosure``."""
         embeddings = "an embedding of each window: the input of the last linear layer of the client's own encoder"
         if experiment.method_table.get("targets") == "private":
-            return [f"{embeddings}, and when it starts"]
+            return [f"{embeddings}, and its start"]
         return [
             embeddings,
-            "the readings to be forecast in training and validation windows, nearly all of these parts, and when each "
-            "window starts; scaled, but the scale follows from errors in the unit of readings",
+            "the targets of training and validation windows, nearly all readings of these parts, and the start of each "
+            "window; scaled, but the scale follows from errors in the unit of readings",
         ]
 
     def reply(self) -> WorkReply:
-        """Send embeddings, or measure forecasts."""
-        return self._embedded() if self.request.train else self._measured()
+        """Send embeddings, or evaluate forecasts."""
+        return self._embedded() if self.request.train else self._evaluate()
 
     def _embedded(self) -> WorkReply:
-        """Train the encoders, and embed the windows of all splits."""
+        """Train the encoders and embed the windows of all splits."""
         cohort, room = self.cohort, self.room()
         encoders = self._encoders()
         data = cohort.data
-        steps = torch.full((len(encoders),), float(steps_of(data.splits["train"])), dtype=torch.float64)
+        steps = torch.full((len(encoders),), float(num_time_steps(data.splits["train"])), dtype=torch.float64)
         self.keep("encoder", {"parameters": encoders})
         if data.preprocessing is not None:
             data.preprocessing.write(_preprocessing_of(self.node, self.request.run))
         self.keep("scale", {"steps": steps, "mean": data.mean.double(), "std": data.std.double()})
         arrays: dict[str, Tensor] = {}
         for split in SPLITS:
-            embeddings = embeddings_of(cohort, encoders, split).to(self.settings.dtype)
-            starts = starts_of(cohort.data.splits[split])
+            embeddings = compute_embeddings(cohort, encoders, split).to(self.settings.dtype)
+            starts = window_starts(cohort.data.splits[split])
             more = room[split] - starts.shape[1]
             arrays[f"starts/{split}"] = pad(starts, (0, more), value=-1)
             arrays[f"embeddings/{split}"] = pad(embeddings, (0, 0, 0, more))
             if split in FITTED_ON and self.settings.targets == "shared":
-                targets, known = targets_of(cohort, split)
+                targets, known = read_targets(cohort, split)
                 arrays[f"targets/{split}"] = pad(targets, (0, 0, 0, more))
                 arrays[f"known/{split}"] = pad(known.to(torch.uint8), (0, 0, 0, more))
         metrics = evaluate_splits(self.assignment, cohort, encoders, self.request.evaluate)
@@ -144,14 +141,14 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         return WorkReply(self.request.clients, arrays, {f"{name}-local": values for name, values in metrics.items()})
 
     def _encoders(self) -> Tensor:
-        """Each client's encoder, ``[clients, parameters]``: what came, else its own after the round that was best."""
+        """Each client's encoder, ``[clients, parameters]``: received, or its own after its best round."""
         cohort = self.cohort
         if "encoders" in self.request.stacked:
             return self.request.stacked["encoders"]
         return self._trained(cohort)
 
     def _trained(self, cohort: Cohort) -> Tensor:
-        """Models trained for ``local_rounds``, after the round that was best for each client's validation windows."""
+        """Models trained for ``local_rounds``, each after its best round on validation windows."""
         models = initial_model(cohort.model, self.assignment.seed).expand(len(self.request.clients), -1).contiguous()
         best, lowest = models, torch.full((len(models),), torch.inf, dtype=torch.float64)
         moments: dict[str, Tensor] | None = None
@@ -159,7 +156,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
             result = cohort.train(models, number, None, moments)
             models, moments = result.parameters, result.optimizer_state if cohort.settings.keep_optimizer else None
             error = cohort.evaluate(models, "validation")["mae"].double()
-            # A client without validation windows keeps its last model; one whose training diverges what it had before.
+            # A client without validation windows keeps its last model; one whose training diverges its previous model.
             better = (error < lowest) | (error.isnan() & lowest.isinf())
             better &= finite_rows(models)
             best, lowest = torch.where(better[:, None], models, best), torch.where(better, error, lowest)
@@ -167,25 +164,25 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     @cached_property
     def _own_embeddings(self) -> dict[SplitName, Tensor]:
-        """Embeddings of the windows by the encoders that this node has kept, ``[clients, examples, size]`` by split."""
+        """Embeddings of the windows by the stored encoders, ``[clients, examples, size]`` by split."""
         cohort = self.cohort
         encoders = self.kept_parameters("encoder", cohort)
-        return {split: embeddings_of(cohort, encoders, split) for split in SPLITS}
+        return {split: compute_embeddings(cohort, encoders, split) for split in SPLITS}
 
     def _forecast(self, suffix: str) -> dict[str, Tensor]:
-        """Errors of forecasters of the clients' own."""
+        """Errors of the clients' own forecasters."""
         forecasters = self.forecasters(self._own_embeddings, suffix)
         models = self._trained(forecasters)
         if not suffix:
             self.keep("forecaster", {"parameters": models})
-        # Networks over control graphs have suffixes; a run's forecasts are by the one without.
+        # Networks over control graphs have suffixes; a run's forecasts are from the one without.
         if self.leaves_forecasts and not suffix:
             self.leave_forecasts(forecasters.predict(models, "test"))
         metrics = evaluate_splits(self.assignment, forecasters, models, self.request.evaluate)
         return {f"{name}{suffix}": values for name, values in metrics.items()}
 
-    def _measured(self) -> WorkReply:
-        """Measure forecasts, sent or computed from embeddings that were sent, for each ending of their names."""
+    def _evaluate(self) -> WorkReply:
+        """Evaluate forecasts, received or computed from received embeddings, for each suffix of their names."""
         cohort, (kind, _) = self.cohort, self.settings.returned
         suffixes = {name.partition("/")[0].removeprefix(kind) for name in self.request.stacked if name.startswith(kind)}
         metrics: dict[str, Tensor] = {}
@@ -198,15 +195,15 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
                 self.leave_forecasts(in_unit(cohort, sent["test"]))
             found = evaluate_forecasts(self.assignment, cohort, sent)
             metrics |= {f"{name}{suffix}": values for name, values in found.items()}
-        self.node.done.append(f"measured forecasts of {counted(cohort, self.request.evaluate)}")
+        self.node.done.append(f"evaluated forecasts of {counted(cohort, self.request.evaluate)}")
         return WorkReply(self.request.clients, {}, metrics)
 
 
 class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
-    """Embeds windows that came after a run by the encoders that it left; then has their forecasts, and measures them.
+    """Embeds later windows by the encoders of a finished run, named by the request; receives and evaluates forecasts.
 
-    A request names that run. Forecasts are written to ``<state-dir>/forecasts/<run>/<client>.csv``: the time of each
-    step, forecast and reading, in their unit, and how many readings the window has that it is forecast from.
+    Forecasts are written to ``<state-dir>/forecasts/<run>/<client>.csv``: the time of each step, the forecast and the
+    reading in their unit, and the number of readings of the input window.
     """
 
     keeps: ClassVar[tuple[str, ...]] = (*F3ForecastClient.keeps, "readings")
@@ -216,8 +213,8 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """The data that the node sends, as text; see ``fedgraph.clients.engine.disclosure``."""
         return [
-            "an embedding of each later window, and when it starts; errors of its forecasts",
-            "how many readings the latest window has",
+            "an embedding of each later window, and its start; errors of its forecasts",
+            "the number of readings of the latest window",
         ]
 
     @cached_property
@@ -229,26 +226,28 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         return Cohort(model, data, assignment.train, assignment.seed)
 
     def _new(self, path: str) -> CohortData:
-        """Read a file of new readings, on the scales that the run has kept."""
-        self.node.check_named(path)
+        """Read a file of new readings, on the scales of the run."""
+        self.node.check_paths(path)
         kept = Preprocessing.by_client(_preprocessing_of(self.node, self.request.run))
         clients = self.request.clients
         lost = [name for name in clients if name not in kept]
         if lost:
-            raise ReplyError(f"this node has not kept how {lost[0]} was scaled in training: folder model-dir")
+            raise ReplyError(f"this node lacks the scale of {lost[0]} in training, in the folder model-dir")
         new = kept[clients[0]].form.read(self.node.data_dir / Path(path).expanduser(), None)
         lacking = [name for name in clients if name not in new.names]
         if lacking:
-            raise DataError(f"{path} has no readings of {', '.join(lacking[:8])}, who took part in the run")
+            raise DataError(f"{path} has no readings of {', '.join(lacking[:8])}, which took part in the run")
         data = new.in_order(clients).cohort(stacked([kept[name].of(name) for name in clients]))
         return latest(data, self.settings.windows)
 
     def _behind_training(self) -> CohortData:
-        """Read the windows behind those of training, which must be as they were."""
+        """Read the windows after those of training, which must be unchanged."""
         known = self.kept("scale", {name: torch.tensor(torch.nan).double() for name in ("steps", "mean", "std")})
         steps = known["steps"].unique()
         if len(steps) > 1:
-            raise ReplyError("the clients of this node had data of different lengths in training: host them apart")
+            raise ReplyError(
+                "the clients of this node had series of different lengths in training: host them separately"
+            )
         source = self.node.source(self.assignment)
         if not isinstance(source, WindowedSource):
             raise ReplyError("this data has no windows of time series")
@@ -260,20 +259,20 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
             if (float(data.mean[row]), float(data.std[row])) != (float(known["mean"][row]), float(known["std"][row]))
         ]
         if others:
-            # The message about all clients is the same on every node, so that it is reported once.
+            # The message about all clients is the same on every node, and reported once.
             whose = f" of {', '.join(others[:8])}" if len(others) < len(clients) else ""
             raise DataError(
-                f"the first {int(steps)} time steps{whose} are not those of training: leave those in the file, and "
-                "add new ones behind them"
+                f"the first {int(steps)} time steps{whose} are not those of training: keep those in the file, and "
+                "append new ones"
             )
         return data
 
     def reply(self) -> WorkReply:
-        """Send embeddings, or take forecasts."""
+        """Send embeddings, or receive forecasts."""
         if not self.request.train:
             return self._forecast()
         windows = self.cohort.data.splits["test"]
-        starts, seen = starts_of(windows), readings_in_windows(windows)
+        starts, seen = window_starts(windows), readings_in_windows(windows)
         more = self.settings.windows - starts.shape[1]
         arrays = {
             "starts": pad(starts, (0, more), value=-1),
@@ -284,10 +283,10 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
 
     def _embeddings(self) -> Tensor:
         cohort = self.cohort
-        return embeddings_of(cohort, self.kept_parameters("encoder", cohort), "test")
+        return compute_embeddings(cohort, self.kept_parameters("encoder", cohort), "test")
 
     def _forecast(self) -> WorkReply:
-        """Write forecasts of the windows, and measure those whose readings are there."""
+        """Write forecasts of the windows, and evaluate those with readings."""
         cohort = self.cohort
         if self.settings.targets == "shared":
             found = self.request.stacked["forecasts/test"]
@@ -298,5 +297,5 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         self.leave_forecasts(in_unit(cohort, found))
         errors = evaluate_forecasts(self.assignment, cohort, {"test": found})
         metrics = {name.replace("test/", "later/", 1): values for name, values in errors.items()}
-        self.node.done.append(f"received and measured forecasts of {counted(cohort, ['test'])}")
+        self.node.done.append(f"received and evaluated forecasts of {counted(cohort, ['test'])}")
         return WorkReply(self.request.clients, {}, metrics)

@@ -1,6 +1,6 @@
-"""The client class of inference on secret shares: owners split their embeddings, aggregators compute on shares.
+"""The client class of inference on secret shares: owners share their embeddings, aggregators compute on shares.
 
-Ma, Hoang, Chen (UAI 2023), section 5 and line 9 of algorithm 1. What is and is not protected: ``fedgraph.privacy``.
+Ma, Hoang, Chen (UAI 2023), section 5 and line 9 of algorithm 1. Guarantees are described in ``fedgraph.privacy``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedgraph.algorithms.f3_secret_messages import (
 from fedgraph.algorithms.f3_settings import F3SecretSettings
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
-from fedgraph.clients.f3 import TOLD_OF_SAMPLES, F3Client
+from fedgraph.clients.f3 import SAMPLE_FACTS, F3Client
 from fedgraph.federation import listed
 from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.privacy import Released
@@ -53,15 +53,15 @@ log = logging.getLogger("fedgraph")
 class SecretClient(Configured[F3SecretSettings]):
     """Serves the owners of one node, and the node as an aggregator.
 
-    A node aggregates if its node config has a name for it (``aggregator``); it needs neither owners nor data. Node
-    config ``aggregator-fingerprints`` of a node with owners pins the aggregators that may get shares: a comma-separated
+    A node aggregates if its node config has the name ``aggregator``; it needs neither owners nor data. Node config
+    ``aggregator-fingerprints`` of a node with owners pins the aggregators that may receive shares: a comma-separated
     list of ``name=fingerprint``.
     """
 
     noise: ClassVar[str] = "noise"
     sends: ClassVar[tuple[str, ...]] = (
-        *TOLD_OF_SAMPLES,
-        "secret shares of an embedding of each sample, one for each aggregator, which nobody else can open",
+        *SAMPLE_FACTS,
+        "secret shares of an embedding of each sample, one per aggregator, encrypted for it",
     )
     keeps: ClassVar[tuple[str, ...]] = ("features", "each owner's own model", "embeddings in the clear")
 
@@ -86,38 +86,31 @@ class SecretClient(Configured[F3SecretSettings]):
         if step == "compute":
             computed = ComputeRequest.unpack(message.content)
             return cls(node, computed.experiment).compute(computed).pack()
-        raise ReplyError(f"the request asks for '{step}'; server and node run different versions of fedgraph")
+        raise ReplyError(f"unknown step '{step}' in the request: server and node run different versions of fedgraph")
 
     def introduce(self, request: EmbedRequest) -> Introduction:
-        """Return which samples the owners of this node have, and its public key if it aggregates; no embeddings.
+        """Return the samples of this node's owners, and its public key if it aggregates, without embeddings.
 
-        Raises
-        ------
-        ReplyError
-            When the server asks for embeddings in the clear.
+        Raises ReplyError when the server requests embeddings in the clear.
         """
         if request.embeddings:
-            raise ReplyError("the server asks for embeddings in the clear, though this run is one on secret shares")
+            raise ReplyError("the server requests embeddings in the clear, although this run uses secret shares")
         name, owners = self.aggregator, F3Client(self.node, request).reply()
         return Introduction(owners) if name is None else Introduction(owners, name, self._keys(name).public)
 
     @property
     def aggregator(self) -> str | None:
-        """Name of this node as an aggregator; None if it is not one."""
+        """Name of this node as an aggregator, or None."""
         if self.node.aggregator is not None:
             return self.node.aggregator
         simulated, dealt = self.settings.simulated_aggregators, self.node.partition()
         return f"aggregator-{dealt[0]:03d}" if dealt is not None and dealt[0] < simulated else None
 
     def share(self, request: ShareRequest) -> ShareReply:
-        """Return embeddings of the owners asked, as shares sealed for the aggregators.
+        """Return embeddings of the requested owners, as shares sealed for the aggregators.
 
-        Raises
-        ------
-        ReplyError
-            When the aggregators are not those that this node has pinned, or too few.
-        FedgraphError
-            When an owner lacks the frozen model, or an embedding cannot be shared.
+        Raises ReplyError for aggregators that this node has not pinned, or too few. Raises FedgraphError when an owner
+        lacks the frozen model, or an embedding cannot be shared.
         """
         self._check_aggregators(request.aggregators)
         asked = EmbedRequest(
@@ -131,13 +124,13 @@ class SecretClient(Configured[F3SecretSettings]):
     def _sealed(self, owner: str, clear: EmbedReply, request: ShareRequest) -> Tensor:
         """Return an owner's sealed shares, uint8 ``[aggregators, bytes]``."""
         if owner not in clear.clients:
-            raise ReplyError(f"asked for {owner}, hosted here: {', '.join(clear.clients)}")
+            raise ReplyError(f"this node hosts {', '.join(clear.clients)}, not {owner}")
         row = clear.clients.index(owner)
         places, size = clear.present[row].nonzero().flatten(), int(clear.sizes[row])
         keys = [clear.keys[place] for place in places.tolist()]
         embeddings = clear.embeddings[row, places, :size]
         model = clear.fingerprints[row]
-        # New random bits for every request would average out, as noise does: only new samples get some.
+        # New random bits for every request would average out, as noise does: only new samples get new bits.
         scales = [self.settings.fractional_bits, self.settings.random_bits]
         noise = None if self.settings.noise is None else self.settings.noise.as_table()
         kept = Released(self.node.released_dir, owner, ["shares", model, *scales, noise])
@@ -147,8 +140,8 @@ class SecretClient(Configured[F3SecretSettings]):
             # The magnitude of an embedding must not leave this node.
             log.error("owner '%s': %s", owner, error)
             raise ReplyError(
-                f"owner '{owner}' has embeddings that cannot be shared, its node's log says why: raise 'largest' (now "
-                f"{self.settings.largest:g}), or look at its local model's outputs"
+                f"owner '{owner}' has embeddings that cannot be shared, see its node's log: raise 'largest' (now "
+                f"{self.settings.largest:g}), or check the outputs of its local model"
             ) from None
         encoded = kept.rows(keys, lambda missing: drawn[missing])
         shares = split(encoded, len(request.aggregators), self.settings.threshold)
@@ -163,8 +156,8 @@ class SecretClient(Configured[F3SecretSettings]):
     def _check_aggregators(self, aggregators: Mapping[str, bytes]) -> None:
         if len(aggregators) < self.settings.threshold or len(set(aggregators.values())) < len(aggregators):
             raise ReplyError(
-                f"shares are asked for by {len(set(aggregators.values()))} different aggregators, fewer than the "
-                f"threshold of {self.settings.threshold} or than are named ({', '.join(aggregators)})"
+                f"the request has {len(set(aggregators.values()))} different aggregators, fewer than the threshold of "
+                f"{self.settings.threshold} or than its names ({', '.join(aggregators)})"
             )
         if "aggregator-fingerprints" not in self.node.config:
             return
@@ -172,22 +165,18 @@ class SecretClient(Configured[F3SecretSettings]):
         for name, public in aggregators.items():
             if pinned.get(name) != fingerprint(public):
                 raise ReplyError(
-                    f"aggregator '{name}' comes with the key {fingerprint(public)}, but node config "
-                    f"'aggregator-fingerprints' has {pinned.get(name, 'none')} for it; nothing is shared with it"
+                    f"aggregator '{name}' has the key {fingerprint(public)}, but node config 'aggregator-fingerprints' "
+                    f"has {pinned.get(name, 'none')} for it; no share is sent to it"
                 )
 
     def compute(self, request: ComputeRequest) -> ComputeReply:
-        """Compute this aggregator's share of the first stage; name the owners whose sealed shares cannot be opened.
+        """Compute this aggregator's share of the first stage; name the owners whose shares cannot be opened.
 
-        Raises
-        ------
-        ReplyError
-            When another aggregator is asked.
-        ExperimentError
-            When the server would learn too much; see ``check_leaks``.
+        Raises ReplyError for a request to another aggregator, and ExperimentError when the server would learn too much,
+        see ``check_leaks``.
         """
         if request.aggregator != self.aggregator:
-            raise ReplyError(f"aggregator '{request.aggregator}' is asked, but this one is '{self.aggregator}'")
+            raise ReplyError(f"the request is for aggregator '{request.aggregator}', but this is '{self.aggregator}'")
         owners, samples = request.present.shape
         folder, keys = folder_of(self.node.state_dir, request.aggregator), self._keys(request.aggregator)
         shares = torch.zeros(owners, samples, request.projections.shape[2], dtype=torch.int64)
@@ -207,7 +196,7 @@ class SecretClient(Configured[F3SecretSettings]):
                 continue
             shares[row, places, :size] = field.from_bytes(opened, (len(named), size))
             applied.append((AppliedMaps(folder, owner, model, size), named, request.projections[row, :, :size]))
-        # Only after all shares are open: a request that is not computed spends nothing.
+        # Only after all shares are opened: a request that is not computed costs nothing.
         if unopened:
             return ComputeReply(None, tuple(unopened))
         for maps, named, projection in applied:
@@ -228,7 +217,7 @@ def _pinned(text: str) -> dict[str, str]:
         name, _, known = (part.strip() for part in entry.rpartition("="))
         if not name or len(known) != 64:
             raise IdentityError(
-                f"node config 'aggregator-fingerprints' has the entry '{entry}'; entries are 'name=fingerprint', with "
+                f"invalid entry '{entry}' of node config 'aggregator-fingerprints': expected 'name=fingerprint', with "
                 "the 64 hexadecimal digits that `python -m fedgraph.privacy.secret.aggregator_files` prints on its node"
             )
         pinned[name] = known.lower()

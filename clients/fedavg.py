@@ -1,4 +1,4 @@
-"""Fine-tuning on the client: evaluate a model after some training on the client's own examples."""
+"""Fine-tuning on the client: evaluates a model after training on the client's own examples."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SomeFineTuning = TypeVar("SomeFineTuning", bound=FineTuningSettings, default=Fin
 
 
 class FineTuned(CohortClient[SomeFineTuning]):
-    """Mixin, before a client class, that evaluates fine-tuned copies, with their own moments and order of examples."""
+    """Mixin before a client class: evaluates fine-tuned copies, with separate moments and order of examples."""
 
-    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "the fine-tuned models that were measured last")
+    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "the fine-tuned models that were evaluated last")
 
-    def measured(self) -> Tensor:
+    def evaluated(self) -> Tensor:
         """Return the models received after each client's fine-tuning, ``[clients, parameters]``."""
         cohort = self.cohort
         tuning = cohort_with(
             cohort, self.settings.training(cohort.settings, "fine-tuning:"), derive_seed(cohort.seed, "fine-tuning")
         )
-        # A request to train round r and one to evaluate after round r - 1 measure the same models.
+        # Requests to train round r and to evaluate after round r - 1 evaluate the same models.
         coming = self.request.round if self.request.train else self.request.round + 1
         return tuning.train(self.models, coming).parameters
 
 
 class FineTuningClient(FineTuned):
-    """Trains as FedAvg does, and evaluates fine-tuned copies of the global model."""
+    """Trains as FedAvg, and evaluates fine-tuned copies of the global model."""

@@ -1,4 +1,4 @@
-"""Clients regularised by their drift from the global model: those of FedDyn, and the base of FedDC's."""
+"""Clients regularised by their drift from the global model: of FedDyn, and the base class of FedDC's."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class DriftClient(CohortClient[SomeDriftSettings]):
     """Minimises ``L_k(v) + alpha/2 ||v - theta + drift_k||^2``, then ``drift_k <- drift_k + v - theta``.
 
     Up to a constant this is FedDyn's loss (Acar et al. 2021, eq. 1), and FedDC's without its correction of the
-    gradient. A round whose reply did not reach the server does not count. A client that did not train, or diverged,
-    keeps its drift.
+    gradient. A round whose reply did not reach the server is ignored. A client that did not train, or diverged, keeps
+    its drift.
     """
 
-    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "each client's drift, which follows from what it has sent")
+    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "each client's drift, which follows from its sent models")
 
     @cached_property
     def drift(self) -> Tensor:
-        """Drift of each client, ``[clients, trainable]``, as the server knows it."""
+        """Drift of each client known to the server, ``[clients, trainable]``."""
         kept, heard = self._kept, self.request.stacked["heard"]
         return torch.where(kept["round"] <= heard, kept["drift"], kept["before"])
 

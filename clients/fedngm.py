@@ -24,10 +24,10 @@ from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
-from fedgraph.clients.engine.table_statistics import TableStatistics, consent_of
+from fedgraph.clients.engine.table_statistics import TableStatistics, read_consent
 from fedgraph.data import DataSource
 from fedgraph.data.encoding import Encoding
-from fedgraph.data.schema import Schema, WhyNone, schema_as_json
+from fedgraph.data.schema import ExclusionReason, Schema, schema_as_json
 from fedgraph.data.tables import client_table_source
 from fedgraph.experiment import Experiment
 from fedgraph.graph import FeatureGraph
@@ -57,26 +57,28 @@ log = logging.getLogger("fedgraph")
 class FedNGMClient(Configured[FedNGMSettings]):
     """Serves all clients of one node at once."""
 
-    keeps: ClassVar[tuple[str, ...]] = ("values, but for the names of categories", "each client's personal model")
+    keeps: ClassVar[tuple[str, ...]] = ("values, except the names of categories", "each client's personal model")
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """Describe what leaves the node, see ``fedgraph.clients.engine.disclosure``."""
-        told = [
-            "the names and kinds of each client's features, and the names of the categories that at least as many of "
-            "its rows hold as least-rows of [data.table-schema] says (5)",
+        sent = [
+            "the names and kinds of each client's features, and the names of categories in at least least-rows of "
+            "[data.table-schema] (5) of its rows",
             "each client's feature graph among the common features",
             "the parameters of each client's model of the common features",
         ]
-        consent, noise = consent_of(node), experiment.method_table.get("statistics", {}).get("noise")
+        consent, noise = read_consent(node), experiment.method_table.get("statistics", {}).get("noise")
         recovery = experiment.method_table.get("recovery", {})
         with_noise = ", with noise" if noise else ""
         if consent.ranges:
-            told.append(f"ranges of numbers (low, high, median), as this node consents to{with_noise}")
+            sent.append(f"ranges of numbers (low, high, median), with the consent of this node{with_noise}")
         if consent.sums and recovery.get("source") == "summed-statistics":
-            masked = ", which the server sees summed over all clients alone" if recovery.get("masks") else ""
-            told[1] = f"sums over each client's rows of every two units, as this node consents to{with_noise}{masked}"
-        return told
+            masked = ", which the server sees only summed over all clients" if recovery.get("masks") else ""
+            sent[1] = (
+                f"sums over each client's rows of all pairs of units, with the consent of this node{with_noise}{masked}"
+            )
+        return sent
 
     def __init__(self, node: Node, request: PhaseRequest, assignment: Assignment | None = None) -> None:
         self.node = node
@@ -92,7 +94,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     @classmethod
     def check_source(cls, source: DataSource) -> None:
-        """Raise DataError for data of another kind; called where a node is rehearsed."""
+        """Raise DataError for data without tables; called in a rehearsal."""
         client_table_source(source, "fedngm")
 
     @classmethod
@@ -101,10 +103,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return cls(node, PhaseRequest.unpack(message.content)).reply().pack()
 
     def reply(self) -> PhaseReply:
-        """Return what the phase asks of the clients of this node."""
+        """Return the results of the phase for the clients of this node."""
         partition = self.node.partition()
         if not self.clients:
-            return PhaseReply.of_nobody(partition)
+            return PhaseReply.empty(partition)
         nothing, sums = torch.zeros(len(self.clients), 0), None
         if self.request.phase == "fit":
             texts, parameters = self.fit()
@@ -129,46 +131,44 @@ class FedNGMClient(Configured[FedNGMSettings]):
             texts=tuple(texts),
             parameters=parameters,
             sums=sums,
-            no_features=self.no_features() if self.request.phase == "schema" else (),
+            excluded_columns=self.excluded_columns() if self.request.phase == "schema" else (),
         )
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def schemas(self) -> list[str]:
-        """Return names and types of each client's features, as JSON."""
+        """Return the schema of each client, as JSON."""
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
 
-    def no_features(self) -> tuple[dict[str, WhyNone], ...]:
-        """Return which columns are no features, and why, where the server may read errors in full.
+    def excluded_columns(self) -> tuple[dict[str, ExclusionReason], ...]:
+        """Return the columns that are not features, and why, if the server may read full errors.
 
-        Elsewhere their names do not leave the node, whose log has them.
+        Otherwise their names are only in the log of the node.
         """
-        found = {name: self._held.no_features(name) for name in self.clients}
+        found = {name: self._held.excluded_columns(name) for name in self.clients}
         if self.node.sends_full_errors:
             return tuple(found.values())
         for column in dict.fromkeys(column for columns in found.values() for column in columns):
             of_clients = [name for name, columns in found.items() if column in columns]
             log.warning(
-                "column '%s' of %s is no feature: it has no value there, or none in as many rows as least-rows says",
+                "column '%s' of %s is not a feature: it has no value in at least least-rows rows",
                 column, quoted(of_clients),
             )  # fmt: skip
         return ()
 
     def graphs(self) -> list[str]:
-        """Return each client's feature graph among the common features, recovered from all of its features."""
+        """Return each client's feature graph of the common features, recovered from all its features."""
         common = self.common.names
         schemas = {name: self._held.whole(name, self.common) for name in self.clients}
         found = self._recovered(schemas)
         for name, schema in schemas.items():
             if self.settings.personal == "stitched" and len(schema.names) > len(common):
-                told = {"of": self._recovered_from(name, schema), "graph": found[name].as_json()}
-                write_atomically(self._graph_file(name), json.dumps(told).encode())
+                sent = {"of": self._recovered_from(name, schema), "graph": found[name].as_json()}
+                write_atomically(self._graph_file(name), json.dumps(sent).encode())
         return [json.dumps(found[name].subgraph(common).as_json()) for name in self.clients]
 
     def fit(self) -> tuple[list[str], Tensor]:
-        """Fit a model to each client's training rows.
-
-        The models are kept until the last phase.
+        """Fit a model to each client's training rows; it is stored until the last phase.
 
         Returns
         -------
@@ -198,10 +198,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return texts, parameters
 
     def finish(self) -> list[str]:
-        """Score how well the global model, each client's own and its personal one predict the targets.
+        """Score the predictions of the targets by the global, own and personal model of each client.
 
-        The personal model, or the global one where the client has none, is saved in this node's model folder as
-        ``graphical/<run>/<client>.safetensors``, to be read by ``GraphicalModel.load``.
+        The personal model, or else the global one, is saved in this node's model folder as
+        ``graphical/<run>/<client>.safetensors``, for ``GraphicalModel.load``.
         """
         own = self._state.load(
             self.clients,
@@ -217,7 +217,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
     # ---- one client ------------------------------------------------------------------------------------------------
 
     def _finished(self, name: str, local: Tensor) -> dict[str, float]:
-        """Return the scores of one client; ``local`` is its own model ``[1, parameters]``."""
+        """Return the metrics of one client; ``local`` is its own model ``[1, parameters]``."""
         parameters = self._global(self._network)
         rows = self._rows(name, self.common)
         given = self._given(parameters, rows.encoding)
@@ -229,7 +229,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return self._scores.of(name, models)
 
     def _given(self, parameters: Tensor, encoding: Encoding) -> GraphicalModel:
-        """Return the global model; clients of equal ranges have one, with the rows that it has drawn."""
+        """Return the global model, shared by clients of equal ranges with its sampled rows."""
         found = next((model for model in self._global_models if model.encoding == encoding), None)
         if found is None:
             found = GraphicalModel.of_one(self._network, parameters, encoding)
@@ -237,7 +237,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return found
 
     def _personal(self, name: str, model: GraphicalModel) -> GraphicalModel | None:
-        """Return the client's model made from the global one; None where it would be the same."""
+        """Return the client's personal model, or None if it equals the global one."""
         settings, seed = self.settings, self.assignment.seed
         if settings.personal == "fine-tuned":
             rows = self._rows(name, self.common)
@@ -259,21 +259,21 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return GraphicalModel.of_one(found.network, found.parameters, rows.encoding)
 
     def _graph_of(self, name: str, whole: Schema) -> FeatureGraph:
-        """Return the graph of a client's rows from all of its features: the one that it has sent, where it has."""
+        """Return the graph of a client's rows from all its features: the one that was sent, if any."""
         with suppress(OSError, ValueError, GraphError):
-            told = json.loads(self._graph_file(name).read_text(encoding="utf-8"))
-            if told["of"] == self._recovered_from(name, whole):
-                return FeatureGraph.from_json(told["graph"])
+            sent = json.loads(self._graph_file(name).read_text(encoding="utf-8"))
+            if sent["of"] == self._recovered_from(name, whole):
+                return FeatureGraph.from_json(sent["graph"])
         return self._recovered({name: whole})[name]
 
     def _recovered_from(self, name: str, schema: Schema) -> str:
-        """Return a digest of all that a client's graph follows from."""
+        """Return a digest of everything that determines a client's graph."""
         rows = hashlib.sha256(self._rows(name, schema).units("train").numpy().tobytes()).hexdigest()
         settings = [self.settings.recovery.as_table(), list(self.settings.targets), self.assignment.seed]
         return json_digest([name, schema_as_json(schema), rows, settings])
 
     def _recovered(self, schemas: Mapping[str, Schema]) -> dict[str, FeatureGraph]:
-        """Return the graph of each client's training rows, from all features of its schema."""
+        """Return the graph of each client's training rows over all features of its schema."""
         tables = [
             UnitTable.of(name, schema, self._rows(name, schema).units("train")) for name, schema in schemas.items()
         ]
@@ -281,12 +281,12 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return {name: each.graph for name, each in zip(schemas, found, strict=True)}
 
     def _fitted(self, training: list[Tensor], held_out: list[Tensor], names: list[str]) -> NGMFit:
-        """Fit a model for each name, over the consensus graph, or with a graph of its own that is learned."""
+        """Fit a model for each name, over the consensus graph or a learned one."""
         settings, seed = self.settings, self.assignment.seed
         if self.request.parameters is not None:
             network = self._network_of_fit
             first = self._global(network).expand(len(names), -1).contiguous()
-            # Rows are shuffled differently in each round.
+            # Each round has another order of rows.
             shuffled = derive_seed(seed, "round", self.request.round)
             return fitted(
                 network, train(network, first, training, held_out, names, settings.network, shuffled), held_out
@@ -295,17 +295,17 @@ class FedNGMClient(Configured[FedNGMSettings]):
             return fit_ngr(self.common, training, held_out, names, settings.ngr, seed).fit
         return fit_ngm(self.common, self._network.adjacency, training, held_out, names, settings.ngm, seed)
 
-    # ---- what is known of clients ----------------------------------------------------------------------------------
+    # ---- data of clients -------------------------------------------------------------------------------------------
 
     @property
     def common(self) -> Schema:
-        """The common features, as sent by the server. Raises ReplyError when the request lacks them."""
+        """The common features of the request. Raises ReplyError when it lacks them."""
         if self.request.common is None:
             raise ReplyError(f"the request for phase '{self.request.phase}' lacks the common features")
         return self.request.common
 
     def _global(self, network: Network) -> Tensor:
-        """Return the global model ``[1, parameters]``. Raises ReplyError when the request lacks it, or has another."""
+        """Return the global model ``[1, parameters]``. Raises ReplyError when it is missing or does not fit."""
         parameters = self.request.parameters
         if parameters is None or parameters.shape != (1, network.layout.num_parameters):
             raise ReplyError(f"the request for phase '{self.request.phase}' lacks the global model of this graph")
@@ -324,7 +324,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     @cached_property
     def _network_of_fit(self) -> Network:
-        """Network of the clients' own models; over a complete graph where these learn graphs of their own."""
+        """Network of the clients' own models; over a complete graph if they learn their graphs."""
         if self.settings.model == "ngm":
             return self._network
         features = len(self.common.features)
@@ -348,7 +348,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return self.node.state(self.request.run, "ngm")
 
     def _graph_file(self, name: str) -> Path:
-        """Return where the graph of a client with private features is kept from phase to phase."""
+        """Return the file of the graph of a client with private features between phases."""
         return self.node.state_dir / file_name(self.request.run) / "feature-graphs" / f"{file_name(name)}.json"
 
     def _model_file(self, name: str) -> Path:
@@ -359,6 +359,6 @@ class FedNGMClient(Configured[FedNGMSettings]):
         others = sorted(set(self.source.client_names()) - set(self.clients))
         if others:
             raise IdentityError(
-                f"global-model = 'pooled' is one model of everybody's rows, and this node lacks those of "
+                f"global-model = 'pooled' needs the rows of all clients, but this node lacks those of "
                 f"{', '.join(others[:8])}: put all clients on one node (--nodes 1)"
             )

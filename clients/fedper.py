@@ -19,29 +19,29 @@ SomePersonalLayers = TypeVar("SomePersonalLayers", bound=PersonalLayersSettings,
 
 
 class PersonalLayersClient(CohortClient[SomePersonalLayers]):
-    """Trains whole models and sends their shared layers; ``personal-layers`` of the method's table stay on the node.
+    """Trains whole models and sends their shared layers; the method's ``personal-layers`` stay on the node.
 
     Until a client has trained, its personal layers are those of the initial model.
     """
 
     sends: ClassVar[tuple[str, ...]] = (
-        "the parameters of each client's model whenever it has trained, without its personal layers where it has any",
+        "the parameters of each client's model after each training, without personal layers",
     )
-    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "personal layers, of methods that have them")
+    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "personal layers, in methods that have them")
 
     @cached_property
     def layers(self) -> PersonalLayers:
-        """Which columns of a model are shared, and which are personal."""
+        """The shared and personal columns of a model."""
         return PersonalLayers.of(self.cohort.model.layout, self.settings.personal_layers, self.frozen is not None)
 
     def completed(self, shared: Tensor) -> Tensor:
-        """Join shared layers ``[clients, shared]`` with each client's personal ones to ``[clients, parameters]``."""
+        """Join shared layers ``[clients, shared]`` and each client's personal ones to ``[clients, parameters]``."""
         if not self.layers.personal.names:
             return super().completed(shared)
         return self.layers.join(shared, self._own, self.frozen)
 
     def at_server(self) -> Tensor:
-        """Return the part of the models that the server has: no personal layers."""
+        """Return the part of the models that the server has, without personal layers."""
         return self.sent if self.layers.personal.names else super().at_server()
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -49,8 +49,8 @@ class PersonalLayersClient(CohortClient[SomePersonalLayers]):
         stacked, metrics = super().train()
         if self.layers.personal.names:
             shared, personal = self.layers.split(stacked["parameters"])
-            # A client whose training diverged goes back to the layers it had, and what it shares is not to be used,
-            # even where that part is finite.
+            # A client whose training diverged keeps its previous layers; its shared layers must not be used, even if
+            # they are finite.
             finite = finite_rows(stacked["parameters"])[:, None]
             self.remember(_PURPOSE, {"personal": torch.where(finite, personal, self._own)})
             stacked = {**stacked, "parameters": torch.where(finite, shared, torch.nan)}

@@ -1,4 +1,4 @@
-"""IPA on the client: one peer trains, and moves the others' parameters along (Gorbett et al. 2023, algorithm 1)."""
+"""IPA on the client: one peer trains and also updates the others' parameters (Gorbett et al. 2023, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PURPOSE = "alignment-optimiser"
 
 
 class IPAClient(CohortClient[IPASettings]):
-    """Answers a request to train with the turn of one peer: all parameters are received, and all of them returned.
+    """Answers a training request with the turn of one peer, which receives and returns all parameters.
 
     The moments of the optimiser, including those of the others' parameters, stay on this node if ``[train]
-    keep-optimizer`` is set; they are never sent. A peer is evaluated after its turn. When all train at once, only their
-    own parameters move, and they are evaluated before training, as in other methods. Models are evaluated without the
-    noise on shared parameters, unless it protects privacy.
+    keep-optimizer`` is set. A peer is evaluated after its turn. When all train at once, only their own parameters
+    change, and they are evaluated before training, as in other methods. Models are evaluated without the noise on
+    shared parameters, unless it protects privacy.
     """
 
     noise: ClassVar[str] = "privacy"
@@ -42,16 +42,16 @@ class IPAClient(CohortClient[IPASettings]):
         table = experiment.method_table
         protection = ""
         if table.get("privacy") is not None:
-            protection = "; what a turn has changed with noise that guarantees (epsilon, delta), and no losses"
+            protection = "; the changes of a turn with noise that guarantees (epsilon, delta), and no losses"
         elif table.get("noise"):
-            protection = "; with a little noise, which guarantees nothing"
-        return [f"the parameters of each client's model, and of others' models as its turn has moved them{protection}"]
+            protection = "; with a little noise, without a guarantee"
+        return [f"the parameters of each client's model, and of others' models as updated in its turn{protection}"]
 
     @classmethod
     def refuses_function(cls, method: Mapping[str, Any]) -> str:
-        """See :class:`CohortClient`: a turn moves the others with each step of fedgraph's own training."""
+        """See :class:`CohortClient`: a turn updates the others in each step of fedgraph's own training."""
         moves = method.get("turns") == "sequential" and bool(method.get("moves-others"))
-        return "a turn moves the other peers with each step: set [ipa] moves-others = false" if moves else ""
+        return "a turn updates the other peers in each step: set [ipa] moves-others = false" if moves else ""
 
     def reply(self) -> WorkReply:
         """Train, then evaluate the result."""
@@ -59,18 +59,18 @@ class IPAClient(CohortClient[IPASettings]):
         if not self.request.train or "peers" in self.request.shared:
             return super().reply()
         if len(self.request.clients) != 1:
-            raise ReplyError("the peers of IPA take turns: one is asked to train at a time")
+            raise ReplyError("the peers of IPA take turns: only one can train per request")
         stacked, training = self.train()
         self.node.done.append(trained_on(self.cohort, self.request.round))
         metrics = self.evaluate_after(self.request.round)
         return WorkReply(self.request.clients, stacked, {**metrics, **training}, self.kept_models)
 
     def at_server(self) -> Tensor:
-        """Return the models as they were sent or, after a turn, as they are shared: maybe with noise."""
+        """Return the models as received or, after a turn, as shared, possibly with noise."""
         return self.completed(self.sent if self._shared is None else self._shared)
 
     def _check_peers(self) -> None:
-        """Raise ReplyError unless what came of other peers has the shapes of their models, and of their weights."""
+        """Raise ReplyError if models or weights of other peers have wrong shapes."""
         if not self.request.train:
             return
         shared, width = self.request.shared, self.layers.shared.num_parameters
@@ -80,10 +80,10 @@ class IPAClient(CohortClient[IPASettings]):
         expected = (len(self.request.clients), len(peers)) if at_once else (len(peers),)
         aligned = at_once or int((shared["there"] > 0).sum()) == len(peers)
         if peers.shape[1:] != (width,) or weights.shape != expected or not aligned:
-            raise ReplyError("the request does not give a model and a weight for each peer")
+            raise ReplyError("the request needs a model and a weight for each peer")
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Run the peer's turn; return its parameters and the others' as they may be shared."""
+        """Run the peer's turn; return its parameters and the others' for sharing."""
         release = UpdateRelease(self, self.settings.noise, self.settings.privacy)
         if "peers" in self.request.shared:
             stacked, training = super().train()
@@ -106,7 +106,7 @@ class IPAClient(CohortClient[IPASettings]):
 
     @cached_property
     def alignment(self) -> PeerAlignment:
-        """The term that pulls this peer and the others together."""
+        """The alignment term of this peer and the others."""
         cohort = self.cohort
         trainable = cohort.model.layout.num_trainable
         shared = self.request.shared
@@ -123,7 +123,7 @@ class IPAClient(CohortClient[IPASettings]):
         )
 
     def gradient_term(self) -> FixedAlignment:
-        """Return the term for peers that train at once."""
+        """Return the term for simultaneous training."""
         device, trainable = self.cohort.device, self.cohort.model.layout.num_trainable
         peers, weights = self.request.shared["peers"].to(device), self.request.stacked["weights"].to(device)
         return FixedAlignment(peers[:, :trainable].contiguous(), weights, self._distance())
@@ -135,12 +135,12 @@ class IPAClient(CohortClient[IPASettings]):
 
     @property
     def _there(self) -> Tensor:
-        """Which of the peers that this one may ever align with are among the others now: some join later."""
+        """Which of the peers of this one are present now: some join later."""
         return self.request.shared["there"] > 0
 
     @cached_property
     def _moments(self) -> dict[str, Tensor]:
-        """Moments of the optimiser for all peers that this one may ever align with, each with a client axis of 1."""
+        """Moments of the optimiser for all peers of this one, each with a client axis of 1."""
         cohort = self.cohort
         if not self.settings.moves_others:
             return {}

@@ -1,4 +1,4 @@
-"""F3 in a custom ClientApp: embeddings by any PyTorch model, and the reply that has them.
+"""F3 in a custom ClientApp: embeddings by any PyTorch model, and the reply with them.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023), lines
 2, 3 and 9 of algorithm 1.
@@ -28,32 +28,23 @@ _LISTED = 12
 def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_size: int = 256) -> Tensor:
     """Return embeddings of samples: the inputs of a model's last linear layer, or of another layer.
 
-    The model is left as it is: it is evaluated without gradients, on its own device and in evaluation mode, and its
-    mode and buffers are then as before.
+    The model is evaluated without gradients, on its own device and in evaluation mode; its mode and buffers are
+    restored. Returns float32 ``[samples, size]`` on the CPU; the layer's input for a sample is flattened. Raises
+    ValueError when the model has no linear layer or ends in several, when the named layer is unknown, not called, or
+    called several times, and for invalid inputs or embeddings. Also for embeddings that contain the samples, as of a
+    model with a single layer, since samples must not leave their owner.
 
     Parameters
     ----------
     model : nn.Module
         A trained model.
     inputs : Tensor, array, tuple or mapping
-        Samples ``[samples, ...]``; of models with several inputs a tuple of them, or a mapping by argument.
+        Samples ``[samples, ...]``; for models with several inputs a tuple, or a mapping by argument.
     layer : str, optional
-        Name of the layer, as in ``model.named_modules()``, whose input is the embedding. By default the last
+        Name, as in ``model.named_modules()``, of the layer whose input is the embedding; by default the last
         ``nn.Linear`` of the computation.
     batch_size : int
-        Number of samples that are computed together.
-
-    Returns
-    -------
-    Tensor
-        float32 ``[samples, size]``, on the CPU; the layer's input for a sample is flattened.
-
-    Raises
-    ------
-    ValueError
-        When the model has no linear layer or ends in several of them, when the named layer is not there, not called, or
-        called several times, and for inputs or embeddings that cannot be used. Also for embeddings that hold the
-        samples themselves, as of a model with a single layer, since samples must not leave their owner.
+        Number of samples per batch.
 
     Examples
     --------
@@ -65,7 +56,7 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
     """
     arguments, keywords, count = _samples(inputs, model)
     if batch_size < 1:
-        raise ValueError(f"batch_size is at least 1; got {batch_size}")
+        raise ValueError(f"batch_size must be at least 1; got {batch_size}")
     with _frozen(model):
         first = _part((arguments, keywords), slice(0, 2))
         name = _named(model, layer) if layer is not None else _last_linear(model, first)
@@ -90,33 +81,24 @@ def embeddings(
 ) -> Message:
     """Build the reply of a ``@app.query()`` handler to a strategy F3.
 
-    Of all samples that are given those leave the node that the message asks for.
+    Only the samples that the message requests leave the node. Raises ValueError for invalid ids, embeddings, labels or
+    splits.
 
     Parameters
     ----------
     msg : Message
         The message to answer.
     ids : sequence
-        Ids of the samples, text or whole numbers; samples of different owners are joined by them.
+        Ids of the samples, str or int, by which samples of different owners are joined.
     values : Tensor or array
         Embeddings ``[samples, size]``, such as those of :func:`penultimate`.
     labels : sequence, optional
-        Class of each sample, text or whole numbers; None for an owner without labels, and for single samples without.
-        At least one owner has them.
+        Class of each sample, str or int; None for an owner without labels, and for single samples without. At least one
+        owner needs labels.
     split : str or sequence of str, optional
-        ``train``, ``validation``, ``test`` or ``new`` for each sample, or one for all; all owners need the same. Those
-        that are ``new`` are to be predicted, and need no label. By default samples with a label, at any owner, are
-        divided by the server, and the others are new.
-
-    Returns
-    -------
-    Message
-        The reply.
-
-    Raises
-    ------
-    ValueError
-        For ids, embeddings, labels and splits that cannot be used.
+        ``train``, ``validation``, ``test`` or ``new`` for each sample, or one for all; the same at all owners. ``new``
+        samples are predicted and need no label. By default samples with a label at any owner are divided by the server,
+        and the others are new.
 
     Examples
     --------
@@ -148,19 +130,19 @@ def _samples(inputs: Any, model: nn.Module) -> tuple[tuple[Tensor, ...], dict[st
     counts = sorted({len(value) if value.ndim else 0 for value in every})
     if len(counts) != 1 or counts[0] == 0:
         raise ValueError(
-            f"inputs are samples [samples, ...], at least one, as many in each of them; got the shapes "
+            f"inputs must have shape [samples, ...] with the same number of samples, at least one; got the shapes "
             f"{[list(value.shape) for value in every]}"
         )
     return arguments, given, counts[0]
 
 
 def _tensor(value: Any, model: nn.Module) -> Tensor:
-    """Return one input as a tensor; numbers that are not whole get the type of the model's parameters."""
+    """Return one input as a tensor; floats get the type of the model's parameters."""
     if not isinstance(value, Tensor):
         if not hasattr(value, "__array__") and not isinstance(value, list):
             raise ValueError(
-                f"inputs are tensors or arrays [samples, ...], a tuple of these, or a mapping by argument; got a "
-                f"{type(value).__name__} (of a DataLoader, join the batches: torch.cat([x for x, _ in loader]))"
+                f"inputs must be tensors or arrays [samples, ...], a tuple of these, or a mapping by argument; got "
+                f"{type(value).__name__} (for a DataLoader, join the batches: torch.cat([x for x, _ in loader]))"
             )
         try:
             value = torch.as_tensor(np.asarray(value))
@@ -185,7 +167,7 @@ def _run(model: nn.Module, inputs: _Inputs) -> None:
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluate a model in a ``with`` block, and restore modes and buffers of all its parts afterwards."""
+    """Set a model to evaluation mode in a ``with`` block, and restore modes and buffers afterwards."""
     modes = {module: module.training for module in model.modules()}
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     model.eval()
@@ -211,14 +193,14 @@ def _named(model: nn.Module, layer: str) -> str:
 
 
 def _last_linear(model: nn.Module, inputs: _Inputs) -> str:
-    """Return the name of the last linear layer of the computation, found by calling the model once."""
+    """Return the name of the last linear layer of the computation, by calling the model once."""
     calls: list[tuple[str, Tensor, Tensor]] = []
     names: dict[nn.Module, str] = {
         module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)
     }
 
     def seen(module: nn.Module, given: tuple[Any, ...], result: Tensor) -> Tensor:
-        # A leaf for every output tells which later inputs depend on it, also where parameters are frozen.
+        # A leaf for every output shows which later inputs depend on it, even if parameters are frozen.
         marked = result + torch.zeros((), device=result.device, dtype=result.dtype, requires_grad=True)
         calls.append((names[module], given[0], marked))
         return marked
@@ -238,8 +220,8 @@ def _last_linear(model: nn.Module, inputs: _Inputs) -> str:
     if not ends:
         every = [name for name, _ in model.named_modules() if name]
         raise ValueError(
-            "the model calls no torch.nn.Linear, so there is no last one: name the layer whose input is the embedding "
-            f"(layer=...), one of {_listed(every)}"
+            "the model calls no torch.nn.Linear: name the layer whose input is the embedding (layer=...), one of "
+            f"{_listed(every)}"
         )
     if len(set(ends)) > 1:
         raise ValueError(
@@ -250,7 +232,7 @@ def _last_linear(model: nn.Module, inputs: _Inputs) -> str:
 
 
 def _depends(later: Tensor, earlier: Tensor) -> bool:
-    """Whether a tensor was computed from another one."""
+    """Whether a tensor depends on another one."""
     if not later.requires_grad:
         return False
     with torch.enable_grad():
@@ -271,7 +253,9 @@ def _seen(model: nn.Module, layer: str, inputs: _Inputs, count: int) -> Tensor:
         hook.remove()
     if len(found) != 1:
         how = "not called" if not found else f"called {len(found)} times"
-        raise ValueError(f"layer '{layer}' is {how} when the model is: name a layer that is called once (layer=...)")
+        raise ValueError(
+            f"layer '{layer}' is {how} in a call of the model: name a layer that is called once (layer=...)"
+        )
     value = found[0]
     if not isinstance(value, Tensor) or value.shape[:1] != (count,):
         received = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
@@ -287,8 +271,8 @@ def _check_not_raw(inputs: Sequence[Tensor], found: Tensor) -> None:
                 check_not_raw(given.cpu(), found, [], "")
             except ExperimentError:
                 raise ValueError(
-                    "the embeddings hold the samples themselves, which must not leave their owner: use a model with a "
-                    "hidden layer before its last linear one, or name a later layer (layer=...)"
+                    "the embeddings contain the samples, which must not leave their owner: use a model with a hidden "
+                    "layer before the last linear layer, or name a later layer (layer=...)"
                 ) from None
 
 

@@ -1,4 +1,4 @@
-"""pFedGraph on the client: local training that stays in the direction of the mixture (Ye et al. 2023)."""
+"""pFedGraph on the client: local training with a cosine term towards the mixture (Ye et al. 2023)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgraph.training import GradientTerm
 class PFedGraphClient(CohortClient[PFedGraphSettings]):
     """Minimises ``L_i(v) - lambda cos(v, u_i)``, where u_i is the mixture that client i received.
 
-    The released program adds the cosine where the paper rewards it, and so pushes models away from their mixtures.
+    The released program has the opposite sign of the cosine, which pushes models away from their mixtures.
     """
 
     def gradient_term(self) -> GradientTerm | None:

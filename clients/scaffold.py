@@ -20,14 +20,14 @@ _PURPOSE = "control-variates"
 class ScaffoldClient(CohortClient[S]):
     """Steps along g_i(y) + c - c_i, then c_i <- c_i - c + (x - y_i) / (sum of the learning rates of its steps).
 
-    With momentum the divisor is the total weight of the gradients in ``x - y_i``, so that c_i is still a mean of
-    gradients; with ``clip-norm`` it is a mean of clipped ones. A client that did not train, or diverged, keeps its c_i.
+    With momentum the divisor is the total weight of the gradients in ``x - y_i``, so c_i remains a mean of gradients,
+    clipped ones with ``clip-norm``. A client that did not train, or diverged, keeps its c_i.
     """
 
     @classmethod
     def refuses_function(cls, method: Mapping[str, Any]) -> str:
         """See :class:`CohortClient`."""
-        return "it has to know the steps of the optimiser, which its control variates are read off"
+        return "its control variates follow from the steps of the optimiser"
 
     sends: ClassVar[tuple[str, ...]] = (
         *CohortClient.sends,
@@ -36,7 +36,7 @@ class ScaffoldClient(CohortClient[S]):
 
     @cached_property
     def controls(self) -> Tensor:
-        """c_i of each client, ``[clients, trainable]``; zero until it has trained."""
+        """c_i of each client, ``[clients, trainable]``; zero before its first training."""
         c = self.request.shared["control"]
         return self.recall(_PURPOSE, {"control": torch.zeros_like(c)})["control"]
 
@@ -59,7 +59,7 @@ class ScaffoldClient(CohortClient[S]):
         )
         way = (x - result.parameters)[:, : len(c)]
         controls = self.controls - c + way / weight[:, None].float()
-        usable = finite_rows(controls)  # 0 / 0 where a client did not train
+        usable = finite_rows(controls)  # 0 / 0 for clients without training
         controls = torch.where(usable[:, None], controls, self.controls)
         self.remember(_PURPOSE, {"control": controls})
         return controls
@@ -70,26 +70,15 @@ def gradient_weight(settings: TrainSettings, num_examples: Tensor, steps: Tensor
 
     ``x - y = sum_k w_k g_k`` is linear in the gradients, and ``sum_k w_k`` is returned: learning rate times ``||a||_1``
     of Wang et al., Tackling the Objective Inconsistency Problem (NeurIPS 2020), section 4. The k-th velocity is
-    ``sum_(j <= k) momentum^(k - j) g_j``, whose weights add up to ``(1 - momentum^k) / (1 - momentum)``; Nesterov's
-    method steps along ``g_k`` plus ``momentum`` times it. Moments must be fresh.
+    ``sum_(j <= k) momentum^(k - j) g_j``, whose weights sum to ``(1 - momentum^k) / (1 - momentum)``; Nesterov's
+    method steps along ``g_k`` plus ``momentum`` times it. Requires new moments. Returns float64 ``[clients]``.
 
     Parameters
     ----------
-    settings : TrainSettings
-        Local training.
-    num_examples : Tensor
-        Training examples, int64 ``[clients]``.
-    steps : Tensor
-        Minibatches that each client trained on, int64 ``[clients]``.
-    round : int
-        Round, for the learning rate.
-    least : int, default 1
-        Fewest examples of a minibatch, as of ``Cohort.least_examples``.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[clients]``.
+    num_examples : training examples, int64 ``[clients]``.
+    steps : number of minibatches of each client, int64 ``[clients]``.
+    round : round, for the learning rate.
+    least : minimum number of examples of a minibatch, as ``Cohort.least_examples``.
     """
     number = torch.arange(1, int(steps.max()) + 1, dtype=torch.float64)[:, None]
     momentum = settings.momentum

@@ -1,4 +1,4 @@
-"""SFL on the client: local loss plus distances to global and personalised model (Chen et al. 2022, eq. 3)."""
+"""SFL on the client: local loss plus distances to the global and personalised model (Chen et al. 2022, eq. 3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
     """Minimises L_i(v) + lambda_1 R(v, w) + lambda_2 R(v, u_i), with L_i the mean loss of a minibatch.
 
     w is the global read-out, u_i the personalised model that client i received; R is the Euclidean norm of the
-    difference, or half its square. Layers that stay with the client are not part of it.
+    difference, or half its square, without personal layers.
     """
 
     def start(self) -> Tensor:
@@ -54,7 +54,7 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
 
 
 class SFLFineTuningClient(FineTuned[SFLFineTuningSettings], SFLClient[SFLFineTuningSettings]):
-    """Trains as SFL does, and evaluates copies of the personalised models fine-tuned without the distances."""
+    """Trains as SFL, and evaluates copies of the personalised models fine-tuned without the distances."""
 
 
 def distance_gradient(v: Tensor, centre: Tensor, squared: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""The client class of simple forecasters: fits one for each client, and measures it."""
+"""The client class of simple forecasters: fits and evaluates one per client."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fedgraph.training.forecasting import in_unit, simple_forecasts
 
 
 class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
-    """Sends errors and nothing else."""
+    """Sends only errors."""
 
     @classmethod
     def refuses_function(cls, method: Mapping[str, Any]) -> str:
         """See :class:`CohortClient`."""
-        return "it fits forecasters of its own"
+        return "it fits its own forecasters"
 
     sends: ClassVar[tuple[str, ...]] = ("errors of each client's forecasts",)
     keeps: ClassVar[tuple[str, ...]] = ("readings", "each client's forecaster")
 
     def reply(self) -> WorkReply:
-        """Fit, and measure the splits asked for."""
+        """Fit, and evaluate the requested splits."""
         cohort, splits = self.cohort, self.request.evaluate
         found = simple_forecasts(self.settings.forecaster, cohort, splits)
         if self.leaves_forecasts:
             self.leave_forecasts(in_unit(cohort, found["test"]))
-        self.node.done.append(f"forecast and measured {counted(cohort, splits)}")
+        self.node.done.append(f"forecast and evaluated {counted(cohort, splits)}")
         return WorkReply(self.request.clients, {}, evaluate_forecasts(self.assignment, cohort, found))

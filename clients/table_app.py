@@ -1,4 +1,4 @@
-"""FedNGM in people's own Flower apps: a ClientApp for a data frame, whose rows stay here."""
+"""FedNGM in custom Flower apps: a ClientApp for a data frame, whose rows stay here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedgraph.clients.app import Mod, answered
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
-from fedgraph.clients.mods import name_of
+from fedgraph.clients.mods import node_client_name
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.messages import RUN_KEY, unpacking_request
 from fedgraph.messages.queries import PERSONAL, is_for_personal_models
@@ -35,28 +35,23 @@ def table_client_app(
     share_models: bool = False,
     mods: Sequence[Mod] = (),
 ) -> ClientApp:
-    """Return a ClientApp that answers a strategy FedNGM from a data frame.
+    """Return a ClientApp that serves a strategy FedNGM from a data frame.
 
-    The client is called by its node config ``client``, else its ``partition-id``. Rows never leave it: names and types
-    of features, numbers of rows, graphs and the parameters of models do.
+    The client's name is its node config ``client``, else its ``partition-id``. Names and types of features, numbers of
+    rows, graphs and parameters of models leave it, but no rows. Raises ValueError for unknown consent.
 
     Parameters
     ----------
     load : callable
-        Given Flower's context, returns the data frame of the client, of pandas, polars or pyarrow.
+        Given Flower's context, returns the data frame of the client (pandas, polars or pyarrow).
     consent : sequence of {"ranges", "sums"}
-        Statistics that may leave the client where the strategy asks for them: ranges of numbers, sums over rows. Node
-        config ``consent`` goes before it.
+        Statistics that may leave the client on request: ranges of numbers, sums over rows. Node config ``consent``
+        takes precedence.
     share_models : bool
-        Whether the client's personal model, which tells about its private features, may leave it on demand. It is kept
-        in the folder that node config ``model-dir`` names, in any case.
+        Whether the client's personal model, which contains information on private features, may leave it on request. It
+        is stored in the folder ``model-dir`` of the node config in any case.
     mods : sequence of callable
-        Mods of Flower, the outermost first.
-
-    Raises
-    ------
-    ValueError
-        For a consent to anything else.
+        Mods of Flower, outermost first.
 
     Examples
     --------
@@ -72,11 +67,11 @@ def table_client_app(
     """
     consents = [consent] if isinstance(consent, str) else list(consent)
     if unknown := sorted(set(consents) - set(_CONSENT)):
-        raise ValueError(f"a client can consent to {' and '.join(_CONSENT)}; got {', '.join(unknown)}")
+        raise ValueError(f"unknown consent: {', '.join(unknown)}; known are {' and '.join(_CONSENT)}")
 
     def answer(message: Message, context: Context) -> Message:
         def reply(node: Node) -> RecordDict:
-            table_node = TableNode.of_frame(node, context, load, ",".join(consents))
+            table_node = TableNode.from_frame(node, context, load, ",".join(consents))
             with errors_in_app_words():
                 return table_node.personal_model(message.content, share_models) or table_node.phase(message.content)
 
@@ -89,22 +84,14 @@ def table_client_app(
 
 @dataclass(frozen=True)
 class TableNode(Node):
-    """A node that is one client with a data frame.
-
-    Attributes
-    ----------
-    client : str
-        Its name.
-    load : callable
-        Returns the data frame.
-    """
+    """A node with a single client that has a data frame."""
 
     client: str = ""
     load: Callable[[], Any] = dict
 
     @classmethod
-    def of_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
-        """Build the node of a context, with the consent that its app gives where the node config says nothing."""
+    def from_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
+        """Build the node of a context, with the app's consent unless the node config sets it."""
         config = {"consent": consent, **node.config} if consent else node.config
         return cls(
             config,
@@ -113,7 +100,7 @@ class TableNode(Node):
             node.model_dir,
             None,
             node.done,
-            name_of(context),
+            node_client_name(context),
             lambda: load(context),
         )
 
@@ -128,12 +115,9 @@ class TableNode(Node):
         return FedNGMClient(self, request, assignment).reply().pack()
 
     def personal_model(self, content: RecordDict, shared: bool) -> RecordDict | None:
-        """Return the client's personal model of a run, where that is asked for; None for other requests.
+        """Return the client's personal model of a run, or None if it is not requested.
 
-        Raises
-        ------
-        IdentityError
-            When the app does not share it.
+        Raises IdentityError when the app does not share it.
         """
         if not is_for_personal_models(content):
             return None

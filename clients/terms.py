@@ -1,10 +1,10 @@
-"""Terms of SFL and IPA for a custom training loop, as functions of a model and the message that it came with.
+"""Loss terms of SFL and IPA for a custom training loop, as functions of a model and the received message.
 
     loss = criterion(model(x), y) + proximity(model, msg)
     loss = criterion(model(x), y) + alignment(model, msg)
 
-They are zero where the strategy asks for none, so that a ClientApp with them works with any strategy. Models that are
-not PyTorch's have them by ``loss_terms(msg)``.
+They are zero for other strategies, so a ClientApp with them works with any strategy. For models of other libraries use
+``loss_terms(msg)``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from fedgraph.support.errors import ReplyError, RunError
 from fedgraph.training.alignment import alignment as alignment_of
 
 _TINY = 1e-30
-"""Added to squares, so that their roots have slope 0 where training begins; JAX's ``abs`` has slope 1 there."""
+"""Added to squares, so that their roots have gradient 0 at the start of training; JAX's ``abs`` has gradient 1."""
 _used: ContextVar[set[str] | None] = ContextVar("terms of a loss that were used", default=None)
 _read: WeakKeyDictionary[Message, dict[str, list[dict[str, Tensor]]]] = WeakKeyDictionary()
-"""Models that came with a message, by the name of their record: each minibatch needs them."""
+"""Models of a message by the name of their record, cached for all minibatches."""
 
 
 @contextmanager
 def noting_terms() -> Iterator[set[str]]:
-    """Note the names of the terms that are used within the block."""
+    """Record the names of the terms used within the block."""
     names: set[str] = set()
     token = _used.set(names)
     try:
@@ -44,10 +44,12 @@ def noting_terms() -> Iterator[set[str]]:
 
 
 def proximity(model: nn.Module, message: Message) -> Tensor:
-    """Return SFL's distances of a model in training (Chen et al. 2022, eq. 3), to be added to the mean loss.
+    """Return SFL's term of the mean loss of a model in training (Chen et al. 2022, eq. 3).
 
-    ``lambda_1 R(v, w) + lambda_2 R(v, u)``, with v the trained parameters of ``model``, w the read-out and u the
-    personalised model that this client was sent; R is the Euclidean norm of the difference, or half its square.
+    ``lambda_1 R(v, w) + lambda_2 R(v, u)``, with v the trained parameters of ``model``, w the received read-out and u
+    the received personalised model; R is the Euclidean norm of the difference, or half its square. A differentiable
+    scalar; 0 if both lambdas are 0, and for other strategies. Raises RunError when the model has no parameter of the
+    message.
 
     Parameters
     ----------
@@ -55,16 +57,6 @@ def proximity(model: nn.Module, message: Message) -> Tensor:
         Whose ``named_parameters`` are in the array record of the message, by the same names.
     message : Message
         The message of ``@app.train()``.
-
-    Returns
-    -------
-    Tensor
-        A differentiable scalar; 0 where both lambdas are 0, and for other strategies.
-
-    Raises
-    ------
-    RunError
-        When the model has no parameter of the message.
     """
     config = _config_of(message)
     total: Tensor = torch.zeros(())
@@ -74,7 +66,7 @@ def proximity(model: nn.Module, message: Message) -> Tensor:
 
 
 def _centres(message: Message, config: Mapping[str, Any]) -> list[tuple[float, dict[str, Tensor]]]:
-    """Return lambda_1 with the read-out and lambda_2 with the personalised model, without those of weight 0."""
+    """Return lambda_1 with the read-out and lambda_2 with the personalised model, without zero weights."""
     records = {"lambda-global": further_record("global"), "lambda-personal": str(config.get("arrays"))}
     found = [(config[key], _models(message, record)[0]) for key, record in records.items() if config.get(key)]
     if found:
@@ -89,10 +81,10 @@ def _distance(model: nn.Module, centre: Mapping[str, Tensor], squared: bool) -> 
 
 
 def alignment(model: nn.Module, message: Message, batch_size: int | None = None) -> Tensor:
-    """Return IPA's distances of a model in training to its peers, which stay where they are, to be added to the loss.
+    """Return IPA's term of the loss of a model in training, with fixed peers.
 
-    ``lambda sum_j c_j sum |theta - theta_j|^p`` (Gorbett et al. 2023, algorithm 1). Peers that move too are those of
-    :class:`Peers`.
+    ``lambda sum_j c_j sum |theta - theta_j|^p`` (Gorbett et al. 2023, algorithm 1). For peers that are updated too use
+    :class:`Peers`. A differentiable scalar; 0 for other strategies.
 
     Parameters
     ----------
@@ -101,13 +93,8 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
     message : Message
         The message of ``@app.train()``.
     batch_size : int, optional
-        Number of examples of the minibatch, for a loss that is their mean: the paper's lambda is relative to their sum,
-        so that it is divided by this number. By default the loss is taken for a sum.
-
-    Returns
-    -------
-    Tensor
-        A differentiable scalar; 0 for other strategies.
+        Number of examples of the minibatch if the loss is their mean: the paper's lambda is relative to their sum, and
+        is divided by this number. By default the loss is a sum.
     """
     config = _config_of(message)
     if "lambda-alignment" not in config:
@@ -117,13 +104,13 @@ def alignment(model: nn.Module, message: Message, batch_size: int | None = None)
 
 
 def _strength(config: Mapping[str, Any], batch_size: int | None) -> float:
-    """Return IPA's lambda relative to the loss of a minibatch: its mean where ``batch_size`` is given, else its sum."""
+    """Return IPA's lambda relative to the mean loss of a minibatch if ``batch_size`` is given, else to its sum."""
     divided = config["lambda-scale"] == "batch-sum" and batch_size is not None
     return float(config["lambda-alignment"]) / (batch_size if divided and batch_size else 1)
 
 
 def _peers(message: Message) -> list[dict[str, Tensor]]:
-    """Return the models of the peers: of those of this turn, or of all, where the client itself has the weight 0."""
+    """Return the models of the peers of this turn, or of all, with weight 0 for the client itself."""
     turn = further_record("others") in message.content
     return _models(message, further_record("others" if turn else "peers"))
 
@@ -146,19 +133,19 @@ def _aligned(
 
 
 class LossTerms(NamedTuple):
-    """The terms of SFL or IPA in the loss, for models of any library whose arrays compute like NumPy's.
+    """The terms of SFL or IPA in the loss, for models of any library with NumPy-like arrays.
 
-    ``sum_j weight_j (sum |theta - centre_j|^power)^root`` over all parameters theta. It is a tuple, and so a pytree of
-    JAX: it can be an argument of a function that ``jax.jit`` compiles.
+    ``sum_j weight_j (sum |theta - centre_j|^power)^root`` over all parameters theta. As a tuple it is a pytree of JAX,
+    and can be an argument of a function that ``jax.jit`` compiles.
 
     Attributes
     ----------
     centres : list of list of array
-        The models to measure distances to, each as arrays in the order of the message's array record.
+        Reference models, each as arrays in the order of the message's array record.
     weights : list of float
-        The weight of each.
+        Their weights.
     power, root : float
-        How distances are measured.
+        Exponents of the distance.
 
     Examples
     --------
@@ -174,17 +161,14 @@ class LossTerms(NamedTuple):
     root: float
 
     def of(self, parameters: Sequence[Any] | Mapping[str, Any]) -> Any:
-        """Return the terms of a model in training, to be added to the loss; 0 where the strategy asks for none.
+        """Return the term of the loss of a model in training; 0 for other strategies.
+
+        Raises ReplyError when number or shapes of the arrays differ from the message.
 
         Parameters
         ----------
         parameters : sequence of array, or mapping
-            The trained arrays, in the order and with the shapes of the message's array record; of a mapping its values.
-
-        Raises
-        ------
-        ReplyError
-            When their number or a shape is another one than in the message.
+            The trained arrays, or a mapping with these values, in the order and shapes of the message's array record.
         """
         if isinstance(parameters, Mapping):
             parameters = list(parameters.values())
@@ -192,7 +176,7 @@ class LossTerms(NamedTuple):
         for centre, weight in zip(self.centres, self.weights, strict=True):
             shapes, sent = [tuple(each.shape) for each in parameters], [each.shape for each in centre]
             if shapes != sent:
-                raise ReplyError(f"the model has arrays of the shapes {shapes}; that of the message has {sent}")
+                raise ReplyError(f"the model has arrays of shapes {shapes}, but the message has {sent}")
             pairs = zip(parameters, centre, strict=True)
             distance = sum((((own - other) ** 2 + _TINY) ** (self.power / 2)).sum() for own, other in pairs)
             total = total + weight * distance**self.root
@@ -200,10 +184,10 @@ class LossTerms(NamedTuple):
 
 
 def loss_terms(message: Message, batch_size: int | None = None) -> LossTerms:
-    """Return the terms of SFL or IPA in the loss, for a model that is not PyTorch's, such as one of JAX.
+    """Return the terms of SFL or IPA in the loss, for a model of another library such as JAX.
 
-    They are the terms of :func:`proximity` and :func:`alignment`, whose peers stay where they are. A strategy without
-    such terms has none, and ``loss_terms(msg).of(parameters)`` is 0.
+    They are those of :func:`proximity` and :func:`alignment`, with fixed peers. For other strategies
+    ``loss_terms(msg).of(parameters)`` is 0.
 
     Parameters
     ----------
@@ -232,16 +216,16 @@ def _array(value: Tensor) -> NDArray[Any]:
 
 
 class Peers:
-    """The peers of a turn of IPA, which move along: their parameters, an optimiser for these, and the reply.
+    """The peers of a turn of IPA, which are updated too: their parameters and optimiser, and the reply.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The client's own model, as it was sent.
+        The client's own model, as received.
     message : Message
         The message of ``@app.train()``.
     optimizer : callable
-        Makes an optimiser of parameters, for example ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``.
+        Creates an optimiser for parameters, for example ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``.
 
     Examples
     --------
@@ -269,30 +253,30 @@ class Peers:
         self._optimizer = optimizer(parameters) if parameters else None
 
     def _own(self, name: str, value: Tensor, known: Mapping[str, Tensor]) -> Tensor:
-        """Return a copy of a peer's tensor, which moves if it is trained."""
+        """Return a copy of a peer's tensor, a parameter if it is trained."""
         if name not in known:
             return value.clone()
         return value.to(known[name], copy=True).requires_grad_(self._moves)
 
     def alignment(self, batch_size: int | None = None) -> Tensor:
-        """Return the distances to the peers, differentiable for both sides; see :func:`alignment`."""
+        """Return the distances to the peers, differentiable in both; see :func:`alignment`."""
         if "lambda-alignment" not in self._config:
             return torch.zeros(())
         _note("alignment")
         return _aligned(self._model, self.models, _weights(self._message), self._config, batch_size)
 
     def zero_grad(self) -> None:
-        """Set the gradients of the peers' parameters to zero."""
+        """Reset the gradients of the peers' parameters."""
         if self._optimizer is not None:
             self._optimizer.zero_grad()
 
     def step(self) -> None:
-        """Move the peers."""
+        """Update the peers."""
         if self._optimizer is not None:
             self._optimizer.step()
 
     def reply(self, metrics: Mapping[str, float]) -> Message:
-        """Return the reply: the model, the peers where they moved, and metrics with ``num-examples`` among them."""
+        """Return the reply: the model, the peers if updated, and metrics, which include ``num-examples``."""
         key = str(self._config.get("arrays", "arrays"))
         content = RecordDict({key: to_record(self._model.state_dict()), "metrics": MetricRecord(dict(metrics))})
         if self._moves and self.models:
@@ -312,7 +296,7 @@ def _note(term: str) -> None:
 
 
 def _models(message: Message, record: str) -> list[dict[str, Tensor]]:
-    """Return the models of an array record of a message; read once."""
+    """Return the models of an array record of a message, cached."""
     known = _read.setdefault(message, {})
     if record not in known:
         arrays = cast(ArrayRecord, message.content[record])
@@ -329,14 +313,14 @@ def _models(message: Message, record: str) -> list[dict[str, Tensor]]:
 
 
 def _named(model: nn.Module, other: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """Return the trained parameters of a model that another one has too, with their names."""
+    """Return names and trained parameters that a model has in common with another one."""
     found: list[tuple[str, Tensor]] = [
         (name, own) for name, own in model.named_parameters() if own.requires_grad and name in other
     ]
     if other and not found:
         raise RunError(
-            f"no trained parameter of {type(model).__name__} is in the model of the message, which has "
-            f"{', '.join(list(other)[:5])}: give the module whose state dict is exchanged"
+            f"the model of the message has no trained parameter of {type(model).__name__}; it has "
+            f"{', '.join(list(other)[:5])}: pass the module whose state dict is exchanged"
         )
     wrong = [name for name, own in found if own.shape != other[name].shape]
     if wrong:

@@ -1,4 +1,4 @@
-"""The client class of vertical federated learning: owners' models are trained on gradients from the server.
+"""The client class of vertical federated learning: owners' models are trained by gradients from the server.
 
 Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023). The last linear layer of a model is not used.
 """
@@ -27,12 +27,11 @@ from fedgraph.training import Optimiser, clip_rows, fresh_state
 
 
 class VerticalClient(OwnersClient[VerticalSettings]):
-    """Answers the request for embeddings as F3's owners do, then every step with an update and new embeddings.
+    """Answers the request for embeddings as in F3, then every step with an update and new embeddings.
 
-    The models start as the owners' pre-trained ones (row L), or from their initialisation (row M, ``pre-trained =
-    false``). Models and moments of their optimisers after each step are kept in the node's state, back to the last step
-    that a resumed run may continue from. They are computed on the device of ``[train]``; tensors that are sent or kept
-    are on the CPU.
+    Initial models are the owners' pre-trained ones (row L), or untrained (row M, ``pre-trained = false``). Models and
+    moments of their optimisers after each step are kept in the node's state, back to the last step that a resumed run
+    may continue from. They are computed on the device of ``[train]``; sent or stored tensors are on the CPU.
     """
 
     sends: ClassVar[tuple[str, ...]] = (*SENDS_EMBEDDINGS, "the embeddings again after each step of training")
@@ -47,23 +46,20 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         return cls(node, embed).step(request).pack()
 
     def stage(self, data: OwnerData) -> LocalStage:
-        """Return how the owners obtain their models, pre-trained or not."""
+        """Return the stage that provides the owners' models, pre-trained or not."""
         return replace(super().stage(data), pre_trained=self.settings.pre_trained)
 
     def embed(self, data: OwnerData) -> Embedded:
         """Return embeddings by the initial models, which are kept for the next steps.
 
-        Raises
-        ------
-        ExperimentError
-            When owners have models that cannot be trained here, such as those of scikit-learn.
+        Raises ExperimentError for models that cannot be trained by gradients, such as those of scikit-learn.
         """
         groups = self._prepared().groups
         held = sum(len(group.rows) for group in groups)
         if held < len(data.owners):
             raise ExperimentError(
-                f"vertical federated learning updates the owners' models, but only {held} of {len(data.owners)} owners "
-                "of this node have models that can be: no scikit-learn models, and none from the node config"
+                f"vertical federated learning trains the owners' models, but only {held} of {len(data.owners)} owners "
+                "of this node have trainable ones: models of scikit-learn and of the node config are not supported"
             )
         for number, group in enumerate(groups):
             moments = fresh_state(group.cohort.settings, len(group.rows), group.cohort.model.layout.num_trainable)
@@ -71,16 +67,10 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         return super().embed(data)
 
     def step(self, request: StepRequest) -> StepReply:
-        """Update the owners' models by the gradient of their embeddings, then return the embeddings asked for.
+        """Update the owners' models by the gradient of their embeddings, then return the requested embeddings.
 
-        The server may have left out owners of this node; their models are not updated.
-
-        Raises
-        ------
-        IdentityError
-            For owners that this node does not host.
-        ReplyError
-            For a gradient that does not fit owners and samples.
+        Models of owners that are not in the request are not updated. Raises IdentityError for owners that this node
+        does not host, and ReplyError for a gradient that does not fit owners and samples.
         """
         data, groups, rows = self._prepared()
         shape = request.gradient.shape[:2]
@@ -88,7 +78,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
             raise ReplyError("the gradient of the request needs a row for each owner and sample")
         strangers = sorted(set(request.owners) - set(self.owners))
         if strangers:
-            raise IdentityError(f"this node does not host owner {', '.join(strangers)}, who was asked for a step")
+            raise IdentityError(f"this node does not host owner {', '.join(strangers)} of the request")
         named = torch.tensor([self.owners.index(owner) for owner in request.owners])
         sizes = torch.zeros(len(data.owners), dtype=torch.int64)
         for group in groups:
@@ -112,7 +102,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         return StepReply(request.owners, embeddings[named, :, : int(sizes[named].max())])
 
     def _update(self, group: StackedOwners, kept: dict[str, Tensor], samples: Tensor, request: StepRequest) -> None:
-        """Step every owner's optimiser along the gradient of the loss, ``kept`` in place."""
+        """Take a step of every owner's optimiser, in place in ``kept``."""
         layout, settings = group.cohort.model.layout, group.cohort.settings
         matrix = kept["parameters"]
         parameters = matrix.detach().clone().requires_grad_()
@@ -133,7 +123,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
     def _embed(
         self, group: StackedOwners, parameters: Tensor, samples: Tensor, step: int, training: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return embeddings ``[owners, samples, size]`` of some samples, and the buffers that changed."""
+        """Return embeddings ``[owners, samples, size]`` of some samples, and changed buffers."""
         inputs = group.inputs[:, samples].to(group.cohort.device)
         seed = derive_seed(self.assignment.seed, "vertical", group.cohort.data.names[0], step)
         with _own_draws(seed, parameters.device):
@@ -149,8 +139,8 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         kept = self.node.state(self.request.run, f"vertical-{number}").load(group.cohort.data.names, step, empty)
         if bool(kept["parameters"].isnan().any()):
             raise ExperimentError(
-                f"owner '{group.cohort.data.names[0]}' has lost its model: the state that this node kept is gone, or "
-                "its training diverged"
+                f"owner '{group.cohort.data.names[0]}' has lost its model: the state of this node is missing, or its "
+                "training diverged"
             )
         return {name: value.to(group.cohort.device) for name, value in kept.items()}
 
@@ -159,7 +149,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         self.node.state(self.request.run, f"vertical-{number}").save(group.cohort.data.names, step, stacked, keep_from)
 
     def _prepared(self) -> _Prepared:
-        """Return the owners' data and models, built once per process."""
+        """Return the owners' data and models, cached per process."""
 
         def prepare() -> _Prepared:
             data = self.source.load_owners(self.owners)
@@ -170,7 +160,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
 
 
 class _Prepared(NamedTuple):
-    """Owners of a node: their data, their models by architecture, and the row of each sample that is shared, by key."""
+    """Owners of a node: their data, models by architecture, and the row of each shared sample by key."""
 
     data: OwnerData
     groups: list[StackedOwners]
@@ -178,7 +168,7 @@ class _Prepared(NamedTuple):
 
 
 def _known(rows: Mapping[str, int], keys: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return the rows of the samples that this node has and shares, and their places among ``keys``."""
+    """Return the rows of the samples that this node shares, and their positions among ``keys``."""
     places = [place for place, key in enumerate(keys) if key in rows]
     found = torch.tensor([rows[keys[place]] for place in places], dtype=torch.int64)
     return found, torch.tensor(places, dtype=torch.int64)
@@ -186,7 +176,7 @@ def _known(rows: Mapping[str, int], keys: Sequence[str]) -> tuple[Tensor, Tensor
 
 @contextmanager
 def _own_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the draws of a forward pass, so that it can be repeated, and restore the generators afterwards."""
+    """Seed the random numbers of a forward pass, and restore the generators afterwards."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
         torch.default_generator.manual_seed(seed)

@@ -1,5 +1,4 @@
-"""The part of methods that runs at the server: a Flower strategy of each method, for any app, and ``engine/``, which
-runs our own clients.
+"""Server side of methods: a Flower strategy of each method for any app, and ``engine/`` for fedgraph's own clients.
 
 from fedgraph import ClientGraph
 from fedgraph.strategies import SFL
@@ -11,7 +10,7 @@ result = SFL(graph, alpha=0.3, hops=2).start(grid, initial_arrays=ArrayRecord(ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Waits for another thread that is importing it: a part of a package that is half imported may not be found.
+# Waits for another thread that is importing it: attributes of a partially imported package may be missing.
 import fedgraph  # noqa: F401
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ __all__ = ["CGSV", "F3", "IPA", "SFL", "FedAtt", "FedNGM", "FedPer", "LGFedAvg",
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is, and strategies of Flower under its own names."""
+    """Import lazily; strategies of Flower have their own names."""
     if name in _HOMES:
         return getattr(import_module(f"fedgraph.strategies.{_HOMES[name]}"), name)
     if not name.startswith("_"):

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the experiment that the run config names; keys ``experiment, set, data-dir, output-dir, seed``."""
-    # Without a terminal, log messages go to the handlers of Flower's own log, so that they are streamed.
+    """Run the experiment of the run config; keys ``experiment, set, data-dir, output-dir, seed``."""
+    # Without a terminal, log messages go to the handlers of Flower's log, which streams them.
     handlers = logging.getLogger("flwr").handlers[:]
     for handler in handlers:
         log.addHandler(handler)
@@ -53,9 +54,9 @@ def main(grid: Grid, context: Context) -> None:
 def serve(
     grid: Grid, run_config: Mapping[str, Any], listeners: Sequence[Callback] = (), number: int | None = None
 ) -> RunFolder:
-    """Run the experiment that a run config names; ``listeners``, such as a live display, follow its rounds.
+    """Run the experiment of a run config; ``listeners``, such as a live display, follow its rounds.
 
-    ``number`` is Flower's of the run, for who looks at the server.
+    ``number`` is Flower's number of the run, for status messages.
     """
     experiment, data_dir = from_run_config(run_config)
     if number is not None:
@@ -65,25 +66,32 @@ def serve(
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
-    """Return the experiment and the data folder that a Flower run config asks for."""
-    add_plugin_paths(plugin_folders(str(config["experiment"])))
+    """Return the experiment and the data folder of a Flower run config."""
+    name = _of_app(str(config["experiment"]))
+    add_plugin_paths(plugin_folders(name))
     overrides = shlex.split(str(config.get("set", "")))
     if int(config.get("seed", -1)) >= 0:
         overrides.append(f"experiment.seed={int(config['seed'])}")
     if config.get("output-dir"):
         overrides.append(f"output.dir={json.dumps(str(config['output-dir']))}")
-    experiment = load_experiment(str(config["experiment"]), overrides)
+    experiment = load_experiment(name, overrides)
     own = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA")
     return experiment, data_folder(str(own) if own else None)
+
+
+def _of_app(experiment: str) -> str:
+    """Return the file in the app's folder, if it is one of its files: Flower has put the folder on the search path.
+
+    It is the one that was submitted, wherever the server was started.
+    """
+    found = (Path(folder, experiment) for folder in sys.path if folder)
+    return str(next((path for path in found if path.is_file()), experiment))
 
 
 def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Sequence[Callback] = ()) -> RunFolder:
     """Run an experiment over a grid, and return its run folder.
 
-    Raises
-    ------
-    FedgraphError
-        For any error, with its place and advice.
+    Raises FedgraphError for any error.
     """
     resumed = experiment.output.resume
     folder = RunFolder.open(resumed) if resumed else RunFolder.create(experiment, Path(experiment.output.dir))

@@ -1,4 +1,4 @@
-"""Baselines in any Flower app: models mixed over an inferred graph, by contribution, by distance, or layer by layer."""
+"""Baselines in any Flower app: mixing over an inferred graph, by contribution, by distance, or by layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F3 in any Flower app: embeddings of all clients, asked for once, and a fusion model with a learned graph.
+"""F3 in any Flower app: embeddings of all clients, queried once, and a fusion model with a learned graph.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
@@ -41,8 +41,8 @@ _NAMED = 5
 class F3(PhasedStrategy):
     """Federated feature fusion of clients that hold different features of the same samples.
 
-    Clients answer a query with :func:`fedgraph.clients.embeddings`; nothing is sent back to them, and their models stay
-    where they are. Samples are joined by their ids; every client may lack some.
+    Clients answer a query with :func:`fedgraph.clients.embeddings`; nothing is sent back, and their models stay local.
+    Samples are joined by their ids; every client may lack some.
 
     Parameters
     ----------
@@ -51,16 +51,15 @@ class F3(PhasedStrategy):
     seed : int, default 0
         Seed.
     validation_fraction : float, default 0.1
-        Share of the training samples that choose the best epoch, where clients say of no sample that it is for
-        validation.
+        Share of the training samples for choosing the best epoch, unless clients mark validation samples.
     min_available_nodes : int, default 2
-        Fewest nodes; the strategy waits for them.
+        Minimum number of nodes, for which the strategy waits.
     message_type : str, default "query"
         Type of the messages: ``query.NAME`` reaches a handler ``@app.query("NAME")``.
     configrecord_key : str, default "config"
-        Record of the messages that ``train_config`` and ``evaluate_config`` of ``start`` are sent in.
+        Record of the messages for ``train_config`` and ``evaluate_config`` of ``start``.
     **settings
-        The keys of ``[f3]`` that are about the fusion, such as ``alignment`` or ``epochs``; see
+        The keys of ``[f3]`` on fusion, such as ``alignment`` or ``epochs``; see
         :class:`fedgraph.fusion.FusionClassifier`.
 
     Attributes
@@ -79,7 +78,7 @@ class F3(PhasedStrategy):
             strategy = F3(scaling="owner")
             strategy.start(grid)
             strategy.metrics["test/accuracy"], strategy.graph
-            strategy.predict(grid)  # samples that nobody has a label of
+            strategy.predict(grid)  # samples without a label
     """
 
     algorithm_class = f3.F3
@@ -95,7 +94,7 @@ class F3(PhasedStrategy):
         configrecord_key: str = "config",
         **settings: Any,
     ) -> None:
-        from fedgraph.fusion import FusionClassifier  # and scikit-learn, which runs of experiments do without
+        from fedgraph.fusion import FusionClassifier  # imports scikit-learn, which experiments do not need
 
         if unknown := [name for name in settings if name not in FusionSettings.model_fields]:
             known = sorted({*signature(F3).parameters, *FusionSettings.model_fields} - {"settings"})
@@ -114,7 +113,7 @@ class F3(PhasedStrategy):
 
     @property
     def graph(self) -> ClientGraph | None:
-        """The learned or given graph over the clients; None before :meth:`start`, and for a fusion without one."""
+        """The learned or given client graph; None before :meth:`start`, and for a fusion without one."""
         found: ClientGraph | None = getattr(self.classifier, "graph_", None)
         return found
 
@@ -124,29 +123,23 @@ class F3(PhasedStrategy):
         return self.classifier.history_
 
     def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:
-        """Ask all clients for embeddings once, and train the fusion model on them.
+        """Query all clients for embeddings once, and train the fusion model on them.
 
-        Raises
-        ------
-        RunError
-            When too few nodes are there, none of them sends anything usable, or training diverges.
-        IdentityError
-            When a given graph is over names that nodes do not say.
-        DataError, ValueError
-            When samples cannot be joined or trained with, as where no two clients share a labelled sample. A single
-            client that does not share any is warned of in the log.
+        Raises RunError for too few nodes, without a usable answer, or when training diverges; IdentityError when a
+        given graph needs names that nodes do not send; and DataError or ValueError for unusable samples, such as when
+        no two clients share a labelled sample. A client that shares none is logged with a warning.
         """
         nodes = connected_nodes(grid, self.min_available_nodes, timeout)
         answers = self._ask(grid, nodes, WantedEmbeddings(), train_config, timeout)
         if isinstance(self.classifier.graph, ClientGraph) and any(
             str(node) == name for node, name in self._names.items()
         ):
-            raise IdentityError(f"some nodes do not say which client they are, and the graph is over names: {ADVICE}")
+            raise IdentityError(f"the graph is over names of clients, but some nodes do not send one: {ADVICE}")
         class_kind, classes = common_classes(answers)
         if len(classes) < 2:
             raise DataError(
-                f"labels of two classes or more are needed, and clients sent {len(classes)}: give `embeddings` the "
-                "labels of the samples at one client at least"
+                f"labels of at least two classes are required, but clients sent {len(classes)}: pass labels of the "
+                "samples to `embeddings` at one client at least"
             )
         joined = self._divided(self._joined(answers, classes))
         _check_shared(joined, {name: answer.keys for name, answer in answers.items()})
@@ -164,29 +157,22 @@ class F3(PhasedStrategy):
         timeout: float = 3600,
         evaluate_config: ConfigRecord | None = None,
     ) -> Any:
-        """Ask for embeddings of new samples, and predict their classes.
+        """Query embeddings of new samples, and predict their classes.
+
+        Returns the classes by id, in the order of ``ids``, by default sorted by the text of the ids. Raises DataError
+        when no client has such a sample.
 
         Parameters
         ----------
         grid : Grid
             Grid that connects to the nodes.
         ids : sequence, optional
-            Ids of the samples; by default all that clients call new, or that have no label and were not learned from.
-            Those that no client has are left out of the result, with a warning in the log that names them.
+            Ids of the samples; by default all that clients mark as new, and those without a label that were not used
+            in training. Ids that no client has are skipped with a warning.
         timeout : float
-            Seconds that nodes have to answer.
+            Seconds to wait for answers.
         evaluate_config : ConfigRecord, optional
-            Sent along.
-
-        Returns
-        -------
-        Series
-            The classes, by id, in the order of ``ids``; by default sorted by the text of the ids.
-
-        Raises
-        ------
-        DataError
-            When no client has such a sample.
+            Added to the query.
         """
         return self.predict_proba(grid, ids, timeout, evaluate_config).idxmax(axis=1)
 
@@ -197,27 +183,23 @@ class F3(PhasedStrategy):
         timeout: float = 3600,
         evaluate_config: ConfigRecord | None = None,
     ) -> Any:
-        """Ask for embeddings of new samples, and predict the probabilities of their classes.
+        """Query embeddings of new samples, and predict class probabilities.
 
-        Clients that no longer answer are left out. Parameters and errors are those of :meth:`predict`.
-
-        Returns
-        -------
-        DataFrame
-            ``[samples, classes]``, by id, in the order of :meth:`predict`.
+        Clients that do not answer are skipped. Parameters and errors as :meth:`predict`. Returns ``[samples, classes]``
+        by id, in the order of :meth:`predict`.
         """
         import pandas as pd
 
         if not hasattr(self.classifier, "fusion_"):
-            raise RunError("there is no fusion model yet: call start first")
+            raise RunError("no fusion model yet: call start first")
         wanted = WantedEmbeddings(("new",), None if ids is None else tuple(map(str, ids)))
         answers = self._fitting(self._ask(grid, sorted(grid.get_node_ids()), wanted, evaluate_config, timeout))
         keys = {key for answer in answers.values() for key in answer.keys}
         keys = keys & set(wanted.ids) if wanted.ids is not None else keys - set(self._learned)
         if not keys:
             raise DataError(
-                "no client has one of the samples to predict: samples are new where `embeddings` is told so by "
-                'split="new", or where nobody has their label'
+                'no client has a sample to predict: samples are new if `embeddings` has split="new", or if no client '
+                "has their label"
             )
         fusion = self.classifier.fusion_
         joined = self._joined(answers, fusion.classes, fusion.owners)
@@ -239,12 +221,12 @@ class F3(PhasedStrategy):
         if not answers:
             raise RunError("no client sent a usable answer; the log has the reasons")
         for name in [name for name, answer in answers.items() if not answer.keys]:
-            log.info("client '%s' has none of the samples that were asked for", name)
+            log.info("client '%s' has none of the requested samples", name)
             del answers[name]
         return answers
 
     def _fitting(self, answers: dict[str, OwnEmbeddings]) -> dict[str, OwnEmbeddings]:
-        """Return the answers that fit the fusion model, without their labels and splits."""
+        """Return the answers that fit the fusion model, without labels and splits."""
         fusion, fitting = self.classifier.fusion_, {}
         for name, answer in answers.items():
             size = answer.embeddings.shape[1]
@@ -252,8 +234,8 @@ class F3(PhasedStrategy):
                 log.error("going on without client '%s': the fusion model was trained without it", name)
             elif size != int(fusion.sizes[fusion.owners.index(name)]):
                 log.error(
-                    "going on without client '%s': its embeddings have %d numbers, and those that the fusion model was "
-                    "trained on had %d", name, size, int(fusion.sizes[fusion.owners.index(name)]),
+                    "going on without client '%s': its embeddings have %d numbers, but %d in the training of the "
+                    "fusion model", name, size, int(fusion.sizes[fusion.owners.index(name)]),
                 )  # fmt: skip
             else:
                 none = torch.full_like(answer.labels, NO_LABEL)
@@ -263,7 +245,7 @@ class F3(PhasedStrategy):
     def _joined(
         self, answers: dict[str, OwnEmbeddings], classes: Sequence[str], owners: Sequence[str] | None = None
     ) -> JoinedSamples:
-        """Join samples by id; owners that contradict most others are left out."""
+        """Join samples by id; owners that contradict the majority are excluded."""
         replies = {node: answer.as_reply(name, classes) for node, (name, answer) in enumerate(answers.items())}
         joined, absent = join(replies, owners, tolerant=True)
         for name, reason in absent.items():
@@ -272,20 +254,20 @@ class F3(PhasedStrategy):
         return joined
 
     def _divided(self, joined: JoinedSamples) -> JoinedSamples:
-        """Return the samples to train, validate and test with."""
+        """Return the samples for training, validation and test."""
         split, labelled = joined.split.clone(), joined.labels != NO_LABEL
         split[(split == UNDECIDED) & labelled] = _TRAIN
         lost = ~labelled & (split >= 0) & (split != _NEW)
         if bool(lost.any()):
             keys = [joined.keys[place] for place in lost.nonzero().flatten().tolist()]
-            log.warning("%d samples are left out because no client has their label: %s", len(keys), quoted(keys))
+            log.warning("%d samples are skipped because no client has their label: %s", len(keys), quoted(keys))
         if not bool((split == _VALIDATION).any()):
             rows = ((split == _TRAIN) & labelled).nonzero().flatten()
             if 0 < len(rows) == len(joined.labels[rows].unique()):
                 raise DataError(
-                    f"each of the {len(rows)} labelled training samples is the only one of its class, so that none can "
-                    "be held out for validation: give `embeddings` classes as labels, not ids or amounts, or say by "
-                    "its `split` which samples are for validation"
+                    f"each of the {len(rows)} labelled training samples is the only one of its class, so none can be "
+                    "held out for validation: pass classes as labels to `embeddings`, not ids or amounts, or mark "
+                    "validation samples by `split`"
                 )
             chosen = held_out(joined.labels[rows], self.classifier.validation_fraction, self.seed)
             split[rows] = chosen.to(split.dtype)
@@ -303,14 +285,11 @@ class F3(PhasedStrategy):
 
 
 def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> None:
-    """Warn of each client that shares no labelled sample with another one. Raises DataError where no two share one.
+    """Warn about each client that shares no labelled sample with another. Raises DataError if no two share one.
 
     Parameters
     ----------
-    joined : JoinedSamples
-        The labelled samples.
-    ids : mapping of str to sequence of str
-        By client the ids of all its samples.
+    ids : by client the ids of all its samples.
     """
     if len(joined.owners) < 2:
         return
@@ -332,9 +311,9 @@ def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> No
 
 
 def _places(keys: Sequence[str], ids: Sequence[str]) -> list[int]:
-    """Return the places of ids among keys, in their order; those that are not there are left out with a warning."""
+    """Return the positions of ids among keys, in their order; unknown ids are skipped with a warning."""
     place_of = {key: place for place, key in enumerate(keys)}
     unknown = [each for each in ids if each not in place_of]
     if unknown:
-        log.warning("no prediction of %d of %d ids, which no client has: %s", len(unknown), len(ids), quoted(unknown))
+        log.warning("no client has %d of %d ids, which are not predicted: %s", len(unknown), len(ids), quoted(unknown))
     return [place_of[each] for each in ids if each in place_of]

@@ -34,7 +34,7 @@ from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
 from fedgraph.strategies.engine.strategy import PhasedStrategy
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import write_atomically
-from fedgraph.support.settings import of_keywords
+from fedgraph.support.settings import from_keywords
 
 if TYPE_CHECKING:
     from fedgraph.graphical import NeuralGraphicalModel
@@ -46,7 +46,7 @@ _MODEL = "graphical-model.safetensors"
 
 
 class _InAnApp(fedngm.FedNGM):
-    """The algorithm, with a warning of columns that not all clients have: no file of a run will tell it."""
+    """The algorithm, with a warning about columns that not all clients have, as there are no result files."""
 
     def agreed(self, agreement: Agreement) -> None:
         super().agreed(agreement)
@@ -60,21 +60,20 @@ class FedNGM(PhasedStrategy):
     Parameters
     ----------
     schema : mapping, optional
-        What ``[data.table-schema]`` says of the columns, such as ``{"kinds": {"pain": "ordinal"}, "drop": ["name"]}``;
-        it is sent to every client.
+        The table ``[data.table-schema]``, such as ``{"kinds": {"pain": "ordinal"}, "drop": ["name"]}``; it is sent to
+        every client.
     public : data frame, optional
-        Rows that everybody may see, for settings that use such rows.
+        Public rows, for settings that use them.
     shares : tuple of float, default (0.7, 0.1, 0.2)
         Fractions of each client's rows for training, validation and test.
     seed : int, default 0
         Seed.
     min_available_nodes : int, default 2
-        Fewest nodes; the strategy waits for them.
+        Minimum number of nodes, for which the strategy waits.
     folder : path, optional
-        Where model, graph and dependencies are written; a strategy that was stopped resumes from there; by default a
-        temporary folder.
+        Folder of model, graph and dependencies, from which a stopped strategy resumes; by default a temporary folder.
     **settings
-        The keys of ``[fedngm]``, with underscores; of its tables as mappings: ``ngm={"epochs": 100}``,
+        The keys of ``[fedngm]``, with underscores; its tables as mappings: ``ngm={"epochs": 100}``,
         ``recovery={"method": "ges"}``, ``scaling={"source": "shared-ranges"}``.
 
     Attributes
@@ -84,8 +83,8 @@ class FedNGM(PhasedStrategy):
     client_models : dict of str to NeuralGraphicalModel
         Personal models with private features, after :meth:`fetch_models`.
     metrics : DataFrame
-        By client, how well its targets are predicted: ``test/<target>-<measure>``, with ``-local`` by the client's own
-        model, with ``-personal`` by its personal one.
+        Metrics of predicted targets by client: ``test/<target>-<measure>``, with ``-local`` by the client's own model,
+        with ``-personal`` by its personal one.
 
     Examples
     --------
@@ -112,12 +111,12 @@ class FedNGM(PhasedStrategy):
         folder: str | Path | None = None,
         **settings: Any,
     ) -> None:
-        self.settings = of_keywords(FedNGMSettings, settings, "FedNGM")
+        self.settings = from_keywords(FedNGMSettings, settings, "FedNGM")
         about = {str(key).replace("_", "-"): value for key, value in (schema or {}).items()}
         table = {"shares": tuple(shares), "partition_seed": seed, "table_schema": about}
-        self._table = of_keywords(ClientTableSettings, table, "FedNGM")
+        self._table = from_keywords(ClientTableSettings, table, "FedNGM")
         self.seed, self.min_available_nodes, self._public = seed, min_available_nodes, public
-        # Nodes keep what belongs to a run under its name.
+        # Nodes store data of a run under its name.
         name = f"fedngm-{secrets.token_hex(6)}"
         self._temporary = TemporaryDirectory(prefix="fedgraph-") if folder is None else None
         self.folder = Path(folder or Path(self._temporary.name if self._temporary else "", name)).absolute()
@@ -138,8 +137,8 @@ class FedNGM(PhasedStrategy):
         return history
 
     def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:
-        """Go through all phases: features, graphs, models, one global model, and personal ones."""
-        from fedgraph.graphical import NeuralGraphicalModel  # and scikit-learn, which runs do without
+        """Run all phases: features, graphs, models, a global model, and personal ones."""
+        from fedgraph.graphical import NeuralGraphicalModel  # imports scikit-learn, which runs do not need
 
         connected_nodes(grid, self.min_available_nodes, timeout)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +147,7 @@ class FedNGM(PhasedStrategy):
             outcome = running.run(grid)
         self._names_present = outcome.names
         for name, reason in running.absent.items():
-            log.error("client '%s' was left out: %s", name, in_app_words(reason))
+            log.error("client '%s' was excluded: %s", name, in_app_words(reason))
         for note in outcome.facts.get("notes", ()):
             log.warning("%s", in_app_words(note))
         import pandas as pd
@@ -159,22 +158,14 @@ class FedNGM(PhasedStrategy):
         return Result(arrays=to_record(outcome.arrays), evaluate_metrics_serverapp={1: means})
 
     def fetch_models(self, grid: Grid, timeout: float = 3600) -> dict[str, NeuralGraphicalModel]:
-        """Ask clients for their personal models, which those give whose app says ``share_models=True``.
+        """Fetch the personal models of clients whose app has ``share_models=True``.
 
-        Returns
-        -------
-        dict of str to NeuralGraphicalModel
-            By client, which is :attr:`client_models` too.
-
-        Raises
-        ------
-        RunError
-            Before :meth:`start`.
+        Returns the models by client, also stored in :attr:`client_models`. Raises RunError before :meth:`start`.
         """
         from fedgraph.graphical import NeuralGraphicalModel
 
         if not self._names_present:
-            raise RunError("there are no models yet: call start first")
+            raise RunError("no models yet: call start first")
         content = ask_for_personal_models(self.folder.name)
         found = ask_clients(grid, sorted(grid.get_node_ids()), content, "query", personal_model, self._names, timeout)
         self.client_models = {}

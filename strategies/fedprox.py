@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term that keeps clients close to the global model; Flower's own strategy.
+"""FedProx: FedAvg with a proximal term towards the global model; Flower's own strategy.
 
 Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020), algorithm 2.
 """
@@ -11,7 +11,7 @@ from flwr.serverapp import strategy
 
 
 class FedProx(strategy.FedProx):
-    """Flower's strategy with mu = 0.1 by default; with Flower's own default of 0 it is FedAvg."""
+    """Flower's strategy with mu = 0.1 by default; with Flower's default of 0 it is FedAvg."""
 
     name = "fedprox"
     title = "FedAvg with a proximal term, Flower's own strategy"

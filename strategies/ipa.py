@@ -1,4 +1,4 @@
-"""IPA in any Flower app: peers keep their own models and pull each other's together (Gorbett et al. 2023)."""
+"""IPA in any Flower app: peers with aligned models of their own (Gorbett et al. 2023)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class IPA(FlowerStrategy):
     """Iterative parameter alignment (:class:`fedgraph.algorithms.ipa.IPA`), for any ClientApp.
 
     Clients add ``fedgraph.clients.alignment(model, msg)`` to their loss, or use ``fedgraph.clients.Peers``, whose reply
-    has the peers too, as the turn has moved them.
+    also has the updated peers.
 
     Parameters
     ----------
     initial_model : callable, optional
-        Returns an ArrayRecord with an initial model for a client, given its name, for ``initialisation = "own"``; by
-        default all begin with ``initial_arrays``.
+        Returns an ArrayRecord with the initial model of a client, given its name, for ``initialisation = "own"``; by
+        default all start with ``initial_arrays``.
     **keywords
         Those of :class:`FlowerStrategy` and of :class:`~fedgraph.algorithms.ipa.IPASettings`.
     """
@@ -45,14 +45,14 @@ class IPA(FlowerStrategy):
         self._initial_model = initial_model
 
     def initial_of(self, name: str) -> Tensor | None:
-        """Return the initial model of a client's own."""
+        """Return a client's own initial model."""
         if self._initial_model is None:
             return None
         return matrix(ModelRows([from_record(self._initial_model(name))]))[0]
 
     def terms(self, number: int) -> dict[str, Any]:
-        """Return the weight of the distances in this round, and how they are measured."""
+        """Return the weight and the kind of distances in this round."""
         settings = self.algorithm.settings
         told = {"power": settings.power, "lambda-scale": settings.lambda_scale}
-        moves = bool(self.algorithm.moves_after_measuring)
+        moves = bool(self.algorithm.moves_after_evaluation)
         return {**told, "lambda-alignment": value_at(settings.lambda_alignment, number), "moves-others": moves}

@@ -23,15 +23,15 @@ class SFL(FlowerStrategy):
     alpha : float, default 1.0
         Share of the graph; 0 leaves every client its own model.
     hops : int, default 1
-        How far models travel along the graph in a round; 3 in the paper.
+        Number of steps along the graph in a round; 3 in the paper.
     weighting : {"none", "examples"}
         Whether clients with more training examples count more.
     everybody : float, default 0.0
-        Weight of all clients together, relative to 1 for a client's neighbourhood.
+        Weight of the mean over all clients, relative to 1 for a client's neighbourhood.
     lambda_global, lambda_personal : float, default 0.0
         Weights of the distances that clients add to their loss by ``fedgraph.clients.proximity(model, msg)``.
     personal_layers : sequence of str
-        Names or patterns (``"head.*"``) of layers that every client keeps for itself.
+        Names or patterns (``"head.*"``) of layers that stay on the client.
     **keywords
         Others of :class:`~fedgraph.algorithms.sfl.SFLSettings` except for ``start`` and ``released``, and those of
         :class:`FlowerStrategy`.
@@ -44,11 +44,11 @@ class SFL(FlowerStrategy):
         super().__init__(graph, **keywords)
         if self.algorithm.settings.start != "personalised":
             raise ExperimentError(
-                "a client of an app trains from its own personalised model: start and released are for experiments"
+                "clients of an app train from their personalised models: start and released are only for experiments"
             )
 
     def terms(self, number: int) -> dict[str, Any]:
-        """Return the weights of the distances, and how they are measured."""
+        """Return the weights and the kind of distances."""
         settings = self.algorithm.settings
         if not (settings.lambda_global or settings.lambda_personal):
             return {}

@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -83,6 +84,34 @@ def leave_no_trace(monkeypatch, tmp_path):
     yield
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+
+
+# As short as can be.
+SHORT_TOUR = {
+    "forecasting/synthetic-traffic.toml": {
+        "data.days": 7, "data.sensors": 4, "train.local-steps": 2, "f3-forecast.steps": 4,
+    },
+    "sfl/digits-groups.toml": {"experiment.rounds": 1},
+    "f3/grid-stability.toml": {
+        "data.samples": 200, "train.local-epochs": 1, "f3.epochs": 2, "f3.learning-rates": [0.01],
+    },
+    "ipa/digits.toml": {"experiment.rounds": 1},
+    "fedngm/asia.toml": {
+        "fedngm.ngm.epochs": 5, "fedngm.distillation.samples": 500, "fedngm.sampling.sweeps": 2,
+        "fedngm.sample-quality": False,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def short_tour():
+    """``with short_tour():`` cuts the experiments of the tour short: what is shown is looked at, not what comes out."""
+    from fedgraph.starting.running import run
+
+    def shortened(experiment, *, set=(), **others):
+        return run(experiment, set={**dict(set), **SHORT_TOUR[experiment], "output.report": False}, **others)
+
+    return lambda: mock.patch("fedgraph.starting.running.run", shortened)
 
 
 @pytest.fixture(scope="session")

@@ -307,6 +307,10 @@ def test_the_page_names_every_room_and_no_file_that_is_not_there():
     named = re.findall(r"`((?:fedgraph|strategies|clients|simulations|docker|tests)/[\w/.]*)`", page)
     assert len(named) > 15
     assert [name for name in named if not (REPOSITORY / name.replace("NAME", "sfl")).exists()] == []
+    for room, row in re.findall(r"^\| `(\w+)` \|(.*)", page, flags=re.MULTILINE):
+        paths = [f"{path.relative_to(REPOSITORY)}" for path in (REPOSITORY / "fedgraph" / room).rglob("*")]
+        named = [name.rstrip("/") for name in re.findall(r"`([\w/]+(?:\.py|/))`", row)]
+        assert [name for name in named if not any(path.endswith(f"/{name}") for path in paths)] == [], room
 
 
 def test_long_tests_are_there():

@@ -13,7 +13,7 @@ from flwr.app import Message
 
 import fedgraph
 from fedgraph.clients.app import app as client_app
-from fedgraph.experiment.experiment import load_experiment, parse_experiment
+from fedgraph.experiment.experiment import load_experiment
 from fedgraph.support import plugins
 from fedgraph.support.errors import ExperimentError, FedgraphError, GraphError, IdentityError, RunError
 
@@ -36,40 +36,11 @@ def write_series(path, names=("a", "b", "c"), spoil=None):
     return path
 
 
-@pytest.mark.parametrize(
-    ("table", "key", "message"),
-    [
-        (
-            "train",
-            "learning-rat",
-            r"\[train\] has no key 'learning-rat'; known keys: .*learning-rate.*; did you mean 'learning-rate' for",
-        ),
-        ("experiment", "round", r"\[experiment\] has no key 'round'; known keys: .*rounds"),
-        ("data", "shard", r"\[data\] \(set digits\) has no key 'shard'; known keys: .*shards"),
-        ("graph", "kind", r"\[graph\] has no key 'kind'; known keys: .*source"),
-    ],
-)
-def test_unknown_key(digits_tables, table, key, message):
-    digits_tables[table][key] = 1
-    with pytest.raises(ExperimentError, match=message):
-        parse_experiment(digits_tables)
-
-
 def test_unknown_key_of_the_method_and_of_the_model(digits_tables, run_experiment):
-    with pytest.raises(ExperimentError, match=r"\[sfl\] has no key 'hop'; known keys: alpha, .*hops"):
+    with pytest.raises(ExperimentError, match=r"\[sfl\] .*'hop'; .*hops"):
         run_experiment({**digits_tables, "sfl": {"hop": 1}})
-    with pytest.raises(FedgraphError, match=r"\[model\] has no key 'hiden'; known keys: .*hidden"):
+    with pytest.raises(FedgraphError, match=r"\[model\] .*'hiden'; .*hidden"):
         run_experiment({**digits_tables, "model": {"name": "mlp", "hiden": [3]}})
-
-
-def test_unknown_table_and_unknown_method(digits_tables):
-    with pytest.raises(
-        ExperimentError,
-        match=r"no table \[trian\]; known tables: experiment, data, model, train.*; did you mean 'train' for 'trian'",
-    ):
-        parse_experiment({**digits_tables, "trian": {}})
-    with pytest.raises(ExperimentError, match="method 'slf' is not a built-in; known: .*fedavg, .*local, .*sfl"):
-        parse_experiment({**digits_tables, "experiment": {"method": "slf"}})
 
 
 def test_file_that_is_no_toml_and_no_file(tmp_path):
@@ -78,33 +49,8 @@ def test_file_that_is_no_toml_and_no_file(tmp_path):
         load_experiment(tmp_path / "x.toml")
     with pytest.raises(ExperimentError, match="no experiment file 'nowhere.toml'"):
         load_experiment("nowhere.toml")
-    with pytest.raises(ExperimentError, match="an experiment is a file, by path or by name .*, not 3"):
+    with pytest.raises(ExperimentError, match="by path or by name .*3$"):
         load_experiment(3)
-
-
-def test_overrides(digits_tables, tmp_path):
-    import tomli_w
-
-    (tmp_path / "x.toml").write_text(tomli_w.dumps(digits_tables))
-    experiment = load_experiment(
-        tmp_path / "x.toml", ["train.learning-rate=0.05", "experiment.name=other", "sfl.hops=2"]
-    )
-    assert (experiment.train.learning_rate, experiment.experiment.name) == (0.05, "other")
-    assert experiment.method_table == {"hops": 2}
-    assert load_experiment(tmp_path / "x.toml", "experiment.rounds=5").experiment.rounds == 5
-    with pytest.raises(ExperimentError, match="is not of the form table.key=value"):
-        load_experiment(tmp_path / "x.toml", ["rounds=3"])
-
-
-def test_dotted_path_that_leads_nowhere(digits_tables, run_experiment):
-    for path, message in (
-        ("no_such_package:X", "cannot import 'no_such_package'.*PYTHONPATH"),
-        ("fedgraph.strategies.sfl:Sfl", "has no 'Sfl'"),
-        ("fedgraph.strategies.sfl", "is not a dotted path"),
-        ("fedgraph.federation.grids.in_process:LocalGrid", "is not a Flower Strategy class"),
-    ):
-        with pytest.raises(ExperimentError, match=message):
-            run_experiment({**digits_tables, "experiment": {"strategy": path}})
 
 
 def test_unknown_client_name_in_the_graph(tmp_path, run_experiment):
@@ -112,32 +58,6 @@ def test_unknown_client_name_in_the_graph(tmp_path, run_experiment):
     (tmp_path / "g.csv").write_text("from,to,weight\na,b,1\nb,zebra,1\na,c,1\n")
     with pytest.raises(GraphError, match="zebra"):
         run_experiment(series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.csv")))
-
-
-def test_client_that_the_graph_lacks(tmp_path, run_experiment):
-    write_series(tmp_path / "s.npz")
-    (tmp_path / "g.csv").write_text("from,to,weight\na,b,1\n")
-    tables = series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.csv"))
-    with pytest.raises(GraphError, match="c"):
-        run_experiment(tables)
-    tables["graph"]["missing"] = "isolate"
-    assert run_experiment(tables).is_finished
-
-
-@pytest.mark.parametrize(("weight", "word"), [("-1", "negative"), ("nan", "finite|NaN|nan")])
-def test_bad_weights(tmp_path, run_experiment, weight, word):
-    write_series(tmp_path / "s.npz")
-    (tmp_path / "g.csv").write_text(f"from,to,weight\na,b,{weight}\na,c,1\n")
-    with pytest.raises(GraphError, match=word):
-        run_experiment(series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.csv")))
-
-
-def test_asymmetric_weights_where_symmetric_ones_are_asked_for(tmp_path, run_experiment):
-    write_series(tmp_path / "s.npz")
-    (tmp_path / "g.csv").write_text(",a,b,c\na,0,1,0\nb,0.5,0,1\nc,0,1,0\n")
-    tables = series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.csv"), directed=False)
-    with pytest.raises(GraphError, match=r"(?s)a.*b.*symmetris"):
-        run_experiment(tables)
 
 
 def test_all_missing_sensor(tmp_path, run_experiment):
@@ -164,31 +84,6 @@ def test_client_hosted_twice(digits_tables, run_experiment):
     configs = [{"clients": "client-0,client-1"}, {"clients": "client-1,client-2"}]
     with pytest.raises(IdentityError, match="client 'client-1' is hosted twice"):
         run_experiment(digits_tables, node_configs=configs)
-
-
-def test_node_with_no_identity(digits_tables, run_experiment):
-    with pytest.raises(IdentityError, match="does not know which clients it hosts: .*node config key 'clients'"):
-        run_experiment(digits_tables, node_configs=[{"data-dir": "x"}])
-
-
-def test_partition_hosted_by_nobody(digits_tables, run_experiment):
-    with pytest.raises(IdentityError, match="'partition-id' 1 of 3 is hosted by nobody"):
-        run_experiment(
-            digits_tables,
-            node_configs=[{"partition-id": 0, "num-partitions": 3}, {"partition-id": 2, "num-partitions": 3}],
-        )
-
-
-def test_too_few_clients(digits_tables, run_experiment):
-    digits_tables["experiment"] |= {"min-clients": 7}
-    with pytest.raises(IdentityError, match="only 6 of at least 7 clients are hosted"):
-        run_experiment(digits_tables)
-
-
-def test_unreadable_data_file(tmp_path, run_experiment):
-    (tmp_path / "s.npz").write_bytes(b"not a zip")
-    with pytest.raises(FedgraphError, match=r"s\.npz"):
-        run_experiment(series_tables(tmp_path / "s.npz"))
 
 
 def test_missing_data_file_names_file_address_and_place(tmp_path, run_experiment, monkeypatch):
@@ -255,17 +150,6 @@ def test_wrong_shape_costs_the_whole_node_its_part(digits_tables, run_experiment
     assert all("has the shape (3, 2)" in reason for reason in absent.values())
 
 
-def test_bad_reply_ends_the_run_by_default(digits_tables, run_experiment):
-    with pytest.raises(RunError, match="round 1: no usable reply from 1 clients .*client-0: array.*on-missing"):
-        run_experiment(digits_tables, client=spoiled(put_nan))
-
-
-def test_fewer_clients_than_allowed_end_the_run(digits_tables, run_experiment):
-    digits_tables["experiment"] |= {"on-missing": "skip", "min-clients": 4}
-    with pytest.raises(RunError, match="only 3 of at least 4 clients"):
-        run_experiment(digits_tables, client=spoiled(put_wrong_shape))
-
-
 def test_bad_stock_reply_never_reaches_the_average(digits_tables, run_experiment):
     from flwr.app import Array
 
@@ -297,23 +181,8 @@ def test_failures_that_a_node_tells_are_read_with_care(digits_tables, run_experi
         reply.content.config_records["config"]["failed"] = "[1]"
 
     tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 1}}
-    with pytest.raises(RunError, match="the reply does not say which clients failed"):
+    with pytest.raises(RunError, match="which clients failed"):
         run_experiment(tables, client=spoiled(absurd))
-
-
-def test_pickle_that_executes_code_is_not_executed(tmp_path, run_experiment):
-    import os
-    import pickle
-
-    class Evil:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "owned"),)
-
-    (tmp_path / "g.pkl").write_bytes(pickle.dumps([["a"], {"a": 0}, Evil()]))
-    write_series(tmp_path / "s.npz")
-    with pytest.raises(GraphError, match="mkdir"):
-        run_experiment(series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.pkl")))
-    assert not (tmp_path / "owned").exists()
 
 
 @pytest.mark.parametrize("theirs", ["clients", "strategies", "simulations"])
@@ -326,7 +195,7 @@ def test_folders_and_modules_of_users_may_be_called_as_ours(tmp_path, theirs):
 
 
 def test_a_path_from_before_the_package_had_all_is_explained():
-    with pytest.raises(ExperimentError, match=r"fedgraph's own module is called 'fedgraph\.strategies\.sfl'"):
+    with pytest.raises(ExperimentError, match=r"'fedgraph\.strategies\.sfl'"):
         plugins.load_object("strategies.sfl:Sfl", "[experiment] strategy")
 
 
@@ -367,33 +236,8 @@ def test_client_class_and_horizons_are_checked_before_the_first_round(tmp_path, 
         run_experiment(digits_tables)
     tables = series_tables(write_series(tmp_path / "s.npz"))
     tables["evaluation"] = {"horizons": [99]}
-    with pytest.raises(IdentityError, match="there is no step 99 in forecasts of 2 steps"):
+    with pytest.raises(IdentityError, match="no step 99"):
         run_experiment(tables)
-
-
-def test_client_names_with_commas_stand_in_quotes():
-    from fedgraph.federation.identity import hosted_clients
-
-    assert hosted_clients({"clients": '"x,y", z'}, ["x,y", "z"]) == ("x,y", "z")
-
-
-@pytest.mark.parametrize("method", ["f3", "vfl"])
-def test_data_whose_clients_have_the_same_features(digits_tables, run_experiment, method):
-    tables = {key: value for key, value in digits_tables.items() if key not in ("sfl", "graph")}
-    with pytest.raises(IdentityError, match="^method 'f3' needs clients.*sets that do: .*image-patch"):
-        run_experiment({**tables, "experiment": {"method": method}})
-
-
-def test_a_model_that_a_node_was_to_bring_along(patches_tables, run_experiment, tmp_path):
-    def run(**config):
-        return run_experiment(patches_tables, node_configs=[{"partition-id": 0, "num-partitions": 1, **config}])
-
-    with pytest.raises(IdentityError, match="'models' has the entry 'patch-9-9=x'.* patch-0-0, patch-0-1"):
-        run(models="patch-9-9=x")
-    with pytest.raises(IdentityError, match=r"^local model .*gone\.pt2"):
-        run(model=str(tmp_path / "gone.pt2"))
-    with pytest.raises(IdentityError, match="local model 'weights.pkl' is a pickle, which can run code"):
-        run(models="patch-0-1=weights.pkl")
 
 
 NOISE = {"clip-norm": 1.0, "noise-multiplier": 2.0, "delta": 1e-4}
@@ -404,11 +248,11 @@ NOISE = {"clip-norm": 1.0, "noise-multiplier": 2.0, "delta": 1e-4}
     [
         ({"alignment": "hard", "aligned-size": 3}, "aligned-size = 3, but alignment = 'hard'"),
         ({"alignment": "none", "aligned-size": 3}, "aligned-size = 3, but alignment = 'none'"),
-        ({"graph": "given"}, "there is no given graph: set the table \\[graph\\]"),
+        ({"graph": "given"}, r"given graph: .*\[graph\]"),
         ({"reference": "Poisson"}, "Poisson"),
         ({"reference-options": {"rate": 1.0}}, "reference-options .*rate"),
         ({"device": "cuda"}, "no CUDA device"),
-        ({"fusion": "vote", "noise": NOISE}, "fusion = 'vote' needs the predictions.*not send with noise"),
+        ({"fusion": "vote", "noise": NOISE}, "fusion = 'vote' .*noise"),
         ({"fusion": "best-owner", "noise": NOISE}, "fusion = 'best-owner' needs"),
     ],
 )

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedgraph.commands.new import project_files
+from fedgraph.federation.grids.local_flower import program
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("clients", "fedgraph", "simulations", "strategies")
 
@@ -35,3 +38,23 @@ def test_flower_builds_a_bundle_with_all_that_a_run_needs(tmp_path):
     # Flower leaves out what it takes for tests by its name, which is then missing on the nodes.
     modules = {str(path.relative_to(app)) for part in PACKAGES for path in (app / part).rglob("*.py")}
     assert modules - names == set()
+
+
+@pytest.mark.process
+def test_run_folders_of_a_project_stay_out_of_its_bundle(tmp_path, monkeypatch):
+    """Flower would refuse the deeper ones, and send the others to every node."""
+    project = tmp_path / "groups"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    for path, text in project_files("groups", "sfl").items():
+        Path(path).write_text(text)
+    kept = Path("runs", "groups", "nodes", *"abcdefghij")
+    kept.mkdir(parents=True)
+    for path in (kept / "scales.json", Path("runs", "groups", "summary.json")):
+        path.write_text("{}")
+    built = subprocess.run([program("flwr"), "build"], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (bundle,) = project.glob("*.fab")
+    assert {"pyproject.toml", "groups.toml"} == {
+        name for name in zipfile.ZipFile(bundle).namelist() if not name.startswith(".info")
+    }

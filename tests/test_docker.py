@@ -1,14 +1,9 @@
 """The image, the compose files and the door, as far as they can be held to account without a container engine."""
 
 import importlib
-import json
 import re
 import shlex
-import shutil
-import subprocess
-import time
 import tomllib
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,9 +11,6 @@ import typer
 import yaml
 
 from fedgraph.commands.cli import app as fedgraph_app
-from fedgraph.experiment.experiment import find_experiment
-from fedgraph.experiment.overrides import apply_overrides
-from fedgraph.federation.grids.local_flower import flower_environment, free_port, process, program
 from fedgraph.federation.identity import hosted_clients
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -403,115 +395,3 @@ def test_the_door_speaks_tls_on_both_sides_and_takes_messages_of_any_size():
     assert settings["daemon"] == "off"
     written = [value for key, value in settings.items() if key.endswith("_temp_path") or key == "pid"]
     assert all(value.startswith("/tmp/") for value in written)
-
-
-class AsContainers:
-    """The services of the one-host compose file as plain processes: only hosts, ports and folders are others.
-
-    What a container has at ``/var/lib/fedgraph`` lies in a folder of its name; volumes are linked there.
-    """
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.port = free_port()
-        self._ports = {}
-
-    def placed(self, text, name):
-        """``text`` with this machine's folders, hosts and ports."""
-        own = self.folder / name
-        # In one go: the places here may themselves hold such names.
-        text = re.sub(rf"{HOME}|/tmp\b|/data\b", lambda found: str(own) + found[0].removeprefix(HOME), text)
-        text = re.sub(r"(superlink|127\.0\.0\.1):8000", f"127.0.0.1:{self.port}", text)
-        text = text.replace("--port=8000", f"--port={self.port}")
-        return text.replace("9094", str(self._ports.setdefault(name, free_port())))
-
-    def command(self, name):
-        """The command of a service in its working folder, and its environment."""
-        service, own = SERVICES[name], self.folder / name
-        for path in [HOME, *scratch(service)]:
-            Path(self.placed(path, name)).mkdir(parents=True, exist_ok=True)
-        for path, (kind, source, _) in mounts(service).items():
-            volume, link = self.folder / "volumes" / source, Path(self.placed(path, name))
-            if kind == "volume" and not link.is_symlink():
-                volume.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(volume)
-        command = [self.placed(part, name) for part in service["command"]]
-        if command[0] != "sh":
-            command[0] = program(command[0])
-        if name == "superlink":
-            command.append("--host=127.0.0.1")
-        keys = ("FEDGRAPH_STATE", "FEDGRAPH_DATA", "FLWR_HOME", "MPLCONFIGDIR")
-        places = {key: self.placed(image_environment()[key], name) for key in keys}
-        environment = {**flower_environment(own), **places, "HOME": str(own), "TMPDIR": f"{own}/tmp"}
-        return ["env", f"--chdir={own}", *command], environment
-
-    def healthy(self, name):
-        """Whether the service's own health check is content."""
-        test = [self.placed(part, name) for part in SERVICES[name]["healthcheck"]["test"][1:]]
-        return subprocess.run([program(test[0]), *test[1:]], capture_output=True, check=False).returncode == 0
-
-    def strays(self, name):
-        """Files that a service has written where its container could write none."""
-        writable = tuple(f"{self.placed(path, name)}/" for path in scratch(SERVICES[name]))
-        files = [str(path) for path in (self.folder / name).rglob("*") if path.is_file()]
-        return [file for file in files if not file.startswith(writable)]
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("nodes")
-def test_the_services_run_an_experiment(tmp_path, run_experiment):
-    """Over TLS and with authenticated nodes, each as healthy as it says, and no file where a container has none."""
-    overrides = ["data.clients=6", "experiment.rounds=1", "experiment.wait=180", "train.local-epochs=1"]
-    tables = apply_overrides(tomllib.loads(find_experiment("sfl/digits.toml").read_text()), overrides)
-    expected = json.loads((run_experiment(tables, nodes=len(NODES)).path / "summary.json").read_text())
-
-    app, log = tmp_path / "app", tmp_path / "flower.log"
-    for sources, target in copied(final_stage()):
-        for source in sources:
-            if target.startswith("/opt/fedgraph"):
-                place(REPOSITORY / source, app / target.removeprefix("/opt/fedgraph").strip("/"), target.endswith("/"))
-    host = AsContainers(tmp_path / "host")
-
-    def said():
-        return log.read_text(errors="replace")[-4000:]
-
-    for _ in range(2):  # what is there already is left as it is
-        command, environment = host.command("credentials")
-        subprocess.run(command, env=environment, check=True, capture_output=True)
-    with ExitStack() as stack:
-        superlink = stack.enter_context(process(*host.command("superlink"), log))
-        deadline = time.monotonic() + 120
-        while not host.healthy("superlink"):
-            assert superlink.poll() is None, said()
-            assert time.monotonic() < deadline, said()
-            time.sleep(0.5)
-        for name in NODES:
-            stack.enter_context(process(*host.command(name), log))
-        flower = tmp_path / "researcher"
-        flower.mkdir()
-        (flower / "config.toml").write_text(host.placed((DOCKER / "flower.toml").read_text(), "superlink"))
-        with log.open("ab") as stream:
-            subprocess.run(
-                [program("flwr"), "run", str(app), "here", "--stream", "-c", f'set="{" ".join(overrides)}"'],
-                env=flower_environment(flower), stdout=stream, stderr=subprocess.STDOUT, check=False,
-                timeout=400,
-            )  # fmt: skip
-        assert host.healthy("node-0"), said()
-    # In the volume for runs, without its being named in the run config.
-    summaries = list((tmp_path / "host" / "volumes" / "runs").glob("*/summary.json"))
-    assert len(summaries) == 1, said()
-    summary = json.loads(summaries[0].read_text())
-    assert summary["weights_sha256"] == expected["weights_sha256"]
-    assert summary["per_client"] == expected["per_client"]
-    for name in SERVICES:
-        assert host.strays(name) == []
-
-
-def place(source, target, into):
-    """Copy as COPY does: a folder's content becomes the target; a file goes into a target that ends with a slash."""
-    if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        target = target / source.name if into else target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)

@@ -3,57 +3,29 @@
 import ast
 import importlib
 import importlib.util
-import json
+import inspect
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
+from functools import cached_property
 
 import pytest
 import torch
-import typer.main
 from flwr.app import MetricRecord
+from reading.pages import DOCS, PAGES, REPOSITORY, blocks, lines, pages_with
+from reading.shell import COMMANDS
+from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.commands.cli import app
 from fedgraph.commands.keys import setting_tables
-from fedgraph.experiment import built_ins, load_experiment, parse_experiment
-from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
-from fedgraph.support.plugins import add_plugin_paths
+from fedgraph.experiment import built_ins, load_experiment
+from fedgraph.strategies.engine.chosen import ChosenMethod
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-DOCS = REPOSITORY / "docs"
-GENERATED = ("_build", "auto_examples", "api")
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
-PAGES += [path for path in sorted(DOCS.rglob("*.md")) if not set(GENERATED) & set(path.relative_to(DOCS).parts)]
-PAGES += sorted((REPOSITORY / "docker").glob("*.md"))
 GALLERY = sorted((DOCS / "gallery").glob("plot_*.py"))
-COMMANDS = typer.main.get_command(app).commands
-QUICK = ("keys", "methods", "data")
-
-
-def blocks(page, *languages):
-    """Code blocks of a page in these languages, in their order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-    return [(language, text) for language, text in found if language in languages]
-
-
-def pages_with(*languages):
-    return [pytest.param(page, id=str(page.relative_to(REPOSITORY))) for page in PAGES if blocks(page, *languages)]
-
-
-def lines(page):
-    """Lines of the shell blocks of a page as words, without what is set before the command."""
-    for _, text in blocks(page, "sh"):
-        for line in text.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            while words and re.match(r"[A-Z_]+=", words[0]):
-                words = words[1:]
-            if words:
-                yield words
+QUICK = ("keys", "methods", "data", "test-credentials", "new")
 
 
 def test_the_readme_has_150_lines_at_most():
@@ -64,86 +36,6 @@ def test_all_code_blocks_have_a_language():
     for page in PAGES:
         fences = re.findall(r"^```.*$", page.read_text(), re.MULTILINE)
         assert "```" not in fences[::2], page
-
-
-# A page's runs end above these, by the method or, as "", all of them; and what else its blocks have to reach.
-QUALITY = {
-    "README.md": {"sfl": 0.82, "local": 0.65, "fedavg": 0.2},
-    "docs/index.md": {"sfl": 0.85, "local": 0.65, "fedavg": 0.2},
-    "docs/guides/getting-started.md": {"": 0.8},
-    "docs/guides/which-method.md": {"sfl": 0.85, "pfedgraph": 0.75, "local": 0.65},
-    "docs/guides/flower-app.md": {"": 0.85},
-    "docs/guides/data.md": {"": 0.85},
-    "docs/guides/model.md": {"fedavg": 0.6, "fedprox": 0.6, "f3": 0.85},
-    "docs/guides/strategy.md": {"": 0.65},
-    "docs/methods/sfl.md": {"": 0.75},
-    "docs/methods/f3.md": {"": 0.85},
-    "docs/methods/f3-forecast.md": {},
-    "docs/methods/ipa.md": {"": 0.75},
-    "docs/methods/fedngm.md": {},
-    "docs/methods/baselines.md": {"": 0.6},
-}
-REACHED = {
-    "docs/guides/flower-app.md": lambda page: page["last_error"] < page["first_error"] / 2,
-    "docs/guides/client-graph.md": lambda page: page["found"].pays,
-    "docs/methods/f3.md": lambda page: page["scores"].mean() > 0.8,
-    "docs/methods/f3-forecast.md": lambda page: (
-        page["run"].clients["test/mae-60min"].mean() < page["run"].clients["test/mae-60min-no-graph"].mean()
-    ),
-    # Made with 120 + 0.8 (age - 60) + 15 for smokers.
-    "docs/methods/fedngm.md": lambda page: abs(page["answer"].mean[0] - 147) < 8,
-}
-FILE = re.compile(r'"""(\w+\.py): |# ([\w-]+\.toml)$', re.MULTILINE)
-NO_DOWNLOAD = ("digits", "stochastic-blocks", "image-patches")
-
-
-@pytest.mark.parametrize("page", pages_with("python", "toml"))
-def test_python_blocks_and_experiments_run_and_learn(page, leave_no_trace, tmp_path):
-    """A block that begins with the name of a file is that file; experiments that need no file run as they stand."""
-    namespace = {"__name__": "page"}
-    add_plugin_paths([str(tmp_path)])
-    for language, text in blocks(page, "python", "toml"):
-        file = FILE.match(text)
-        if file is not None:
-            (tmp_path / (file[1] or file[2])).write_text(text)
-        if language == "python":
-            exec(compile(text, f"{page}", "exec"), namespace)
-        else:
-            run_tables(tomllib.loads(text))
-    imported = {file.stem: sys.modules.pop(file.stem, None) for file in tmp_path.glob("*.py")}
-    name = page.relative_to(REPOSITORY).as_posix()
-    assert_learned(QUALITY.get(name), tmp_path / "runs")
-    if "server_app" in imported:
-        errors = (
-            imported["server_app"].kept["history"].query("metric == 'evaluate/mse'").groupby("round")["value"].mean()
-        )
-        namespace |= {"first_error": errors.iloc[0], "last_error": errors.iloc[-1]}
-    if name in REACHED:
-        assert REACHED[name](namespace)
-
-
-def run_tables(tables):
-    """Run what is a whole experiment and needs no file; all else is looked at."""
-    if "project" in tables:
-        for path in tables["tool"]["flwr"]["app"]["components"].values():
-            module, _, name = path.partition(":")
-            assert not module.startswith("fedgraph") or hasattr(importlib.import_module(module), name)
-    elif "superlink" not in tables:
-        complete = {"experiment", "data"} <= tables.keys()
-        defaults = {"experiment": {"method": "local"}, "data": {"set": "digits"}, "model": {"name": "gru"}}
-        ChosenMethod(parse_experiment(tables if complete and "model" in tables else defaults | tables))
-        if complete and tables["data"]["set"] in NO_DOWNLOAD:
-            fedgraph.run(tables, progress=False)
-
-
-def assert_learned(least, runs):
-    """The test accuracy of every run is above what its page promises; a page with runs promises something."""
-    summaries = [json.loads(file.read_text()) for file in runs.glob("*/summary.json")]
-    assert least is not None or not summaries, "say in QUALITY what the runs of this page reach"
-    for summary in summaries:
-        accuracy = summary["metrics"].get("test", {}).get("accuracy")
-        if accuracy is not None:
-            assert accuracy["mean"] > least.get(summary["method"], least.get("", 1)), summary["method"]
 
 
 def test_the_flower_app_of_the_readme_runs(leave_no_trace, tmp_path):
@@ -237,58 +129,18 @@ def test_commands_of_shell_blocks_are_known_and_their_experiments_are_there(page
             assert (REPOSITORY / "simulations" / paper / "tables" / f"{table}.toml").is_file(), words
 
 
-def test_quick_commands_of_the_pages_run(leave_no_trace):
-    from typer.testing import CliRunner
-
-    shown = {
-        tuple(words[1:]) for page in PAGES for words in lines(page) if words[0] == "fedgraph" and words[1] in QUICK
-    }
-    assert len(shown) >= 3
-    for words in shown:
-        result = CliRunner().invoke(app, list(words))
-        assert result.exit_code == 0, (words, result.output)
-
-
-# What makes a run of a page short, where its method has the key.
-SHORT = {
-    "experiment.rounds": 2, "train.local-epochs": 1, "f3.epochs": 2, "f3.draws": 2, "f3-forecast.steps": 20,
-    "f3-forecast.evaluate-every": 10, "f3-forecast.local-rounds": 1, "fedngm.ngm.epochs": 2, "fedngm.ngr.epochs": 2,
-    "fedngm.distillation.samples": 500, "fedngm.marginalised": 20, "fedngm.yardsticks": "false",
-    "fedngm.sample-quality": "false",
-}  # fmt: skip
-
-
-def runs_shown():
-    """Each ``fedgraph run`` of the pages that needs a file which comes along, and nothing that was made before."""
-    shown = {}
-    for page in PAGES:
+def test_quick_commands_of_the_pages_run(leave_no_trace, tmp_path, monkeypatch):
+    """All else runs in tests/docs, which takes longer."""
+    ran = 0
+    for number, page in enumerate(PAGES):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
         for words in lines(page):
-            alone = "..." not in str(words) and not {"--resume", "--grid", "--site"} & set(words)
-            if words[:2] == ["fedgraph", "run"] and "/" in words[2] and alone:
-                shown[" ".join(words[1:])] = pytest.param(words[1:], id=" ".join(words[2:]))
-    return list(shown.values())
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("words", runs_shown())
-def test_runs_of_shell_blocks_end_well(words, leave_no_trace, data_dir, monkeypatch):
-    """As shown, but for their length."""
-    from typer.testing import CliRunner
-
-    monkeypatch.setenv("FEDGRAPH_DATA", str(data_dir))
-    shown = COMMANDS["run"].make_context("run", words[1:]).params
-    tables = load_experiment(words[1], shown["set_"] or ()).as_dict()
-    method = tables["experiment"].get("method")
-    known = {"train.local-epochs"} if (tables.get("train") or {}).get("local-epochs") else set()
-    known |= {"experiment.rounds"} if not has_phases(built_ins()[method]) else set()
-    known |= {key for key in SHORT if key.startswith(f"{method}.")}
-    short = [part for key in sorted(known) for part in ("--set", f"{key}={SHORT[key]}")]
-    result = CliRunner().invoke(app, [*words, *short, "--quiet", "--out", "runs"])
-    if "fedgraph data" in result.output and result.exit_code:
-        pytest.skip("its data are not here")
-    assert result.exit_code == 0, result.output
-    summaries = list(Path("runs").rglob("summary.json"))
-    assert len(summaries) == 1 + len(shown["compare"] or ())
+            if words[0] == "fedgraph" and (words[1] in QUICK or words[1:] == ["reproduce"]):
+                result = CliRunner().invoke(app, words[1:])
+                assert result.exit_code == 0, (page, words, result.output)
+                ran += 1
+    assert ran > 10
 
 
 def test_commands_and_tables_of_keys_in_the_text_are_known():
@@ -345,6 +197,21 @@ def test_everything_has_its_page():
     ]:
         stands_for = f"]({os.path.relpath(file, DOCS / 'results')})."
         assert any(stands_for in page.read_text() for page in PAGES if page.parent.parent == DOCS), file
+
+
+def test_summaries_of_properties_are_not_shown_as_types():
+    """Sphinx takes what stands before a colon in the first line for the type."""
+    rooms = re.findall(r"^ +(fedgraph[\w.]*)$", (DOCS / "reference" / "index.md").read_text(), re.MULTILINE)
+    public = [getattr(room, name, None) for room in map(importlib.import_module, rooms) for name in dir(room)]
+    told = {
+        (each.__qualname__, name): (inspect.getdoc(found) or "").partition("\n")[0]
+        for each in public
+        if inspect.isclass(each) and each.__module__.startswith("fedgraph")
+        for name, found in vars(each).items()
+        if not name.startswith("_") and isinstance(found, property | cached_property)
+    }
+    assert len(told) > 50
+    assert [of for of, line in told.items() if ":" in re.sub(r"``.*?``|:\w+:`.*?`", "", line)] == []
 
 
 @pytest.mark.slow

@@ -175,12 +175,12 @@ def test_a_resumed_run_ends_with_the_same_weights_and_refuses_other_layers(
     shutil.copytree(path, other)
     assert run_experiment({}, folder=RunFolder.open(path)).summary()["weights_sha256"] == whole["weights_sha256"]
     monkeypatch.setattr(sys.modules["their_backbone"], "SHIFT", 1.0)
-    with pytest.raises(RunError, match="frozen layers of .model. are others than before the run was stopped"):
+    with pytest.raises(RunError, match="frozen layers"):
         run_experiment({}, folder=RunFolder.open(other))
 
 
 def test_layers_that_change_themselves_are_refused(tables, run_experiment):
-    with pytest.raises(RunError, match="training has changed layers that require no gradient"):
+    with pytest.raises(RunError, match="require no gradient"):
         run_experiment(tables("sfl", changes=True))
 
 

@@ -63,9 +63,7 @@ def test_a_module_has_the_loss_of_the_table(case, digits_tables, run_experiment,
     run = fedgraph.load_run(folder.path)
     assert losses(run, data_dir) == pytest.approx(run.clients["test/loss"].to_dict(), rel=1e-4)
     if run.method in NO_GLOBAL_MODULE:
-        with pytest.raises(
-            RunError, match="the global model of .* lacks .*, which stay with the clients: name a client"
-        ):
+        with pytest.raises(RunError, match="lacks .*name a client"):
             run.module()
     elif run.global_model is not None:
         run.module()
@@ -113,7 +111,7 @@ def test_a_client_that_was_not_measured_has_no_model_of_an_earlier_round(digits_
     names = [f"client-{number}" for number in range(6)]
     folder = run_experiment(tables, node_configs=[{"clients": name} for name in names], client=client)
     run = fedgraph.load_run(folder.path)
-    with pytest.raises(RunError, match="the model of 'client-1' was not measured at the end of the run"):
+    with pytest.raises(RunError, match="'client-1' .*measured"):
         run.module("client-1")
     assert run.module("client-2") is not None
 
@@ -122,7 +120,7 @@ def test_without_an_evaluation_personal_models_are_not_guessed(digits_tables, ru
     tables = changed(digits_tables, "ditto")
     tables["evaluation"] = {"splits": []}
     run = fedgraph.load_run(run_experiment(tables).path)
-    with pytest.raises(RunError, match="was not measured at the end of the run, and 'ditto' leaves it"):
+    with pytest.raises(RunError, match="'ditto' leaves"):
         run.module("client-0")
 
 

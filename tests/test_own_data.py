@@ -232,7 +232,7 @@ def test_classes_and_columns_that_others_do_not_have(patient_tables, patients, o
     ("change", "message"),
     [
         ({"clients": "east,north"}, "'clients' must name; it names 2, east, north"),
-        ({"clients": None}, "'clients' must name; it names nobody"),
+        ({"clients": None}, "'clients' must name; it names none"),
         ({"clients": None, "partition-id": 0, "num-partitions": 3}, "name its clients by 'clients' in place of"),
         ({"data": f"{SECRET}.csv"}, "there is no <data>, which the node config key 'data' names"),
         ({"data": None}, "needs data of its own, and this node has none: give it the node config key 'data'"),
@@ -385,7 +385,7 @@ def test_columns_of_ones_own_that_do_not_fit(feature_tables, features, own_files
         owners={"west": ["pulse"], "south": ["age"]}
     )
     assert "nothing is bundled" in said(bundled="wine", owners={"east": ["alcohol"]}, label="label", categories={})
-    with pytest.raises(ExperimentError, match="nodes have files of their own: key-column matches"):
+    with pytest.raises(ExperimentError, match="key-column matches"):
         run_experiment({**feature_tables, "data": {"set": "table-columns", "label": "ill"}})
     other = own_files({**features, "west": features["west"].replace("yes", "maybe")}, ".again.csv")
     assert "holds 'maybe', which its list" in refused(run_experiment, feature_tables, other)

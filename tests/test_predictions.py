@@ -185,7 +185,7 @@ def test_whole_graphs(tmp_path, run_experiment):
         answers = module(graph.x, graph.edge_index, batch=torch.zeros(graph.num_nodes, dtype=torch.int64))
     assert np.allclose(found.loc[1, ["probability 0", "probability 1"]].to_numpy(float), answers[0], atol=1e-6)
     assert "model.head.weight" in load_file(run.export(tmp_path / "mercy.safetensors", "mercy"))
-    with pytest.raises(RunError, match="a model of graphs is not written as ONNX: write .safetensors instead"):
+    with pytest.raises(RunError, match=r"ONNX: .*\.safetensors"):
         run.export(tmp_path / "mercy.onnx", "mercy")
 
 
@@ -274,7 +274,7 @@ def test_series_whose_windows_a_network_at_the_server_sees_together(tmp_path, ru
     whole = found[found["window"] < windows].dropna(subset="reading")
     errors = (whole["forecast"] - whole["reading"]).abs().groupby(whole["client"]).mean()
     assert errors.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
-    with pytest.raises(DataError, match="lacks 's1': all clients of the run are predicted together, s0, s1, s2, s3"):
+    with pytest.raises(DataError, match="lacks 's1': .*s0, s1, s2, s3"):
         fedgraph.predict(run, new.drop(columns="s1"))
     assert len(fedgraph.predict(run, new, windows=1)) == 4 * OUTPUT
 
@@ -364,7 +364,7 @@ def test_patients_are_predicted_by_the_model_of_their_hospital_whatever_is_missi
     few = rows[["hospital", "age", "sex"]]
     chances = fedgraph.predict(run, few[few["hospital"] == "cardiac"], target="event")["probability yes"]
     assert 0 < chances.min() < chances.max() < 0.6
-    with pytest.raises(RunError, match="the model of 'rural' knows no 'troponin'"):
+    with pytest.raises(RunError, match="'rural' .*'troponin'"):
         fedgraph.predict(run, few[few["hospital"] == "rural"], target="troponin")
     with pytest.raises(RunError, match="has no client 'urban'"):
         fedgraph.predict(run, few, client="urban", target="event")

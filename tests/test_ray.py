@@ -54,15 +54,6 @@ def test_ray_gives_the_same_weights_as_the_in_process_grid(digits_tables, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("flower")
-def test_ray_gives_the_same_graph_networks_as_the_in_process_grid(blocks_tables, tmp_path, run_experiment):
-    here = summary(run_experiment(blocks_tables, nodes=2))
-    there = summary(run_on_ray(blocks_tables, tmp_path, nodes=2))
-    assert there["weights_sha256"] == here["weights_sha256"]
-    assert there["per_client"] == here["per_client"]
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("flower")
 @pytest.mark.parametrize("method", ["f3", "vfl"])
 def test_ray_gives_the_same_predictions_as_the_in_process_grid(patches_tables, tmp_path, run_experiment, method):
     patches_tables["experiment"]["method"] = method
@@ -73,16 +64,6 @@ def test_ray_gives_the_same_predictions_as_the_in_process_grid(patches_tables, t
     assert (folder.path / "predictions.csv").read_bytes() == (here.path / "predictions.csv").read_bytes()
     assert summary(folder)["exchanges"] == summary(here)["exchanges"]
     assert summary(folder)["bytes_up"] == summary(here)["bytes_up"]
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("flower")
-def test_ray_gives_the_same_graphical_model_as_the_in_process_grid(table_tables, tmp_path, run_experiment):
-    here = summary(run_experiment(table_tables, nodes=3))
-    folder = run_on_ray(table_tables, tmp_path, nodes=3)
-    there = summary(folder)
-    for key in ("weights_sha256", "per_client", "exchanges", "bytes_up"):
-        assert there[key] == here[key], key
 
 
 def flwr_run(tmp_path, settings, nodes):

@@ -12,7 +12,6 @@ import time
 import pytest
 import tomli_w
 
-from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.local_flower import flower_environment
 
 
@@ -142,18 +141,3 @@ def test_a_finished_run_is_not_run_again(digits_tables, tmp_path, run_experiment
     again = subprocess.run(command("--resume", folder.path), capture_output=True, text=True, check=False)
     assert again.returncode == 1
     assert "is finished" in again.stderr
-
-
-@pytest.mark.process
-def test_a_folder_that_is_no_run(tmp_path):
-    result = subprocess.run(command("--resume", tmp_path), capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "is no run folder" in result.stderr
-
-
-def test_resolved_experiment_reads_back_equal(digits_tables):
-    import tomllib
-
-    experiment = parse_experiment(digits_tables)
-    again = parse_experiment(tomllib.loads(experiment.as_toml()))
-    assert again.as_dict() == experiment.as_dict()

@@ -167,19 +167,19 @@ def test_draws_depend_on_client_and_round_and_not_on_the_packing(tables, run_exp
 @pytest.mark.parametrize(
     ("name", "own", "function", "message"),
     [
-        ("sfl", SFL, "without_penalty", r"adds a term .* parameter `penalty`, and add penalty\(model\) to the loss"),
+        ("sfl", SFL, "without_penalty", r"`penalty`, .*penalty\(model\)"),
         ("sfl", SFL, "forgets_it", "trained without `penalty`"),
         ("sfl", SFL, "drops_it", "trained without `penalty`"),
-        ("scaffold", {}, "train", "cannot be used by ScaffoldClient: it has to know the steps"),
+        ("scaffold", {}, "train", "ScaffoldClient: .*steps"),
         ("feddc", {}, "train", "cannot be used by FedDCClient: it has to know"),
         ("ipa", {}, "train", r"set \[ipa\] moves-others = false"),
         ("fedavg", {}, "nothing_here", "has no 'nothing_here'"),
         ("fedavg", {}, "no:path", "write it as 'package.module:function'"),
         ("fedavg", {}, "CODE", "has no 'CODE'"),
-        ("fedavg", {}, "needs_more", r"needs 'teacher', .* called as train\(model, examples\), .*learning_rate"),
+        ("fedavg", {}, "needs_more", r"'teacher', .*train\(model, examples\), .*learning_rate"),
         ("fedavg", {}, "of_one", "takes no examples, its second argument"),
         ("fedavg", {}, "without_examples", "takes no examples, its second argument"),
-        ("fedavg", {}, "returns_text", "returned str: it returns nothing, the mean loss, or the trained module"),
+        ("fedavg", {}, "returns_text", "returned str: .*trained module"),
     ],
 )
 def test_what_does_not_fit_is_refused(tables, run_experiment, name, own, function, message):
@@ -193,11 +193,9 @@ def test_keys_that_would_have_no_effect_are_refused(tables, run_experiment):
     decayed = with_method(tables, "fedavg", function="without_rate")
     decayed["train"]["learning-rate-decay"] = 0.5
     del decayed["train"]["learning-rate"]
-    with pytest.raises(
-        FedgraphError, match="learning-rate-decay would have no effect: .* no parameter 'learning_rate'"
-    ):
+    with pytest.raises(FedgraphError, match="learning-rate-decay .*'learning_rate'"):
         run_experiment(decayed)
-    with pytest.raises(FedgraphError, match=r"\[train\] momentum would have no effect: .* no parameter 'momentum'"):
+    with pytest.raises(FedgraphError, match=r"\[train\] momentum .*'momentum'"):
         run_experiment(own)
 
 
@@ -206,7 +204,7 @@ def test_a_node_that_allows_only_some_code_runs_no_other_function():
 
     node = SimpleNamespace(config={"allow": "fedgraph.clients.*"})
     assignment = SimpleNamespace(model={"name": "mlp"}, train=SimpleNamespace(function="their_training:train"))
-    with pytest.raises(IdentityError, match=r"does not run \[train\] function = 'their_training:train'"):
+    with pytest.raises(IdentityError, match=r"\[train\] function = 'their_training:train'"):
         check_allowed(node, "fedgraph.clients.engine.base:CohortClient", assignment)
 
 

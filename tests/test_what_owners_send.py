@@ -156,7 +156,7 @@ def test_a_model_without_a_hidden_layer_would_send_its_inputs_and_is_refused(
     tables["model"] = {"name": "mlp", "hidden": []}
     scaled = inputs(tables, data_dir)[OWNERS:]
     refused, sent = Wire(in_bytes), Wire(in_bytes)
-    with pytest.raises(FedgraphError, match="owner owner-00.*must not leave its owner; give .* a hidden layer"):
+    with pytest.raises(FedgraphError, match="owner-00.*must not leave its owner"):
         run_experiment(make(tables), client=refused)
     assert seen(refused.data, *scaled) == 0
     monkeypatch.setattr("fedgraph.fusion.owner_models.stage.check_not_raw", lambda *arguments: None)

@@ -1,4 +1,4 @@
-"""The part of an experiment that a node needs."""
+"""The part of an experiment that a node receives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedgraph.data import parse_data
 from fedgraph.messages import unpacking_request
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError, ReplyError
-from fedgraph.support.settings import S, Settings, parse, part_of
+from fedgraph.support.settings import S, Settings, parse, select_settings
 from fedgraph.support.untrusted import read_json
 from fedgraph.training import TrainSettings
 from fedgraph.training.forecasting import FileForm
@@ -31,23 +31,23 @@ class Assignment:
     data : Settings
         The data set and its settings.
     model : dict
-        The table ``[model]`` as given.
+        The table ``[model]``.
     train : TrainSettings
         Local training.
     method : dict
-        Settings of the method, as the strategy resolved them.
+        Settings of the method, resolved by the strategy.
     horizons : tuple of int or None
         Forecast steps that are reported separately.
     missing_as : float or None
-        Value that missing targets count as in further errors of forecasts.
+        Value of missing targets in additional errors of forecasts.
     unseen_classes : bool
-        Whether the accuracy on classes that a client has not in training is a metric.
+        Whether the accuracy on classes without training examples at a client is a metric.
     expect : tuple of str or None
-        Clients that the run is for; None for whichever clients nodes host.
+        Clients of the run; None for all clients that nodes host.
     forecasts : {"csv", "parquet"} or None
-        In which form forecasts of the models that are measured are written on the node; None: not at all.
+        Format in which forecasts of the evaluated models are written on the node; None for no files.
     terms : str
-        Dotted path of the client class whose training the method relies on, where the experiment names another one.
+        Dotted path of the client class that the method requires, if the experiment names another one.
     """
 
     seed: int
@@ -63,32 +63,27 @@ class Assignment:
     terms: str = ""
 
     def check_terms(self, client_class: type) -> None:
-        """Raise ExperimentError for a client class without the terms of the method, which would not be that method.
-
-        Also for a class that cannot have its clients trained by ``[train] function``.
-        """
+        """Raise ExperimentError for a client class that does not implement the method or ``[train] function``."""
         if self.train.function is not None:
             why = getattr(client_class, "refuses_function", None)
-            reason = why(self.method) if why is not None else "its clients do not train the model of [model] alone"
+            reason = why(self.method) if why is not None else "its clients do not train only the model of [model]"
             if reason:
                 raise ExperimentError(f"[train] function cannot be used by {client_class.__name__}: {reason}")
-        # By name: nothing is imported because a server says so.
+        # By name, so that the server cannot cause imports.
         if self.terms and self.terms not in {f"{base.__module__}:{base.__name__}" for base in client_class.__mro__}:
             raise ExperimentError(
-                f"[experiment] client: {client_class.__name__} lacks what clients of this method do, and the run would "
-                f"not be of the method that it names: derive the class from {self.terms}, or give it a strategy of "
-                "your own in place of the method"
+                f"[experiment] client: {client_class.__name__} does not implement the clients of this method: derive "
+                f"it from {self.terms}, or use a custom strategy instead of the method"
             )
 
     def method_as(self, kind: type[S]) -> S:
-        """Return the settings of the method that ``kind`` defines; settings that only the server needs are left out."""
-        return part_of(kind, self.method, "the settings of the method")
+        """Return the settings of the method that ``kind`` defines, without those that only the server needs."""
+        return select_settings(kind, self.method, "the settings of the method")
 
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, text: str) -> Assignment:
-        """Parse the JSON of a request. Raises ReplyError or ExperimentError for anything that is not part of an
-        experiment."""
+        """Parse the JSON of a request. Raises ReplyError or ExperimentError for invalid content."""
         tables = read_json(text, "the experiment of the request")
         with unpacking_request():
             for name in ("data", "model", "train", "method"):
@@ -110,28 +105,25 @@ class Assignment:
             )
 
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
-        """Return the forecast steps to report: those asked for, else the default ones within the forecast.
+        """Return the forecast steps to report: those of the settings, else the default ones within the forecast.
 
-        Raises
-        ------
-        ExperimentError
-            When a step is beyond the forecasts of this task, or missing targets or classes are to count that this task
-            has not.
+        Raises ExperimentError when a step is beyond the forecasts of this task, or an option of ``[evaluation]`` does
+        not apply to the task.
         """
         steps = task.output_shape[0] if task.kind == "forecast" else 0
         if self.missing_as is not None and not steps:
             raise ExperimentError(
-                f"[evaluation] missing-as is for forecasts of time series, and this data is for {task.kind}: leave it "
+                f"[evaluation] missing-as is for forecasts of time series, but this data is for {task.kind}: leave it "
                 "out"
             )
         if self.unseen_classes and task.kind != "classification":
             raise ExperimentError(
-                f"[evaluation] unseen-classes is for classification, and this data is for {task.kind}: leave it out"
+                f"[evaluation] unseen-classes is for classification, but this data is for {task.kind}: leave it out"
             )
         if self.horizons is not None:
             beyond = [step for step in self.horizons if step > steps]
             if beyond:
                 listed = ", ".join(map(str, beyond))
-                raise ExperimentError(f"[evaluation] horizons: there is no step {listed} in forecasts of {steps} steps")
+                raise ExperimentError(f"[evaluation] horizons: steps {listed} are beyond forecasts of {steps} steps")
             return self.horizons
         return tuple(step for step in _USUAL_HORIZONS if step <= steps)

@@ -1,4 +1,4 @@
-"""Base class of clients of methods of rounds: evaluate the models received, train them, send them back."""
+"""Base class of clients of methods of rounds: evaluate received models, train them, return them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
 _TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
 _MOST = 1 << 22
-"""Largest number of examples for which a node pads its answers: windows of forty years, every five minutes."""
+"""Maximum number of examples to which a node pads its answers, five-minute windows of forty years."""
 
 
 def evaluate_splits(
@@ -55,7 +55,7 @@ def evaluate_splits(
 def evaluate_forecasts(
     assignment: Assignment, cohort: Cohort, forecasts: Mapping[SplitName, Tensor]
 ) -> dict[str, Tensor]:
-    """Measure forecasts ``[clients, examples, steps]``, scaled as targets are; return metrics as above."""
+    """Evaluate forecasts ``[clients, examples, steps]``, scaled as targets; return metrics as above."""
     horizons, missing_as = assignment.horizons_of(cohort.data.task), assignment.missing_as
     return {
         f"{split}/{metric}": values
@@ -65,19 +65,19 @@ def evaluate_forecasts(
 
 
 def counted(cohort: Cohort, splits: Iterable[SplitName]) -> str:
-    """Say in words how many examples splits of clients have, for ``Node.done``."""
+    """Describe the number of examples of splits, for ``Node.done``."""
     examples = sum(int(cohort.data.splits[split].num_examples.sum()) for split in splits)
     return f"{examples:,} {'windows' if cohort.data.task.kind == 'forecast' else 'rows'}"
 
 
 def trained_on(cohort: Cohort, server_round: int) -> str:
-    """Say in words that clients trained, for ``Node.done``."""
+    """Describe a training, for ``Node.done``."""
     return f"trained round {server_round} on {counted(cohort, ['train'])}"
 
 
-def measured_after(splits: Iterable[SplitName], server_round: int) -> str:
-    """Say in words which splits were measured, for ``Node.done``."""
-    return f"measured {' and '.join(splits)} after round {server_round}"
+def evaluated_after(splits: Iterable[SplitName], server_round: int) -> str:
+    """Describe an evaluation, for ``Node.done``."""
+    return f"evaluated {' and '.join(splits)} after round {server_round}"
 
 
 def train_cohort(
@@ -90,10 +90,10 @@ def train_cohort(
     gradient_term: GradientTerm | None,
     purpose: str = "optimiser",
 ) -> TrainResult:
-    """Train from ``start`` ``[clients, parameters]``; moments of the optimiser survive where the experiment keeps them.
+    """Train from ``start`` ``[clients, parameters]``; moments of the optimiser are kept if the experiment says so.
 
-    The moments stay on the node, under ``purpose``, for each round that a resumed run may return to (``keep_from``).
-    Trainings with moments of their own need a purpose each.
+    The moments stay on the node, under ``purpose``, for each round from ``keep_from`` that a resumed run may return to.
+    Separate trainings need separate purposes.
     """
     if not cohort.settings.keep_optimizer:
         return cohort.train(start, server_round, gradient_term)
@@ -101,7 +101,7 @@ def train_cohort(
     fresh = fresh_state(cohort.settings, 1, cohort.model.layout.num_trainable)
     moments = state.load(clients, server_round, {name: tensor[0] for name, tensor in fresh.items()})
     result = cohort.train(start, server_round, gradient_term, moments)
-    # A client whose training diverged goes back to the moments it had.
+    # A client whose training diverged keeps its previous moments.
     finite = finite_rows(result.parameters)
     kept = {
         name: torch.where(finite.view(-1, *[1] * (value.dim() - 1)), value, moments[name])
@@ -112,7 +112,7 @@ def train_cohort(
 
 
 class CohortClient(Configured[S]):
-    """Serves the clients of one node for one request; a method overrides what differs, mostly ``gradient_term``.
+    """Serves the clients of one node for one request; methods mostly override ``gradient_term``.
 
     Parameters
     ----------
@@ -124,27 +124,27 @@ class CohortClient(Configured[S]):
     Attributes
     ----------
     cohort : Cohort
-        The clients asked for.
+        The requested clients.
     settings : Settings
-        Settings of the method that the class in brackets defines: ``CohortClient[SFLSettings]``.
+        Settings of the method, of the class in brackets: ``CohortClient[SFLSettings]``.
     joins_frozen : bool
-        Whether a request may leave out frozen layers, which the node was sent once.
+        Whether a request may omit frozen layers, which are sent to the node once.
     frozen : Tensor or None
-        Those of the model, ``[numbers]``, where the request leaves them out.
+        Those of the model, ``[numbers]``, if the request omits them.
     kept_models : tuple of str
-        Clients whose models, as they were measured for this request, are kept on the node.
+        Clients whose models, as evaluated for this request, are kept on the node.
     sends, keeps : tuple of str
-        Descriptions of the data that the server receives, and of the data that stay on the node, shown by
-        ``fedgraph node``.
+        Descriptions of the data that the server receives and of those that stay on the node, shown by ``fedgraph
+        node``.
     divides : bool
-        Whether data have to be enough for training, validation and test.
+        Whether data are divided into training, validation and test.
     terms : frozenset of str
-        Numbers of stock strategies (:data:`fedgraph.messages.apps.STOCK_TERMS`) that change how the class trains.
+        Numbers from stock strategies (:data:`fedgraph.messages.apps.STOCK_TERMS`) that the class uses in training.
     """
 
     divides: ClassVar[bool] = True
     terms: ClassVar[frozenset[str]] = frozenset()
-    sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
+    sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model after each training",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "the scales of the data", "moments of the optimiser")
     joins_frozen: ClassVar[bool] = True
     kept_models: tuple[str, ...] = ()
@@ -158,31 +158,28 @@ class CohortClient(Configured[S]):
 
     @classmethod
     def refuses_function(cls, method: Mapping[str, Any]) -> str:
-        """Return why clients cannot be trained by ``[train] function``, given the method's table; empty if they can."""
+        """Return why ``[train] function`` is not supported, given the method's table; empty if it is."""
         return ""
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
         """Answer a message; called by the ClientApp.
 
-        Raises
-        ------
-        ReplyError
-            When clients are asked for that this node does not host, or one more than once.
+        Raises ReplyError for clients that this node does not host, and for duplicates.
         """
         request = WorkRequest.unpack(message.content)
         if len(set(request.clients)) < len(request.clients):
-            raise ReplyError(f"asked for a client more than once: {quoted(request.clients)}")
+            raise ReplyError(f"duplicate clients in the request: {quoted(request.clients)}")
         hosted = node.hosted(Assignment.of(request.experiment))
         strangers = [name for name in request.clients if name not in hosted]
         if strangers:
-            raise ReplyError(f"asked for {', '.join(strangers[:8])}, hosted here: {', '.join(hosted)}")
+            raise ReplyError(f"this node hosts {', '.join(hosted)}, not {', '.join(strangers[:8])}")
         for name, tensor in [*request.stacked.items(), *request.shared.items()]:
             if tensor.dtype not in _TYPES:
-                raise ReplyError(f"'{name}' of the request is of the type {tensor.dtype}")
+                raise ReplyError(f"'{name}' of the request is of type {tensor.dtype}")
         for name in sorted(STOCK_TERMS.keys() & request.stacked.keys() - cls.terms):
             raise ReplyError(
-                f"the strategy asks for {STOCK_TERMS[name]}, and {cls.__name__} trains without it: derive the class "
+                f"the strategy requires {STOCK_TERMS[name]}, which {cls.__name__} does not implement: derive the class "
                 "from fedgraph.clients.engine.stock:StockClient"
             )
         served = cls(node, request)
@@ -190,15 +187,15 @@ class CohortClient(Configured[S]):
         if fingerprint:
             served.frozen = frozen_layers(node, request.run, message.content, fingerprint)
             if served.frozen is None:
-                node.done.append("asked for the frozen layers of the model")
+                node.done.append("requested the frozen layers of the model")
                 return lacking_reply()
             if len(served.frozen) != served.layers.fixed.num_parameters:
-                raise ReplyError("the request has other frozen layers than the model of this node")
+                raise ReplyError("the frozen layers of the request do not match the model of this node")
         node.keep_preprocessing(request.run, request.experiment, request.clients)
         return served.reply().pack()
 
     def reply(self) -> WorkReply:
-        """Evaluate, then train, or predict, as the request asks for."""
+        """Evaluate, then train, or predict, as requested."""
         request, done = self.request, self.node.done
         if request.predict:
             done.append("sent predictions of the test examples")
@@ -218,7 +215,7 @@ class CohortClient(Configured[S]):
         return WorkReply(request.clients, stacked, metrics, self.kept_models)
 
     def _without_frozen(self, stacked: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Leave frozen layers out of whole models that a method sends back."""
+        """Remove frozen layers from whole models."""
         parameters = stacked.get("parameters")
         if self.frozen is None or parameters is None or parameters.shape[1] != self.layers.whole.num_parameters:
             return stacked
@@ -226,7 +223,7 @@ class CohortClient(Configured[S]):
 
     @property
     def sums(self) -> bool:
-        """Whether nothing but the mean of trained models is needed, so that they are not kept until all are trained."""
+        """Whether only the mean of trained models is needed, which saves memory."""
         return self.frozen is None and not self.cohort.settings.keep_optimizer and self._trains_as_usual
 
     @property
@@ -235,24 +232,19 @@ class CohortClient(Configured[S]):
 
     @property
     def _examples(self) -> Tensor:
-        """Training examples of each client, float32 ``[clients]``."""
+        """Numbers of training examples, float32 ``[clients]``."""
         return self.cohort.data.splits["train"].num_examples.float()
 
     def averaged(self, mean: Tensor, finite: Tensor, metrics: dict[str, Tensor]) -> WorkReply:
         """Reply with the mean of models, weighted by training examples.
 
-        Models that are not ``finite`` are no part of it, and their clients are named.
-
-        Raises
-        ------
-        ReplyError
-            When no model is left.
+        Models that are not ``finite`` are excluded, and their clients are named. Raises ReplyError when none remains.
         """
         examples, clients = self._examples, self.request.clients
         weighted = bool(examples[finite].any())
         if not finite.any() or (examples.any() and not weighted):
             raise ReplyError(f"training diverged at {', '.join(clients)}: NaN or infinite parameters")
-        # A node whose clients have no examples returns the model it received, which then has no weight.
+        # A node without examples returns the received model, with weight 0.
         mean = mean if weighted else self._without_frozen({"parameters": self.models[:1]})["parameters"][0]
         failed = {
             name: "training diverged: NaN or infinite parameters"
@@ -262,31 +254,31 @@ class CohortClient(Configured[S]):
         return WorkReply(clients, {}, metrics, self.kept_models, {"parameters": mean}, failed)
 
     def evaluate_after(self, server_round: int) -> dict[str, Tensor]:
-        """Evaluate the models as they are after a round, and say so for who runs the node.
+        """Evaluate the models after a round, and note it in ``Node.done``.
 
-        Models that the server does not have as they were measured are kept, so that a finished run can give them.
+        Evaluated models that the server does not have are kept, and can be fetched after the run.
         """
         metrics = self.evaluate()
         if self.request.evaluate:
-            self.node.done.append(measured_after(self.request.evaluate, server_round))
+            self.node.done.append(evaluated_after(self.request.evaluate, server_round))
             self.kept_models = self._keep_measured(server_round)
         return metrics
 
     def _keep_measured(self, server_round: int) -> tuple[str, ...]:
-        """Keep the models that were measured last on this node; return the clients for which the server has another."""
+        """Keep the models evaluated last on this node; return the clients for which the server has another."""
         request = self.request
         if "parameters" not in {*request.stacked, *request.shared}:
             return ()
         models, known = self._measured_models, self.at_server()
         if models is known:
-            # As with most methods: nothing to compare.
+            # As in most methods: nothing to compare.
             return ()
         other = models.new_ones(len(models), dtype=torch.bool)
         if models.shape == known.shape:
             other = (models != known).any(dim=1)
         if bool(other.any()):
             after = torch.full((len(models),), server_round)
-            # Only the last ones are ever read.
+            # Only the last ones are read.
             self.node.state(request.run, ClientState.MEASURED).save(
                 request.clients, server_round, {"parameters": models, "round": after}, keep_from=server_round + 1
             )
@@ -294,7 +286,7 @@ class CohortClient(Configured[S]):
 
     @cached_property
     def cohort(self) -> Cohort:
-        """The clients asked for."""
+        """The requested clients."""
         return self.node.cohort(self.request.experiment, self.request.clients)
 
     @cached_property
@@ -303,30 +295,27 @@ class CohortClient(Configured[S]):
         return self.received()
 
     def received(self) -> Tensor:
-        """Return the models to work with, ``[clients, parameters]``; by default those that came with the request."""
+        """Return the models to work with, ``[clients, parameters]``; by default those of the request."""
         return self.completed(self.sent)
 
     @cached_property
     def layers(self) -> PersonalLayers:
-        """Which columns of a model the server sends, and which stay here or were sent once."""
+        """The columns of a model that the server sends, and those that stay here or are sent once."""
         return PersonalLayers.of(self.cohort.model.layout, (), self.frozen is not None)
 
     def completed(self, shared: Tensor) -> Tensor:
-        """Join the server's part of models, ``[models, columns]``, with frozen layers to whole models."""
+        """Add frozen layers to the server's part of models, ``[models, columns]``."""
         return self.layers.join(shared, shared[:, :0], self.frozen) if self.frozen is not None else shared
 
     def at_server(self) -> Tensor:
-        """Return the models that the server has when these are measured, ``[clients, columns]``: those it sent."""
+        """Return the models that the server has when these are evaluated, ``[clients, columns]``: those it sent."""
         return self.completed(self.sent)
 
     @cached_property
     def sent(self) -> Tensor:
-        """The models that came with the request, ``[clients, columns]``: a row for each client, or one for all.
+        """The models of the request, ``[clients, columns]``, one row per client or one for all.
 
-        Raises
-        ------
-        ReplyError
-            When it has none, or they are not models.
+        Raises ReplyError when they are missing or invalid.
         """
         own = "parameters" in self.request.stacked
         found = (self.request.stacked if own else self.request.shared)["parameters"]
@@ -335,12 +324,9 @@ class CohortClient(Configured[S]):
         return found if own else found.expand(len(self.request.clients), -1)
 
     def room(self) -> dict[SplitName, int]:
-        """Return how many examples of each split tensors that are sent back have room for, as the request says.
+        """Return the number of examples of each split to which returned tensors are padded, from the request.
 
-        Raises
-        ------
-        ReplyError
-            When it does not say so, or more than a node should make room for.
+        Raises ReplyError when it is missing or too large.
         """
         examples = self.request.shared["examples"]
         if (
@@ -348,7 +334,7 @@ class CohortClient(Configured[S]):
             or examples.shape != (len(SPLITS),)
             or not bool(((examples >= 0) & (examples <= _MOST)).all())
         ):
-            raise ReplyError(f"the request does not say for how many examples there is room, at most {_MOST:,}")
+            raise ReplyError(f"the request needs a number of examples for padding, at most {_MOST:,}")
         return dict(zip(SPLITS, examples.tolist(), strict=True))
 
     def evaluate(self) -> dict[str, Tensor]:
@@ -362,25 +348,25 @@ class CohortClient(Configured[S]):
 
     @property
     def leaves_forecasts(self) -> bool:
-        """Whether forecasts of the test windows are to be written on this node."""
+        """Whether to write forecasts of the test windows on this node."""
         return self.assignment.forecasts is not None and "test" in self.request.evaluate
 
     def leave_forecasts(self, forecasts: Tensor) -> None:
-        """Write forecasts ``[clients, windows, steps]`` of the test windows, in the unit of readings, on this node."""
+        """Write forecasts ``[clients, windows, steps]`` of the test windows in the unit of readings on this node."""
         folder = self.node.forecast_folder(self.request.run)
         write_forecasts(self.cohort, forecasts, "test", folder, self.assignment.forecasts or "csv")
 
-    def measured(self) -> Tensor:
+    def evaluated(self) -> Tensor:
         """Return the models to evaluate, ``[clients, parameters]``; by default the current ones."""
         return self.models
 
     @cached_property
     def _measured_models(self) -> Tensor:
-        return self.measured()
+        return self.evaluated()
 
     def predict(self) -> dict[str, Tensor]:
         """Return predicted and true classes of the test examples, int32 ``[clients, examples]``."""
-        predicted, targets = self.cohort.classify(self.measured(), "test")
+        predicted, targets = self.cohort.classify(self.evaluated(), "test")
         return {"predicted": predicted.int(), "targets": targets.int()}
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -404,9 +390,9 @@ class CohortClient(Configured[S]):
         gradient_term : GradientTerm, optional
             Term added to the gradient of the local loss.
         cohort : Cohort, optional
-            Cohort to train instead of the clients asked for, for example the same with other settings.
+            Cohort to train instead of the requested clients, for example with other settings.
         purpose : str, optional
-            Name for keeping the moments of the optimiser, see :func:`train_cohort`.
+            Name under which moments of the optimiser are kept, see :func:`train_cohort`.
         """
         request = self.request
         trained = self.cohort if cohort is None else cohort
@@ -415,44 +401,44 @@ class CohortClient(Configured[S]):
         )
         if self.frozen is not None and not bool((self.layers.fixed_of(result.parameters) == self.frozen).all()):
             raise ReplyError(
-                "training has changed layers that require no gradient, and that are sent once: make them buffers of "
-                "the module (register_buffer), which are sent in every exchange"
+                "training has changed layers that require no gradient and are sent only once: make them buffers of the "
+                "module (register_buffer), which are sent in every exchange"
             )
         return result
 
     def start(self) -> Tensor:
-        """Return the models that training starts from, ``[clients, parameters]``; by default the current ones."""
+        """Return the initial models of training, ``[clients, parameters]``; by default the current ones."""
         return self.models
 
     def recall(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what these clients remember for ``purpose``, ``{name: [clients, ...]}``.
+        """Return the clients' state for ``purpose``, ``{name: [clients, ...]}``.
 
-        A request to train gets the state after an earlier round, one to evaluate also the state after this one. A
-        client without state gets ``empty``, tensors without a client axis.
+        A training request gets the state after an earlier round, an evaluation request possibly that after this round.
+        A client without state gets ``empty``, tensors without a client axis.
         """
         request = self.request
         before = request.round if request.train else request.round + 1
         return self.node.state(request.run, purpose).load(request.clients, before, empty)
 
     def remember(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
-        """Keep tensors ``[clients, ...]`` on this node, as the state after this round."""
+        """Keep tensors ``[clients, ...]`` on this node as the state after this round."""
         request = self.request
         self.node.state(request.run, purpose).save(request.clients, request.round, stacked, request.keep_from)
 
     def gradient_term(self) -> GradientTerm | None:
-        """Return the term that the method adds to the gradient of the local loss; None by default."""
+        """Return the method's term in the gradient of the local loss; None by default."""
         return None
 
 
 def cohort_with(cohort: Cohort, settings: TrainSettings, seed: int) -> Cohort:
-    """Return the same clients with other settings, or another order; cached as long as ``cohort`` exists."""
+    """Return the clients with other settings or another seed; cached as long as ``cohort`` exists."""
     if (settings, seed) == (cohort.settings, cohort.seed):
         return cohort
     return derived(cohort, (settings, seed), lambda: Cohort(cohort.model, cohort.data, settings, seed))
 
 
 def derived(cohort: Cohort, key: Hashable, build: Callable[[], Cohort]) -> Cohort:
-    """Return what ``build`` makes, once per ``key`` and cached as long as ``cohort`` exists."""
+    """Return the result of ``build``, cached per ``key`` as long as ``cohort`` exists."""
     made = _derived.setdefault(cohort, {})
     if key not in made:
         made[key] = build()

@@ -1,4 +1,4 @@
-"""Frozen layers that a node was sent: kept in its state folder, for every process that answers for it."""
+"""Frozen layers that a node has received, kept in its state folder for all its processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ from fedgraph.support.files import file_name, write_atomically
 
 
 def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -> Tensor | None:
-    """Return the frozen layers ``[numbers]`` that a request names; None where this node does not have them.
+    """Return the frozen layers ``[numbers]`` that a request names; None if this node does not have them.
 
-    Raises
-    ------
-    ReplyError
-        When the request contains others.
+    Raises ReplyError when the request contains others.
     """
     path = node.state_dir / file_name(run) / RECORD / f"{fingerprint}.safetensors"
     sent = given(content, fingerprint)
@@ -30,7 +27,7 @@ def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, save({RECORD: sent}))
     for other in path.parent.glob("*.safetensors"):
-        # A run has one model: what else lies here was left by another run of that name.
+        # A run has one model; other files are from another run of that name.
         if other != path:
             other.unlink(missing_ok=True)
     _kept.cache_clear()
@@ -39,7 +36,7 @@ def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -
 
 @lru_cache(maxsize=2)
 def _kept(path: Path) -> Tensor | None:
-    """Read them; None from a file that is damaged."""
+    """Read them; None from a damaged file."""
     try:
         row = load_file(path)[RECORD]
     except (OSError, SafetensorError, KeyError):

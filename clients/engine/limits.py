@@ -1,4 +1,4 @@
-"""A node's own limits on requests of the server: what runs here, with how much noise, and how many messages."""
+"""A node's limits on requests of the server: allowed code, minimum noise, and number of messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
-from fedgraph.data import is_own_class
+from fedgraph.data import is_custom_class
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
 from fedgraph.support.errors import IdentityError
@@ -21,14 +21,10 @@ _COUNTED = "answered"
 
 
 def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
-    """Check that the node allows the classes that the server names, before any is imported.
+    """Check that the node allows the classes that the server names, before importing them.
 
     Node config ``allow`` lists dotted paths, or patterns such as ``fedgraph.clients.*``; by default all are allowed.
-
-    Raises
-    ------
-    IdentityError
-        For a client class, or a model or training function by dotted path, that is not on the list.
+    Raises IdentityError for a client class, model or training function that is not allowed.
     """
     patterns = listed(str(node.config.get("allow", "")))
     tables = [assignment.model, *assignment.model.get("variants", ())]
@@ -44,23 +40,20 @@ def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
 
 
 def check_data_allowed(node: Node, experiment: str) -> None:
-    """Check, before it is imported, that the node config allows the class of a data set that the server names.
+    """Check that the node config allows the class of a data set that the server names, before importing it.
 
-    Raises
-    ------
-    IdentityError
-        When node config ``allow`` lists others.
+    Raises IdentityError if node config ``allow`` excludes it.
     """
     patterns = listed(str(node.config.get("allow", "")))
     tables = read_json(experiment, "the experiment of the request")
     data = tables.get("data") if isinstance(tables, dict) else None
     named = data.get("set") if isinstance(data, dict) else None
-    if is_own_class(named):
+    if is_custom_class(named):
         _check_listed("[data] set", str(named), patterns)
 
 
 def _check_listed(key: str, path: str, patterns: Sequence[str]) -> None:
-    """Raise IdentityError for code that a request names and that is not among ``patterns``; without any all is."""
+    """Raise IdentityError for code that does not match ``patterns``; without any, all is allowed."""
     if patterns and not any(fnmatchcase(path, pattern) for pattern in patterns):
         raise IdentityError(
             f"this node does not run {key} = '{in_short(path, 100)}': its node config allows {', '.join(patterns)}"
@@ -68,15 +61,11 @@ def _check_listed(key: str, path: str, patterns: Sequence[str]) -> None:
 
 
 def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
-    """Check that releases of clients get as much noise as the node wants (node config ``least-noise``).
+    """Check that releases of clients have at least the noise of the node config (``least-noise``).
 
-    The limit is a noise multiplier, over all releases of a run: of so many releases, each has noise that is larger by
-    the square root of their number. Metrics, numbers of examples and, of ``f3``, labels have no noise.
-
-    Raises
-    ------
-    IdentityError
-        For less noise, and for client classes that release anything without noise.
+    The limit is a noise multiplier over all releases of a run; for n releases, each has noise larger by the square root
+    of n. Metrics, numbers of examples and, in ``f3``, labels have no noise. Raises IdentityError for less noise, and
+    for client classes that release data without noise.
     """
     least = _number(node, "least-noise")
     if least is None:
@@ -84,7 +73,7 @@ def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
     name = getattr(client_class, "noise", "")
     table = assignment.method.get(name) if name else None
     if not isinstance(table, dict):
-        where = f"the table `{name}` of its method gives some" if name else "its method has none"
+        where = f"set the table `{name}` of its method" if name else "its method has none"
         raise IdentityError(
             f"this node requires noise on everything its clients release (node config least-noise): {where}"
         )
@@ -92,18 +81,15 @@ def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
     found = settings.multiplier() / math.sqrt(settings.releases)
     if found < least:
         raise IdentityError(
-            f"this node wants a noise multiplier of {least:g} at least over all releases of a run (node config "
-            f"least-noise), and the run has {found:.3g}: raise noise-multiplier, or lower epsilon or releases"
+            f"this node requires a noise multiplier of at least {least:g} over all releases of a run (node config "
+            f"least-noise), but the run has {found:.3g}: raise noise-multiplier, or lower epsilon or releases"
         )
 
 
 def count_message(node: Node) -> None:
-    """Count a message that the node answers, of any run, up to node config ``most-messages``.
+    """Count an answered message of any run, up to node config ``most-messages``.
 
-    Raises
-    ------
-    IdentityError
-        When it has answered so many. The count is in the state folder, for its operator to remove.
+    Raises IdentityError at the limit. The count is in the state folder, where its operator may remove it.
     """
     most = _number(node, "most-messages")
     if most is None:
@@ -114,8 +100,8 @@ def count_message(node: Node) -> None:
         answered = int(path.read_text()) if path.exists() else 0
         if answered >= most:
             raise IdentityError(
-                f"this node has answered {answered} messages, as many as its node config allows (most-messages): its "
-                f"operator may raise that, or remove the file '{_COUNTED}' in its state folder to count anew"
+                f"this node has answered {answered} messages, the limit of its node config (most-messages): its "
+                f"operator may raise it, or remove the file '{_COUNTED}' in its state folder to reset the count"
             )
         write_atomically(path, str(answered + 1).encode())
 
@@ -130,5 +116,5 @@ def _number(node: Node, key: str) -> float | None:
     except ValueError:
         value = math.nan
     if not value >= 0:
-        raise IdentityError(f"node config {key} is a number of 0 or more, not '{given}'")
+        raise IdentityError(f"node config {key} must be a number of at least 0; got '{given}'")
     return value

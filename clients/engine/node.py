@@ -1,4 +1,4 @@
-"""The node that a ClientApp runs on: its data and state, the clients it hosts, and their cohorts."""
+"""The node of a ClientApp: its data and state, its clients, and their cohorts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr.app import Context
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, DataSource, OwnData, Preprocessing, open_source, parse_data
 from fedgraph.data.series import shares_scales
-from fedgraph.federation import hosted_clients, listed, named_clients, prove
+from fedgraph.federation import configured_clients, hosted_clients, listed, prove
 from fedgraph.models import ModelChoice
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, IdentityError
@@ -34,7 +34,7 @@ _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
 _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
 _SUFFIX = r"\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
 _CONFIG = "FEDGRAPH_NODE_CONFIG"
-"""Keys of the node config of all nodes of a simulation, as JSON."""
+"""Node config of all nodes of a simulation, as JSON."""
 _ANY_FILES = "FEDGRAPH_ANY_FILES"
 
 _PREPARED_KEPT = 4
@@ -42,7 +42,7 @@ _PREPARED_KEPT = 4
 
 @dataclass(frozen=True)
 class Node:
-    """A node as its node config describes it.
+    """A node, described by its node config.
 
     Attributes
     ----------
@@ -53,14 +53,13 @@ class Node:
     state_dir : Path
         Node config ``state-dir``, else ``FEDGRAPH_STATE``, else a folder in the user's home.
     model_dir : Path
-        Node config ``model-dir``, else ``FEDGRAPH_MODELS``, else a folder in ``state_dir``. Contains frozen models that
-        clients have trained for themselves, for every run that asks for the same; and in ``graphical``, by run, the
-        personal graphical models of clients.
+        Node config ``model-dir``, else ``FEDGRAPH_MODELS``, else a folder in ``state_dir``. Contains clients' frozen
+        models, shared by runs with the same settings, and in ``graphical``, by run, their personal graphical models.
     own : OwnData or None
-        Node config ``data``, absolute or relative to ``data_dir``, with the clients that the node config names.
+        Node config ``data``, absolute or relative to ``data_dir``, with the clients of the node config.
     done : list of str
-        What was done to answer a message, for who runs the node: ``trained round 2 on 210 rows``. Client classes may
-        add to it.
+        Log of the work on a message, for the operator of the node: ``trained round 2 on 210 rows``. Client classes may
+        append to it.
     """
 
     config: Mapping[str, Any]
@@ -72,7 +71,7 @@ class Node:
 
     @classmethod
     def of(cls, context: Context) -> Node:
-        """Build the node that a message reached."""
+        """Build the node of a message."""
         config = json.loads(os.environ.get(_CONFIG, "{}")) | dict(context.node_config)
         folder = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA") or context.run_config.get("data-dir")
         state_dir = state_folder(config)
@@ -82,12 +81,12 @@ class Node:
         own = None
         if config.get("data"):
             path = (data_dir / Path(str(config["data"])).expanduser()).absolute()
-            own = OwnData(path, named_clients(config))
+            own = OwnData(path, configured_clients(config))
         return cls(config, data_dir, state_dir, model_dir, own)
 
     @property
     def released_dir(self) -> Path:
-        """Folder of clients' released embeddings, next to the frozen models that computed them."""
+        """Folder of clients' released embeddings, next to the frozen models."""
         return self.model_dir / "released"
 
     def forecast_folder(self, run: str) -> Path:
@@ -96,45 +95,42 @@ class Node:
 
     @property
     def aggregator(self) -> str | None:
-        """Name of this node as an aggregator of secret shares (node config ``aggregator``); None when it does not.
+        """Name of this node as an aggregator of secret shares (node config ``aggregator``), or None.
 
-        It may host clients too. Without ``clients`` and ``partition-id`` it hosts none.
+        It may host clients; without ``clients`` and ``partition-id`` it hosts none.
         """
         return str(self.config["aggregator"]) if self.config.get("aggregator") else None
 
     def prove(self, challenge: str, node: int, clients: Sequence[str]) -> bytes:
         """Sign with the node's ``private-key`` that this node, with Flower's id ``node``, may host ``clients``.
 
-        Raises
-        ------
-        IdentityError
-            When the node config names no usable key.
+        Raises IdentityError when the node config has no usable key.
         """
         if not self.config.get("private-key"):
             raise IdentityError(
-                "the run wants nodes to prove whom they host: give this node the node config key 'private-key', the "
+                "the run requires nodes to prove which clients they host: set the node config key 'private-key', the "
                 "file of the key with which its SuperNode authenticates itself"
             )
         return prove(Path(str(self.config["private-key"])), challenge, node, clients)
 
     @property
     def sends_full_errors(self) -> bool:
-        """Whether the server may read errors in full: node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
+        """Whether the server receives full error messages, by node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
 
-        By default it may not, because they name folders of this machine, or contain values from a computation.
+        Not by default, because they may contain folders of this machine or values of a computation.
         """
         return bool(self.config.get("full-errors") or os.environ.get(FULL_ERRORS))
 
     @property
     def raises(self) -> bool:
-        """Whether an exception of the work on a message is raised as it is, as a simulation asks for."""
+        """Whether exceptions during the work on a message are raised, as in simulations."""
         return os.environ.get(FULL_ERRORS) == "raise"
 
     def without_places(self, text: str) -> str:
-        """Return ``text`` without paths of this machine; those in the node config become its key in angle brackets."""
+        """Return ``text`` without paths of this machine; those in the node config become <key>."""
         if self.own is not None:
             for path in {str(self.own.path).replace(CLIENT, name) for name in (*self.own.clients, CLIENT)}:
-                # Files in an own folder may have names of patients, with blanks: all up to the suffix is removed.
+                # File names in the node's folder may be names of patients, with blanks: remove all up to the suffix.
                 own = re.escape(path)
                 text = re.sub(rf"{own}(/(?:(?!{own})[^\n:])*{_SUFFIX}|/[^\s'\"),:;\]]+)?", "<data>", text)
         places = {key: str(self.config[key]) for key in _PLACES if self.config.get(key)}
@@ -142,22 +138,22 @@ class Node:
         # Inner folders first.
         for key, place in sorted(places.items(), key=lambda item: -len(item[1])):
             text = text.replace(str(Path(place).expanduser().absolute()), f"<{key}>")
-            # A relative path without a slash is an ordinary word, or a dot, unless a slash follows.
+            # A relative path without a slash is only recognised if a slash follows.
             own = re.escape(place) if "/" in place else rf"(?<![\w./-]){re.escape(place)}(?=/)"
             text = re.sub(own, f"<{key}>", text)
         return _PATH.sub(lambda found: f"{found[1]}<path>", text)
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
-        """Return the clients of this node that the run is for. Raises IdentityError for an incomplete node config."""
+        """Return the clients of the run on this node. Raises IdentityError for an incomplete node config."""
         if self._only_aggregates:
             return ()
         known = self.source(assignment).client_names()
-        names = tuple(known) if self._hosts_all_of_its_own else hosted_clients(self.config, known)
+        names = tuple(known) if self._hosts_own_data else hosted_clients(self.config, known)
         return names if assignment.expect is None else tuple(name for name in names if name in set(assignment.expect))
 
     def partition(self) -> tuple[int, int] | None:
-        """Return ``(partition-id, num-partitions)`` of a node; None for one that names its clients."""
-        if "clients" in self.config or self._only_aggregates or self._hosts_all_of_its_own:
+        """Return ``(partition-id, num-partitions)``, or None for a node that names its clients."""
+        if "clients" in self.config or self._only_aggregates or self._hosts_own_data:
             return None
         return int(self.config["partition-id"]), int(self.config["num-partitions"])
 
@@ -166,65 +162,55 @@ class Node:
         return self.aggregator is not None and self.own is None and not {"clients", "partition-id"} & set(self.config)
 
     @property
-    def _hosts_all_of_its_own(self) -> bool:
-        """Whether the node hosts all clients of its own data, because its config names none."""
+    def _hosts_own_data(self) -> bool:
+        """Whether the node hosts all clients of its own data, as its config names none."""
         return self.own is not None and not {"clients", "partition-id"} & set(self.config)
 
-    def brought_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
-        """Return the models that clients of this node have already, by client, according to the node config.
+    def existing_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
+        """Return the existing models of clients of this node, from the node config.
 
-        ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``. Nodes among which
-        clients are dealt out may share a list: entries for others of the ``known`` clients are then left out.
-
-        Raises
-        ------
-        IdentityError
-            When an entry names no client, or no model.
+        ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``, which nodes may
+        share: entries of other ``known`` clients are ignored. Raises IdentityError for an entry without a known client
+        or a model.
         """
         models = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
         for entry in listed(str(self.config.get("models", ""))):
-            # Names and paths may contain "=" too: the longest hosted name counts.
+            # Names and paths may contain "=": the longest hosted name is used.
             ways = [(entry[:at].strip(), entry[at + 1 :].strip()) for at, letter in enumerate(entry) if letter == "="]
             client, model = next((way for way in reversed(ways) if way[0] in hosted), ("", ""))
             if not model:
                 if "partition-id" in self.config and any(entry.startswith(f"{name}=") for name in known):
                     continue
                 raise IdentityError(
-                    f"node config 'models' has the entry '{entry}'; entries are 'client=model', and the clients of "
-                    f"this node are {', '.join(hosted)}"
+                    f"invalid entry '{entry}' of node config 'models': expected 'client=model'; the clients of this "
+                    f"node are {', '.join(hosted)}"
                 )
             models[client] = model
         return models
 
     def source(self, assignment: Assignment) -> DataSource:
-        """Open the data set of the experiment, from this node's data folder or from its own data.
+        """Open the data set of the experiment from this node's data folder, or its own data.
 
-        Raises
-        ------
-        IdentityError
-            When the node config has both ``partition-id``, for clients of a common data set, and own ``data``; and for
-            files outside of the data folder, unless the node config says ``any-files``.
+        Raises IdentityError when the node config has both ``partition-id``, for a common data set, and own ``data``;
+        and for files outside the data folder without ``any-files`` in the node config.
         """
         if self.own is not None and "clients" not in self.config and "partition-id" in self.config:
             raise IdentityError(
-                "node config 'partition-id' deals out the clients of one data set, and 'data' gives this node data of "
-                "its own: name its clients by 'clients' in place of 'partition-id' and 'num-partitions'"
+                "node config 'partition-id' is for a common data set, but 'data' is the node's own: name its clients "
+                "by 'clients' instead of 'partition-id' and 'num-partitions'"
             )
         named = assignment.data.model_dump(mode="json")
-        # The node's own data is opened instead of the experiment's, along with a test set that all share.
-        self.check_named(named if self.own is None else named.get("test_path"))
+        # The node's own data replaces the experiment's, except for a shared test set.
+        self.check_paths(named if self.own is None else named.get("test_path"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
-    def check_named(self, value: Any) -> None:
-        """Check files that a request names, unless the node lets experiments name any file of its machine.
-
-        Raises IdentityError for a path that leads out of the data folder.
-        """
+    def check_paths(self, value: Any) -> None:
+        """Check the files in a request. Raises IdentityError for a path outside the data folder, unless allowed."""
         if not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
             self._check_within(value)
 
     def _check_within(self, value: Any) -> None:
-        """Raise IdentityError for a path in the settings of a data set that leads out of the data folder."""
+        """Raise IdentityError for a path in the settings of a data set outside the data folder."""
         if isinstance(value, dict):
             value = list(value.values())
         if isinstance(value, list):
@@ -236,19 +222,19 @@ class Node:
             if os.path.commonpath([folder, place]) != folder:
                 raise IdentityError(
                     f"[data] names the file '{value}', which is not in the data folder of this node: put it there, "
-                    "give the node data of its own (node config 'data'), or let experiments name any file of this "
+                    "give the node its own data (node config 'data'), or allow experiments to name any file of this "
                     "machine (node config 'any-files', or FEDGRAPH_ANY_FILES=1 in its environment)"
                 )
 
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> Cohort:
-        """Return the named clients, ready to train; built once per process."""
+        """Return the cohort of these clients, cached per process."""
         return _cohort(_without_forecasts(experiment), clients, self.data_dir, self.own)
 
     def opening_cohort(self, experiment: str, clients: tuple[str, ...], client_class: type) -> Cohort:
-        """Return the named clients as the opening query describes them to a run with ``client_class``.
+        """Return the cohort that the opening query describes, for a run with ``client_class``.
 
-        Where scales come from other clients, rounds use the same clients with other data: they are then not cached.
-        Where the class does not divide data, all examples are for training, so that there need be no more than one.
+        It is not cached if scales come from other clients, as rounds use other data. If the class does not divide data,
+        all examples are for training.
         """
         assignment = Assignment.of(experiment)
         if not getattr(client_class, "divides", True):
@@ -259,7 +245,7 @@ class Node:
         return _loaded(assignment, self.source(assignment), clients)
 
     def prepared(self, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
-        """Return what ``build`` makes, cached per ``key`` and node for later messages to this process."""
+        """Return the result of ``build``, cached per ``key`` and node in this process."""
         place = (key, self.data_dir, self.own, self.model_dir)
         if place not in _prepared:
             if len(_prepared) >= _PREPARED_KEPT:
@@ -269,10 +255,7 @@ class Node:
         return found
 
     def once_per_run(self, run: str, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
-        """Return what ``build`` makes, cached per run, ``key`` and node for later messages to this process.
-
-        Objects of earlier runs are released.
-        """
+        """Return the result of ``build``, cached per run, ``key`` and node in this process, for the current run."""
         if run not in _of_run:
             _of_run.clear()
             _of_run[run] = {}
@@ -283,7 +266,7 @@ class Node:
         return found
 
     def keep_preprocessing(self, run: str, experiment: str, clients: tuple[str, ...]) -> None:
-        """Keep, once per run, how data of clients become inputs of their models: predictions need it after the run."""
+        """Store the preprocessing of the clients' data once per run, for predictions after the run."""
 
         def keep() -> None:
             found = self.cohort(experiment, clients).data.preprocessing
@@ -291,28 +274,30 @@ class Node:
                 if found is not None:
                     found.write(self.state_dir / file_name(run) / Preprocessing.FOLDER)
             except OSError as error:
-                log.warning("the scales of the data are not kept, and nothing can be predicted later: %s", error)
+                log.warning(
+                    "cannot store the scales of the data; predictions after the run are not possible: %s", error
+                )
 
         self.once_per_run(run, (Preprocessing.FOLDER, self.state_dir, clients), keep)
 
     def state(self, run: str, purpose: str) -> ClientState:
-        """Return the state that clients of this node keep during a run for one purpose, such as ``optimiser``."""
+        """Return the state of this node's clients in a run for one purpose, such as ``optimiser``."""
         return ClientState(self.state_dir, run, purpose)
 
 
 _prepared: dict[Hashable, Any] = {}
 _of_run: dict[str, dict[Hashable, Any]] = {}
-"""By run, with one run at a time, the objects that its nodes in this process have made."""
+"""Objects of the current run's nodes in this process, by run."""
 
 
 def forget_classes() -> None:
-    """Release all that was made of classes by dotted path, which may be others now, as in a notebook."""
+    """Release objects of classes by dotted path, which may have changed, as in a notebook."""
     forget_cohorts()
     _source.cache_clear()
 
 
 def forget_cohorts() -> None:
-    """Release the clients and models of every experiment that this process has seen; data sets stay."""
+    """Release the clients and models of all experiments of this process; data sets stay."""
     _cohort.cache_clear()
     _prepared.clear()
     _of_run.clear()
@@ -325,7 +310,7 @@ def _source(data: str, data_dir: Path, own: OwnData | None) -> DataSource:
 
 @lru_cache(maxsize=64)
 def _without_forecasts(experiment: str) -> str:
-    """Return the experiment without the key that the last exchange adds: the cohort is the same."""
+    """Return the experiment without the key that the last exchange adds, which does not change the cohort."""
     tables = read_json(experiment, "the experiment of the request")
     return json.dumps({name: table for name, table in tables.items() if name != "forecasts"}, sort_keys=True)
 

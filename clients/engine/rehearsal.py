@@ -1,4 +1,4 @@
-"""Rehearsal of a node before it joins a run: what it would do for its clients, on its own data, without a server."""
+"""Rehearsal of a node before it joins a run: its work on its own data, without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
 from fedgraph.data.schema import as_text, infer_schema
 from fedgraph.data.tables import ClientTableSource, schema_settings
 from fedgraph.experiment import Experiment
-from fedgraph.federation import named_clients
+from fedgraph.federation import configured_clients
 from fedgraph.fusion import decided
 from fedgraph.fusion.owner_models import SingleOwner
 from fedgraph.support.errors import IdentityError, closest_first
@@ -33,41 +33,29 @@ class Rehearsal:
 
     Attributes
     ----------
-    clients : tuple of str
-        Clients of the node that the run is for.
-    data : tuple of str
-        Descriptions of their data, which are for its owner only.
-    disclosure : Disclosure
-        What will leave the node, and what stays.
+    clients : clients of the run on the node.
+    data : descriptions of their data, for its owner only.
+    disclosure : what leaves the node, and what stays.
     """
 
     clients: tuple[str, ...]
     data: tuple[str, ...]
     disclosure: Disclosure
     unexpected: str = ""
-    """A message about clients that the node config names and the run does not expect."""
+    """A message about clients of the node config that the run does not expect."""
 
 
 def rehearse(
     experiment: Experiment, client: str, method: Mapping[str, Any], node_config: Mapping[str, Any]
 ) -> Rehearsal:
-    """Read the data of a node as a run of the experiment would, and describe it and what will leave the node.
+    """Read the data of a node as in a run of the experiment; describe it and what leaves the node.
+
+    Raises FedgraphError for everything that prevents the node from taking part, such as missing clients or data.
 
     Parameters
     ----------
-    experiment : Experiment
-        The experiment.
-    client : str
-        Dotted path of the client class.
-    method : mapping
-        Settings of the method, as the strategy resolved them.
-    node_config : mapping
-        The node config.
-
-    Raises
-    ------
-    FedgraphError
-        For everything that would keep the node from taking part: clients that it does not host, data that it lacks.
+    client : dotted path of the client class.
+    method : settings of the method, resolved by the strategy.
     """
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
     part = experiment.client_part(method)
@@ -75,10 +63,10 @@ def rehearse(
     check_allowed(node, client, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     if not clients and node.aggregator is None:
-        named = named_clients(node_config)
+        named = configured_clients(node_config)
         subject = f"this node is to host {', '.join(named)}, and" if named else "this node"
         expected = closest_first(named, assignment.expect or ())
-        raise IdentityError(f"{subject} hosts nobody whom the run expects: {expected}")
+        raise IdentityError(f"{subject} hosts none of the expected clients: {expected}")
     client_class = load_object(client, "[experiment] client")
     assignment.check_terms(client_class)
     check_noise(node, client_class, assignment)
@@ -89,18 +77,18 @@ def rehearse(
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:
-        lines = _of_owners(source, clients, node.brought_models(clients, source.client_names()))
+        lines = _describe_owners(source, clients, node.existing_models(clients, source.client_names()))
     elif isinstance(source, ClientTableSource) and not stacked:
-        lines = _of_tables(source, clients)
+        lines = _describe_tables(source, clients)
     else:
-        lines = _of_cohort(node.opening_cohort(part, clients, client_class), assignment)
-    left = [name for name in named_clients(node_config) if name not in clients] if assignment.expect else []
+        lines = _describe_cohort(node.opening_cohort(part, clients, client_class), assignment)
+    left = [name for name in configured_clients(node_config) if name not in clients] if assignment.expect else []
     unexpected = f"{', '.join(left)}: not expected by the run, which expects " if left else ""
     unexpected += closest_first(left, assignment.expect or ()) if left else ""
     return Rehearsal(clients, (source.describe(), *lines), disclosure(experiment, client, node), unexpected)
 
 
-def _of_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
+def _describe_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
     """Yield the number and kind of examples of each client."""
     data = cohort.data
     assignment.horizons_of(data.task)
@@ -125,10 +113,10 @@ def _of_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
         yield f"{name}: {counts} examples{held}"
 
 
-def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
-    """Yield the samples of each owner, how many it lacks, and the outputs of a model that it brings."""
+def _describe_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
+    """Yield the samples of each owner, the share that it lacks, and the outputs of its existing model."""
     data = source.load_owners(clients)
-    yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
+    yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must use the same keys"
     for row, name in enumerate(data.owners):
         present = data.present[row]
         counts = torch.bincount(data.split[present].long(), minlength=len(SAMPLE_SPLITS)).tolist()
@@ -138,25 +126,25 @@ def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[st
         lacks = f"; lacks {missing:.1%} of the samples of this node" if missing else ""
         yield f"{name}: {of_each} samples with inputs of {shape}{lacks}"
         if name in models:
-            yield from (f"    {line}" for line in _of_model(data, row, models[name]))
+            yield from (f"    {line}" for line in _describe_model(data, row, models[name]))
 
 
-def _of_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
-    """Yield the inputs and outputs of an owner's own model; raises ExperimentError where the run would."""
+def _describe_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
+    """Yield the inputs and outputs of an owner's model; raises ExperimentError as the run would."""
     found, _ = SingleOwner(data, row, None).brought(model)
     task = data.tasks[row]
     classes = task.classes or tuple(map(str, range(task.output_shape[0])))
-    yield f"its model {model}: an embedding of {found.embeddings.shape[1]} numbers for each sample"
+    yield f"its model {model}: embeddings of {found.embeddings.shape[1]} numbers"
     if task.features:
-        yield f"features, in this order: {', '.join(task.features)}"
-    yield f"classes, in this order: {', '.join(classes)}"
+        yield f"features, in order: {', '.join(task.features)}"
+    yield f"classes, in order: {', '.join(classes)}"
     training = data.present[row] & (data.split == SAMPLE_SPLITS.index("train"))
     if training.any():
         right = decided(found.probabilities[training]) == data.labels[training]
-        yield f"it predicts {float(right.float().mean()):.0%} of its training samples rightly"
+        yield f"accuracy on its training samples: {float(right.float().mean()):.0%}"
 
 
-def _of_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
+def _describe_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
     """Yield the rows and features of each client, with shares of missing values."""
     settings = schema_settings(source)
     for name in clients:

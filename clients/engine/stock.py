@@ -1,4 +1,4 @@
-"""The client class for stock Flower strategies: trains from the global model, with the terms that they send."""
+"""The client class for stock Flower strategies: trains the global model with their terms."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedgraph.training import GradientTerm
 
 
 class StockClient(CohortClient):
-    """Does what Flower's own clients do: FedProx's proximal term, and the clipping of ``fixedclipping_mod``.
+    """Client of stock strategies: FedProx's proximal term, and the clipping of ``fixedclipping_mod``.
 
-    Strategies that only average get the mean of the node's models (:meth:`CohortClient.averaged`).
+    Strategies that only average receive the mean of the node's models (:meth:`CohortClient.averaged`).
     """
 
     terms: ClassVar[frozenset[str]] = frozenset(STOCK_TERMS)
     sends: ClassVar[tuple[str, ...]] = (
-        "where the strategy only averages (FedAvg, FedProx, FedAdam and their like), the mean of the parameters of its "
-        "clients' models, weighted by their training examples; else the parameters of each client's model",
+        "if the strategy only averages (FedAvg, FedProx, FedAdam and similar), the mean of its clients' models, "
+        "weighted by training examples; else the parameters of each client's model",
     )
 
     @property
@@ -29,20 +29,20 @@ class StockClient(CohortClient):
         return type(self).train is StockClient.train and "clipping-norm" not in self.request.stacked
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Train; clip what each client adds to the model it received, where the strategy sends a ``clipping_norm``."""
+        """Train; clip each client's update if the strategy sends a ``clipping_norm``."""
         stacked, numbers = super().train()
         bounds = self.request.stacked.get("clipping-norm")
         if bounds is None:
             return stacked, numbers
         update = stacked["parameters"] - self.models
         shares = (bounds / torch.linalg.vector_norm(update, dim=1)).clamp(max=1)
-        # A client that has not moved, or that the strategy sends no bound, is not clipped.
+        # A zero update, or one without a bound, is not clipped.
         shares = torch.where(shares.isnan() | (bounds == 0), 1.0, shares)
         clipped = self.models + shares[:, None] * update
         return {"parameters": clipped}, {**numbers, "norm_bit": (shares < 1).double()}
 
     def gradient_term(self) -> GradientTerm | None:
-        """Return FedProx's mu (v - w), where the strategy sends ``proximal-mu`` (Li et al. 2020, eq. 2)."""
+        """Return FedProx's mu (v - w) if the strategy sends ``proximal-mu`` (Li et al. 2020, eq. 2)."""
         mu = self.request.stacked.get("proximal-mu")
         if mu is None:
             return None

@@ -1,4 +1,4 @@
-"""Tables of a node's clients as rows for graphical models, each of them read once."""
+"""Tables of a node's clients as rows for graphical models, each read once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedgraph.data import SplitName
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, read_values
-from fedgraph.data.schema import Schema, WhyNone, infer_schema, with_own_features, without_values
+from fedgraph.data.schema import ExclusionReason, Schema, excluded_columns, infer_schema, with_private_features
 from fedgraph.data.tables import ClientTable, ClientTableSource, schema_settings
 from fedgraph.support.files import json_digest
 
@@ -31,17 +31,7 @@ class Rows:
 
 
 class TableRows:
-    """Tables of the clients of a node; nothing is read, inferred or scaled twice.
-
-    Parameters
-    ----------
-    source : ClientTableSource
-        The data set.
-    clients : sequence of str
-        The node's clients.
-    settings : ScalingSettings
-        Scaling of numbers.
-    """
+    """Tables of the clients of a node; reading, inference and scaling are cached."""
 
     def __init__(self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings) -> None:
         self._source, self._clients, self._settings = source, clients, settings
@@ -52,7 +42,7 @@ class TableRows:
 
     @cached_property
     def tables(self) -> dict[str, ClientTable]:
-        """Tables as they are in files, by client."""
+        """Tables as in files, by client."""
         return {name: self._source.load_table(name) for name in self._clients}
 
     @cached_property
@@ -67,13 +57,13 @@ class TableRows:
             self._schemas[name] = infer_schema(self.tables[name].table, settings, partial=True)
         return self._schemas[name]
 
-    def no_features(self, name: str) -> dict[str, WhyNone]:
-        """Return the columns of a client that are no features, and why."""
-        return without_values(self.tables[name].table, schema_settings(self._source), self.schema(name))
+    def excluded_columns(self, name: str) -> dict[str, ExclusionReason]:
+        """Return the columns of a client that are not features, and why."""
+        return excluded_columns(self.tables[name].table, schema_settings(self._source), self.schema(name))
 
     def whole(self, name: str, common: Schema) -> Schema:
         """Return a schema with the common features, followed by the client's private ones."""
-        return with_own_features(common, self.schema(name))
+        return with_private_features(common, self.schema(name))
 
     def values(self, name: str, schema: Schema) -> Mapping[str, Floats]:
         """Return a client's values ``[rows, features]`` of the features of ``schema``, by split."""
@@ -86,7 +76,7 @@ class TableRows:
     def rows(self, name: str, schema: Schema, scaling: Scaling | None) -> Rows:
         """Return a client's rows for the features of ``schema``.
 
-        ``scaling`` has the ranges that all clients share; other numbers are scaled by the range in the client's own
+        ``scaling`` has the ranges that all clients share; other numbers are scaled by their range in the client's
         training rows.
         """
         shared = scaling or Scaling()
@@ -98,7 +88,7 @@ class TableRows:
         return self._rows[key]
 
     def public(self, schema: Schema) -> Floats | None:
-        """Return values ``[rows, features]`` of the public rows, None without any."""
+        """Return values ``[rows, features]`` of the public rows, or None without any."""
         if schema not in self._public:
             table = self._source.public_table()
             values = None if table is None else read_values(table, schema, schema_settings(self._source))

@@ -1,4 +1,4 @@
-"""Scores of a client's graphical models, and of simpler models, in predicting the values of its table."""
+"""Metrics of predictions of a client's table by its graphical models and baselines."""
 
 from __future__ import annotations
 
@@ -16,30 +16,21 @@ from fedgraph.graphical.scores import (
     TargetModel,
     Yardstick,
     fit_targets,
-    score_answers,
+    hide_values,
     score_model,
+    score_queries,
     score_samples,
     score_targets,
-    some_hidden,
 )
 from fedgraph.support.files import json_digest
 
 
 class TableScores:
-    """The scores of clients' models in their test rows and in public rows.
+    """Metrics of clients' models on their test rows and on public rows.
 
     Parameters
     ----------
-    held : TableRows
-        The rows of the node's clients.
-    clients : sequence of str
-        The node's clients.
-    common : Schema
-        The common features.
-    settings : FedNGMSettings
-        What is measured.
-    seed : int
-        Seed of the experiment.
+    held : the rows of the node's clients.
     """
 
     def __init__(
@@ -51,19 +42,11 @@ class TableScores:
         self._yardsticks: dict[tuple[str, ...], dict[Yardstick, dict[str, TargetModel]]] = {}
 
     def of(self, name: str, models: Mapping[str, GraphicalModel]) -> dict[str, float]:
-        """Score the models of one client.
+        """Score the models of one client; return metrics as ``<split>/<target>-<metric><suffix>``.
 
         Parameters
         ----------
-        name : str
-            The client.
-        models : mapping of str to GraphicalModel
-            By the suffix of their metrics; the global model has none.
-
-        Returns
-        -------
-        dict of str to float
-            ``<split>/<target>-<metric><suffix>`` -> value.
+        models : by the suffix of their metrics; the global model has none.
         """
         tables = {"test": self._held.values(name, self._common)["test"]}
         if (public := self._held.public(self._common)) is not None:
@@ -73,17 +56,17 @@ class TableScores:
             for suffix, model in models.items():
                 schema = model.encoding.schema
                 own = values if schema == self._common else self._with_private(name, schema, split, values)
-                scores |= self._of_model(split, suffix, model, own)
-            scores |= self._of_yardsticks(name, split, "", values)
+                scores |= self._score_model(split, suffix, model, own)
+            scores |= self._score_yardsticks(name, split, "", values)
             if self._settings.hidden:
-                scores |= self._of_questions(name, split, models, values)
+                scores |= self._score_queries(name, split, models, values)
             if self._settings.sample_quality:
                 quality = score_samples(models[""], values, name, self._seed, self._settings.sampling)
                 scores |= _named(split, "", {"samples": quality})
         return scores
 
-    def _of_model(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
-        """Score one model; in public rows the global one is scored once for all clients with equal ranges."""
+    def _score_model(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
+        """Score one model; on public rows the global one is scored once for all clients with equal ranges."""
         targets, most = self._targets(model.encoding.schema), self._settings.marginalised
         if split != "public" or suffix:
             return _named(split, suffix, score_model(model, values, targets, most))
@@ -92,18 +75,18 @@ class TableScores:
             self._public_scores[scaling] = _named(split, suffix, score_model(model, values, targets, most))
         return self._public_scores[scaling]
 
-    def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
-        """Score models of single targets, where the settings ask for them; in public rows once for equal models."""
+    def _score_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
+        """Score the baselines of the settings; on public rows once for equal models."""
         if not self._settings.yardsticks:
             return {}
-        whose = self._whose(name)
+        whose = self._training_clients(name)
         if split != "public":
-            return self._of_fitted(whose, split, prefix, values)
+            return self._score_fitted(whose, split, prefix, values)
         if (whose, prefix) not in self._public_scores:
-            self._public_scores[whose, prefix] = self._of_fitted(whose, split, prefix, values)
+            self._public_scores[whose, prefix] = self._score_fitted(whose, split, prefix, values)
         return self._public_scores[whose, prefix]
 
-    def _of_fitted(self, whose: tuple[str, ...], split: str, prefix: str, values: Floats) -> dict[str, float]:
+    def _score_fitted(self, whose: tuple[str, ...], split: str, prefix: str, values: Floats) -> dict[str, float]:
         scores: dict[str, float] = {}
         for yardstick, models in self._fitted(whose).items():
             of_targets = score_targets(
@@ -112,25 +95,25 @@ class TableScores:
             scores |= _named(split, f"-{yardstick}", {f"{prefix}{target}": own for target, own in of_targets.items()})
         return scores
 
-    def _of_questions(
+    def _score_queries(
         self, name: str, split: str, models: Mapping[str, GraphicalModel], values: Floats
     ) -> dict[str, float]:
-        """Score models of the common features where a share of the values is hidden."""
+        """Score models of the common features with a share of hidden values."""
         targets = self._targets(self._common)
-        asked = some_hidden(self._common, values, targets, self._settings.hidden, self._seed)
-        scores = self._of_yardsticks(name, split, "hidden-", asked)
+        asked = hide_values(self._common, values, targets, self._settings.hidden, self._seed)
+        scores = self._score_yardsticks(name, split, "hidden-", asked)
         for suffix, model in models.items():
             if model.encoding.schema == self._common:
-                of_targets = score_answers(model, asked, targets)
+                of_targets = score_queries(model, asked, targets)
                 scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in of_targets.items()})
         return scores
 
-    def _whose(self, name: str) -> tuple[str, ...]:
-        """Return the clients whose rows the yardsticks of a client learn from: of all where models are pooled."""
+    def _training_clients(self, name: str) -> tuple[str, ...]:
+        """Return the clients whose rows train the baselines of a client: all if models are pooled."""
         return tuple(self._clients) if self._settings.global_model == "pooled" else (name,)
 
     def _fitted(self, whose: tuple[str, ...]) -> dict[Yardstick, dict[str, TargetModel]]:
-        """Return the yardsticks of some clients' training rows, each fitted once."""
+        """Return the baselines fitted to some clients' training rows, cached."""
         if whose not in self._yardsticks:
             targets = [each for each in self._targets(self._common) if self._common[each].kind != "embedding"]
             training = np.concatenate([self._held.values(each, self._common)["train"] for each in whose])
@@ -141,7 +124,7 @@ class TableScores:
         return self._yardsticks[whose]
 
     def _targets(self, schema: Schema) -> list[str]:
-        """Return the targets of the settings, and all features that are private to the client."""
+        """Return the targets of the settings and the client's private features."""
         common = self._common.names
         private = [name for name in schema.names if name not in common]
         return [*(name for name in self._settings.targets or common if name in common), *private]

@@ -1,6 +1,6 @@
 """Statistics of clients' tables that their node consents to send: ranges, and sums over rows.
 
-Noise is drawn once per request and rows, and repeated afterwards: averaging over fresh noise would remove it.
+Noise is drawn once per request and rows and then repeated, as averaging over fresh noise would remove it.
 """
 
 from __future__ import annotations
@@ -33,26 +33,23 @@ from fedgraph.training import ClientState
 _CONSENT = "FEDGRAPH_CONSENT"
 
 
-def consent_of(node: Node) -> Consent:
-    """Return which statistics a node consents to send (node config ``consent``, else ``FEDGRAPH_CONSENT``).
+def read_consent(node: Node) -> Consent:
+    """Return the statistics that a node consents to send (node config ``consent``, else ``FEDGRAPH_CONSENT``).
 
     ``consent`` is a comma-separated list of ``ranges`` and ``sums``, by default empty; an empty one in the node config
     overrides the environment. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the limits of
-    :class:`fedgraph.graphical.statistics.Consent`.
-
-    Raises
-    ------
-    IdentityError
-        For other entries, and limits that are not finite numbers above 0.
+    :class:`fedgraph.graphical.statistics.Consent`. Raises IdentityError for invalid entries and limits.
     """
     consented = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
     unknown = [entry for entry in consented if entry not in ("", "ranges", "sums")]
     if unknown:
-        raise IdentityError(f"node config 'consent' names {', '.join(unknown)}; a node can consent to ranges and sums")
+        raise IdentityError(
+            f"unknown entries of node config 'consent': {', '.join(unknown)}; known are ranges and sums"
+        )
     limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
     try:
         numbers = {name: float(node.config[key]) for key, name in limits.items() if key in node.config}
-        # NaN would be no limit, because no epsilon is larger.
+        # NaN would not limit epsilon.
         fit = all(0 < number < math.inf for number in numbers.values())
     except (TypeError, ValueError):
         fit = False
@@ -65,7 +62,7 @@ def consent_of(node: Node) -> Consent:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """Statistics of the common features of ``clients``, in answer to a request."""
+    """Statistics of the common features of ``clients``, for a request."""
 
     node: Node
     request: PhaseRequest
@@ -75,21 +72,21 @@ class TableStatistics:
     held: TableRows
 
     def ranges(self) -> list[str]:
-        """Return low, high and possibly median of each client's numbers, as JSON."""
+        """Return low, high and possibly median of each client's numeric features, as JSON."""
         return [self._ranges_of(name).as_json() for name in self.clients]
 
     def keys(self) -> list[str]:
-        """Create a public key for each client, in hexadecimal digits, for the next sums only."""
-        consent_of(self.node).check(self.settings.statistics.noise, "sums")
+        """Create a public key per client, hexadecimal, for the next sums only."""
+        read_consent(self.node).check(self.settings.statistics.noise, "sums")
         pairs = [KeyPair.create() for _ in self.clients]
         private = torch.tensor([list(pair.private_bytes()) for pair in pairs], dtype=torch.uint8)
         self._secrets.save(self.clients, 0, {"private": private}, 0)
         return [pair.public.hex() for pair in pairs]
 
     def sums(self) -> Tensor:
-        """Return sums over the training rows of each client, as far as this node consents, ``[clients, numbers]``.
+        """Return sums over the training rows of each client, with this node's consent, ``[clients, numbers]``.
 
-        They are masked where the experiment asks for it, which uses up the keys.
+        They are masked if the experiment says so, which consumes the keys.
         """
         found = [self._summed(name) for name in self.clients]
         if not self.settings.recovery.masks:
@@ -106,8 +103,8 @@ class TableStatistics:
 
     def _ranges_of(self, name: str) -> SharedStatistics:
         """Return a client's ranges."""
-        settings, consent = self.settings, consent_of(self.node)
-        # Consent that was given once may have been withdrawn.
+        settings, consent = self.settings, read_consent(self.node)
+        # Consent may have been withdrawn.
         check_consent(settings.scaling, settings.statistics, consent)
         values = self.held.values(name, self.common)["train"]
         kept = self._released(name, values, settings.scaling.as_table())
@@ -120,13 +117,13 @@ class TableStatistics:
 
     def _summed(self, name: str) -> Tensor:
         """Return sums over a client's rows, ``[numbers]``."""
-        noise, consent = self.settings.statistics.noise, consent_of(self.node)
+        noise, consent = self.settings.statistics.noise, read_consent(self.node)
         consent.check(noise, "sums")
         units = self.held.rows(name, self.common, self.request.scaling).units("train")
         if len(units) < consent.least_rows:
             raise DataError(
-                f"client '{name}' has fewer than {consent.least_rows} rows, and its node tells sums of no fewer "
-                "(node config consent-rows)"
+                f"client '{name}' has fewer than {consent.least_rows} rows, the minimum for sums of its node (node "
+                "config consent-rows)"
             )
         sums = UnitSums.of(units, self.common)
         if noise is None:
@@ -137,7 +134,7 @@ class TableStatistics:
         return load_state(kept)["sums"]
 
     def _released(self, name: str, values: NDArray[Any], purpose: Any) -> Path:
-        """Return the file in which statistics of a client's values are kept, once sent with noise."""
+        """Return the file of statistics of a client's values that were sent with noise."""
         rows = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
         asked = [name, rows, schema_as_json(self.common), purpose, self.settings.statistics.as_table()]
         return self.node.released_dir / "statistics" / f"{json_digest(asked)}.json"

@@ -1,4 +1,4 @@
-"""The part of a client's update that leaves a node: unchanged, with a little noise, or differentially private."""
+"""The update that leaves a node: unchanged, with a little noise, or differentially private."""
 
 from __future__ import annotations
 
@@ -23,18 +23,15 @@ _PURPOSE = "releases"
 
 @dataclass(frozen=True)
 class UpdateRelease:
-    """Releases of the clients that one request asks for.
+    """Releases of the clients of one request.
 
-    With noise, which would break them, buffers such as running statistics are sent as they were received.
+    With noise, buffers such as running statistics are returned as received.
 
     Attributes
     ----------
-    client : CohortClient
-        The client class that answers the request.
-    noise : float
-        Standard deviation of the noise on a client's own parameters; reproducible, for simulations.
-    privacy : NoiseSettings or None
-        Differentially private noise; a vector is everything that a client changed. Noise comes from the operating
+    client : the client class that answers the request.
+    noise : standard deviation of the noise on a client's own parameters; reproducible, for simulations.
+    privacy : differentially private noise; a vector is the whole change of a client. Noise comes from the operating
         system, and the node counts its clients' releases in the run. See :mod:`fedgraph.privacy` for updates.
     """
 
@@ -43,8 +40,7 @@ class UpdateRelease:
     privacy: NoiseSettings | None
 
     def __call__(self, before: Tensor, after: Tensor) -> Tensor:
-        """Return the part of ``after`` ``[clients, models, parameters]`` that may leave; its first model is the
-        client's own.
+        """Return the release of ``after`` ``[clients, models, parameters]``, whose first model is the client's own.
 
         Raises ReplyError when a client has no release left.
         """
@@ -55,7 +51,7 @@ class UpdateRelease:
         return torch.cat([with_noise(before[..., :trained], after[..., :trained]), before[..., trained:]], dim=2)
 
     def publishable(self, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the numbers per client that the server may see; all NaN where privacy must be protected."""
+        """Return the numbers per client that the server may see; all NaN under privacy."""
         return numbers if self.privacy is None else {name: torch.full_like(v, torch.nan) for name, v in numbers.items()}
 
     def _noisy(self, before: Tensor, after: Tensor) -> Tensor:
@@ -69,26 +65,26 @@ class UpdateRelease:
         assert self.privacy is not None
         self._count()
         request, update = self.client.request, (after - before).flatten(1)
-        # Whether training diverged depends on the data too, and must not be seen.
+        # Divergence depends on the data, and must not be revealed.
         finite = finite_rows(update)
         for name, fine in zip(request.clients, finite.tolist(), strict=True):
             if not fine:
-                log.warning("the training of %s diverged in round %d: only noise leaves", name, request.round)
+                log.warning("the training of %s diverged in round %d: only noise is sent", name, request.round)
         return before + release(update.where(finite[:, None], torch.zeros(())), self.privacy).view_as(before)
 
     def _count(self) -> None:
-        """Count a release for all clients; a round that is repeated counts again."""
+        """Count a release for all clients; a repeated round counts again."""
         assert self.privacy is not None
         node, request = self.client.node, self.client.request
         node.state_dir.mkdir(parents=True, exist_ok=True)
         with locked(node.state_dir / f"{_PURPOSE}.lock"):
             state = node.state(request.run, _PURPOSE)
-            # Not the state after a round: a counter is never set back.
+            # Not the state after a round: a counter is never reset.
             spent = state.load(request.clients, 1, {"spent": torch.zeros(1)})["spent"]
             over = [name for name, count in zip(request.clients, spent, strict=True) if count >= self.privacy.releases]
             if over:
                 raise ReplyError(
-                    f"{', '.join(over)}: released {self.privacy.releases} times, which is all that the privacy of this "
-                    "experiment allows; set releases to the number of rounds, and more for rounds that are repeated"
+                    f"{', '.join(over)}: released {self.privacy.releases} times, the limit of this experiment; set "
+                    "releases to the number of rounds, plus rounds that may be repeated"
                 )
             state.save(request.clients, 0, {"spent": spent + 1}, keep_from=1)

@@ -1,6 +1,6 @@
-"""Methods as algorithms, without Flower: state in, exchanges asked for, answers in, state out.
+"""Methods as algorithms, without Flower: generators of exchanges that map state and answers to the next state.
 
-A Flower strategy or the engine runs them; by hand, one exchange looks so:
+A Flower strategy or the engine runs them; by hand:
 
     >>> import torch
     >>> from fedgraph.algorithms import Answers, Clients
@@ -24,9 +24,8 @@ A Flower strategy or the engine runs them; by hand, one exchange looks so:
 """
 
 from fedgraph.algorithms.algorithm import Algorithm
-from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round, RunFacts, State
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
-from fedgraph.algorithms.kept import check_state
 from fedgraph.algorithms.model_rows import (
     ModelRows,
     Models,
@@ -38,14 +37,15 @@ from fedgraph.algorithms.model_rows import (
     mixed,
     written,
 )
+from fedgraph.algorithms.state_types import check_state
 
 __all__ = [
     "Algorithm",
     "Answers",
     "Ask",
     "Clients",
+    "Evaluation",
     "GlobalModel",
-    "Measuring",
     "ModelRows",
     "Models",
     "Round",

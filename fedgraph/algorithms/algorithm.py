@@ -1,8 +1,7 @@
-"""The interface of an algorithm: state in, exchanges asked for, answers in, state out. It knows nothing of Flower,
-nodes or absent clients.
+"""The interface of an algorithm, independent of Flower, nodes and absent clients.
 
-A Flower strategy runs it with any ClientApp, where a node is a client; the engine of this project runs it with cohorts,
-absent clients, defence and checkpoints. Both get the same rows for the same answers.
+A Flower strategy runs it with any ClientApp, where a node is a client; the engine runs it with cohorts, absent clients,
+defence and checkpoints. Both compute the same rows from the same answers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round, RunFacts, State
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State
 from fedgraph.algorithms.model_rows import Models, check_rows, combined, matrix, written
 from fedgraph.data import SplitName
 from fedgraph.graph import ClientGraph
@@ -35,22 +34,23 @@ class Algorithm(Configured[S]):
     name, title, needs, paper : str
         A short name, a title, the needs of a run beyond data and model, and the publication.
     default_client : str or type
-        Client class of the engine that does its part at the data, by dotted path or, in a notebook, as a class.
+        Client class of the engine, by dotted path or, in a notebook, as a class.
     needs_graph : bool
-        Whether a client graph has to be given.
+        Whether a client graph is required.
     own_models : bool
         Whether its own table describes the models, so that an experiment has no table ``[model]``.
     defences : tuple of str
-        Keys of ``[defence]`` that make sense for it.
+        Keys of ``[defence]`` that it supports.
     may_change : tuple of str
         Keys of its table that may change in a run that is resumed.
     expected_failures : dict of str to str
-        Checks of ``fedgraph check`` that it fails by design, by name, and the reason.
+        Checks of ``fedgraph check`` that it fails by design, and the reasons.
     no_predictions : str
         Why a run of it predicts no new data, and what to do instead; empty where its models do.
-    predicts_together : str
-        Why :meth:`fedgraph.Run.predict`, by which each client's own model predicts, is not for it; empty where it is.
-        :func:`fedgraph.predict` calls a static method ``predicted(run, data, windows)`` of the class, if it has one.
+
+    Where clients are not predicted by their own models, one by one, a static method ``predicted(run, data, ...)`` of
+    the class does it: of the options ``client``, ``windows`` and ``target`` it has those that it takes, by name. It
+    returns a :class:`fedgraph.data.preprocessing.Predicted`.
     """
 
     name: ClassVar[str] = ""
@@ -64,7 +64,6 @@ class Algorithm(Configured[S]):
     may_change: ClassVar[tuple[str, ...]] = ()
     expected_failures: ClassVar[dict[str, str]] = {}
     no_predictions: ClassVar[str] = ""
-    predicts_together: ClassVar[str] = ""
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -77,7 +76,7 @@ class Algorithm(Configured[S]):
         """Return the state before the first round, given a model of each client ``[clients, parameters]``.
 
         In a Flower app it is called again when a client joins later, with all clients and the read-out as their model.
-        The new client's part of the returned state is taken over: its model, and its row of tensors ``[clients, ...]``.
+        Only the new client's model and rows of tensors ``[clients, ...]`` are used.
         """
         return {"models": models}
 
@@ -88,8 +87,8 @@ class Algorithm(Configured[S]):
     def round(self, clients: Clients, state: State, number: int) -> Round:
         """Run a round, numbered from 1: yield exchanges, receive the answers, return the next state.
 
-        By default all clients train, and go on with what ``aggregate`` returns; those that do not answer keep their
-        models. ``state`` is not to be changed, apart from models in :class:`ModelRows`.
+        By default all clients train and continue with what ``aggregate`` returns; those that do not answer keep their
+        models. ``state`` must not be modified, except models in :class:`ModelRows`.
         """
         answers = yield self.ask(clients, state)
         rows = self.aggregate(clients, state, answers)
@@ -99,7 +98,7 @@ class Algorithm(Configured[S]):
         return {**state, "models": written(state["models"], answers.positions, rows)}
 
     def ask(self, clients: Clients, state: State) -> Ask:
-        """Return the exchange that measures the models of a state; most rounds begin with it."""
+        """Return the exchange that evaluates the models of a state; most rounds begin with it."""
         return Ask({"parameters": state["models"]})
 
     def readout(self, clients: Clients, state: State) -> Tensor | None:
@@ -109,7 +108,7 @@ class Algorithm(Configured[S]):
     # ---- how it is run ---------------------------------------------------------------------------------------------
 
     def first_state(self, clients: Clients, models: Models) -> State:
-        """Return what ``init`` does. Raises RunError, with what to do, when it is no dict with ``models``."""
+        """Return the result of ``init``. Raises RunError if it is not a dict with ``models``."""
         returned: object = self.init(clients, models)
         where = f"{self.class_name}.init returned"
         if not isinstance(returned, dict):
@@ -119,10 +118,7 @@ class Algorithm(Configured[S]):
         return returned
 
     def begin(self, clients: Clients, state: State, number: int) -> tuple[Round, Ask]:
-        """Begin a round, and return it with the first exchange that it asks for.
-
-        Raises RunError, with what to do, when ``round`` is no generator of :class:`Ask`.
-        """
+        """Begin a round, and return it with its first exchange. Raises RunError for other than a generator."""
         begun = self.round(clients, state, number)
         where = f"{self.class_name}.round"
         if not isinstance(begun, Generator):
@@ -136,9 +132,9 @@ class Algorithm(Configured[S]):
         return begun, ask
 
     def proceed(self, begun: Round, answers: Answers) -> Ask:
-        """Hand the answers of an exchange to a round, and return the next that it asks for; StopIteration at its end.
+        """Send the answers of an exchange to a round, and return its next exchange; StopIteration at its end.
 
-        An error of a round that uses a client graph without having one gets a note that says what to do.
+        An error of a round that uses a missing client graph gets a note with advice.
         """
         return self._proceeding(begun, answers, answers.graph)
 
@@ -148,8 +144,8 @@ class Algorithm(Configured[S]):
         except AttributeError as error:
             if graph is None and error.obj is None and hasattr(ClientGraph, error.name or ""):
                 error.add_note(
-                    f"No client graph is given, so that answers.graph and clients.graph are None: set needs_graph = "
-                    f"True in {self.class_name}, for a run without one to be refused"
+                    f"No client graph is given, so answers.graph and clients.graph are None: set needs_graph = True in "
+                    f"{self.class_name} to refuse such runs"
                 )
             raise
 
@@ -170,7 +166,7 @@ class Algorithm(Configured[S]):
     # ---- may be overridden ------------------------------------------------------------------------------------------
 
     def own_model(self, facts: RunFacts) -> StackedModel | None:
-        """Return the model that clients train, where it is not that which the table ``[model]`` describes."""
+        """Return the model that clients train, if it is not the one of the table ``[model]``."""
         return None
 
     def check(self, clients: Clients) -> None:
@@ -190,30 +186,30 @@ class Algorithm(Configured[S]):
         return None
 
     @property
-    def measures(self) -> Literal["before", "after", "apart"]:
-        """When a round measures models.
+    def evaluates(self) -> Literal["before", "after", "apart"]:
+        """When a round evaluates models.
 
-        Where they arrive, ``before`` they are trained; ``after`` training, where clients take turns, each in an
-        exchange of its own; or ``apart``, by exchanges of :meth:`measuring`.
+        ``before`` training, as received; ``after`` training, where clients take turns; or ``apart``, by the exchanges
+        of :meth:`evaluation`.
         """
         return "before"
 
-    def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
-        """Have the models after ``number`` rounds measured on ``splits``, by default in one exchange with all."""
-        yield replace(self.ask(clients, state), measures=splits)
+    def evaluation(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Evaluation:
+        """Evaluate the models after ``number`` rounds on ``splits``, by default in one exchange with all clients."""
+        yield replace(self.ask(clients, state), evaluates=splits)
 
     @property
     def aggregates(self) -> bool:
-        """Whether answers of different clients meet; else ``[defence]`` has no effect."""
+        """Whether answers of different clients are combined; else ``[defence]`` has no effect."""
         return True
 
     @property
-    def moves_after_measuring(self) -> bool:
-        """Whether a round changes models after it has measured them."""
+    def moves_after_evaluation(self) -> bool:
+        """Whether a round changes models after their evaluation."""
         return False
 
     def restorable(self, clients: Clients) -> bool:
-        """Whether models of an earlier round can be put back in whole; False where clients keep a part of them."""
+        """Whether models of an earlier round can be restored; False if clients keep a part of them."""
         return True
 
     def replaced(self, clients: Clients, state: State, models: Tensor) -> State:

@@ -1,4 +1,4 @@
-"""Bounds for federated methods: every client by itself, and one model of the pooled data of all."""
+"""Baselines: every client by itself, and one model of the pooled data of all clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedgraph.support.settings import Settings
 
 
 class LocalOnly(Algorithm):
-    """Every client continues with the model that it trained, and nothing is shared."""
+    """Every client continues with its trained model, and nothing is shared."""
 
     name = "local"
     title = "Local training only: nothing is shared"
@@ -26,7 +26,7 @@ class LocalOnly(Algorithm):
 
     @property
     def aggregates(self) -> bool:
-        """False, as no client can harm another one. A subclass with an ``aggregate`` of its own may mix models."""
+        """False, unless a subclass overrides ``aggregate``."""
         return type(self).aggregate is not LocalOnly.aggregate
 
     def aggregate(self, clients: Clients, state: State, answers: Answers) -> Tensor:
@@ -41,10 +41,7 @@ class LocalOnly(Algorithm):
 class Centralised(GlobalModel):
     """Trains one model on one node that pools all clients' examples; it is evaluated on each client's own data.
 
-    Raises
-    ------
-    ExperimentError
-        When more than one node hosts clients.
+    Raises ExperimentError when more than one node hosts clients.
     """
 
     name = "centralised"
@@ -52,7 +49,7 @@ class Centralised(GlobalModel):
     needs = "all clients on one node (--nodes 1)"
     default_client = "fedgraph.clients.centralised:CentralisedClient"
     defences = ()
-    expected_failures: ClassVar = {"number-of-nodes": "it pools the data of all clients, which one node must have"}
+    expected_failures: ClassVar = {"number-of-nodes": "it pools the data of all clients on one node"}
 
     def check(self, clients: Clients) -> None:
         """See :class:`Algorithm`."""

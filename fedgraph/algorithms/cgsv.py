@@ -50,11 +50,10 @@ class CGSV(Algorithm[CGSVSettings]):
     (1 - alpha) cos(u_i, u_N)``, clamped to zero from below and scaled to add up to 1; ``q_i = tanh(beta r_i) / max_j
     tanh(beta r_j)``.
 
-    Absent clients keep their model and their importance, and the others redistribute theirs; an earlier answer that
-    stands in for a missing one is left out too, since it is no update of the client's current model. Clients without
-    training examples start without importance, and contribute nothing. Running statistics are not part of an update:
-    those of all clients present are averaged by importance, and sent to all of them. The state has r as ``importance``,
-    float64 ``[clients]``, which adds up to 1; empty before the first round.
+    Absent clients keep their model and importance, and the others redistribute theirs; earlier answers that replace
+    missing ones are ignored, as they are not updates of the current model. Clients without training examples have no
+    importance. Running statistics are not part of an update: they are averaged by importance over the clients present.
+    The state has r as ``importance``, float64 ``[clients]``, which adds up to 1; empty before the first round.
     """
 
     name = "cgsv"

@@ -21,8 +21,8 @@ from fedgraph.support.settings import Settings
 class ScaffoldSettings(Settings):
     """``[scaffold]``; ``[train] optimizer`` must be sgd, without momentum that is kept from round to round.
 
-    Control variates are a round old. Where clients differ much and train long, the corrected steps can diverge at a
-    learning rate that works for FedAvg; choose a smaller ``learning-rate`` then.
+    Control variates are a round old. Where clients differ much and train long, training can diverge at a learning rate
+    that works for FedAvg; use a smaller ``learning-rate`` then.
 
     Attributes
     ----------
@@ -40,11 +40,7 @@ class Scaffold(GlobalModel[ScaffoldSettings]):
     paper's ``c <- c + |S|/N mean (c_i+ - c_i)`` even when an answer was lost after its client had updated c_i.
 
     Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning (ICML 2020), algorithm 1.
-
-    Raises
-    ------
-    ExperimentError
-        When the training does not allow to derive gradients from the change of the parameters.
+    Raises ExperimentError when the training does not allow to derive gradients from the change of the parameters.
     """
 
     name = "scaffold"
@@ -201,11 +197,11 @@ def check_gradients(clients: Clients, method: str) -> None:
     train = clients.facts.train
     if train is not None and train.optimizer != "sgd":
         raise ExperimentError(
-            f"[train] optimizer: {method} reads a client's gradient off the way it went, which '{train.optimizer}' "
+            f"[train] optimizer: {method} derives gradients from the change of parameters, which '{train.optimizer}' "
             "does not allow; use sgd"
         )
     if train is not None and train.keep_optimizer and train.momentum:
         raise ExperimentError(
-            "[train] keep-optimizer: with momentum from earlier rounds a client's way is not that of this round's "
-            f"gradients, from which {method} takes its control variates; set keep-optimizer = false"
+            "[train] keep-optimizer: with momentum from earlier rounds, the change of parameters does not give this "
+            f"round's gradients, from which {method} computes control variates; set keep-optimizer = false"
         )

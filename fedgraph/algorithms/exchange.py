@@ -1,4 +1,4 @@
-"""The data that an algorithm and its runner exchange: what it knows of clients, its requests, and their answers."""
+"""The data that an algorithm and its runner exchange: clients, requests, and answers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts about the run that an algorithm may need in order to refuse settings that do not fit it.
+    """Facts about the run, with which an algorithm can check its settings.
 
     Attributes
     ----------
     rounds : int or None
         Number of rounds; None where it is not known.
     own_splits : tuple of str
-        Splits of clients' own data that are measured.
+        Splits of clients' own data that are evaluated.
     averages : str
-        ``mean``, or the robust average that stands for it.
+        ``mean``, or the robust average that replaces it.
     keeps_last : bool
         Whether earlier answers of absent clients stand in for those that are missing.
     train : TrainSettings or None
-        How clients train; None where they train as they like.
+        How clients train; None if unknown.
     nodes : int or None
         Number of nodes that host the clients; None where it is not known.
     task : TaskSpec or None
@@ -42,7 +42,7 @@ class RunFacts:
     model : mapping
         The table ``[model]``.
     room : callable or None
-        Returns for how many examples of a split tensors over all clients have room.
+        Returns the number of examples of a split that tensors over all clients must hold.
     """
 
     rounds: int | None = None
@@ -90,7 +90,7 @@ class Clients:
         return len(self.names)
 
     def drawn_models(self) -> Tensor:
-        """Return an initial model of each client's own, ``[clients, parameters]``; see ``initial``."""
+        """Draw an initial model for each client, ``[clients, parameters]``; see ``initial``."""
         assert self.initial is not None
         return torch.stack([self.initial(name) for name in self.names])
 
@@ -102,22 +102,22 @@ class Ask:
     Attributes
     ----------
     stacked : mapping of str to Tensor
-        ``[clients, ...]``, where every client gets its row; its model is ``parameters``.
+        ``[clients, ...]``; every client gets its row. Models are called ``parameters``.
     shared : mapping of str to Tensor
-        Tensors that all clients get. A model that all get is ``parameters`` here.
+        Tensors for all clients. A common model is called ``parameters``.
     returns : mapping of str to tuple of int
         Shapes of a client's answers, by name; by default its trained model, ``parameters``.
     to : Tensor or None
-        Positions of the clients that are asked, int64; None for all.
+        Positions of the addressed clients, int64; None for all.
     models : tuple of str
         Names of those shared tensors that are models, ``[parameters]`` or ``[models, parameters]``.
     further : callable or None
-        Given positions of clients, and whether what they got is measured before they train, returns further shared
+        Given positions of clients, and whether their models are evaluated before training, returns further shared
         tensors for these.
     types : mapping of str to str
         NumPy types of answers that are not float32, by name.
     measures : tuple of str
-        Splits on which clients measure the models that they get, instead of training; they answer numbers alone.
+        Splits on which clients evaluate the models, instead of training; they only return metrics.
     means : bool
         Whether the mean of a node's models, weighted by their examples, suffices instead of each of them.
     number : int or None
@@ -131,14 +131,14 @@ class Ask:
     models: tuple[str, ...] = ()
     further: Callable[[Tensor, bool], Mapping[str, Tensor]] | None = None
     types: Mapping[str, str] = field(default_factory=dict)
-    measures: tuple[SplitName, ...] = ()
+    evaluates: tuple[SplitName, ...] = ()
     means: bool = False
     number: int | None = None
 
     @property
     def trains(self) -> bool:
         """Whether clients answer models that they have trained."""
-        return not self.measures and (self.returns is None or "parameters" in self.returns)
+        return not self.evaluates and (self.returns is None or "parameters" in self.returns)
 
 
 @dataclass(frozen=True)
@@ -158,14 +158,14 @@ class Answers:
     graph : ClientGraph or None
         The given client graph among them.
     fresh : Tensor
-        Whose answers are of this exchange, bool ``[present]``; others stand in for clients that are absent.
+        Answers of this exchange, bool ``[present]``; others replace those of absent clients.
     robust : callable or None
         Function of rows ``[present, columns]`` and weights ``[targets, present]`` that returns robust averages
-        ``[targets, columns]``, where these stand for weighted means.
+        ``[targets, columns]`` in place of weighted means.
     metrics : mapping of str to Tensor
         Numbers that clients of the engine report, such as their loss, each float64 ``[present]``.
     means : mapping of tuple of int to Tensor
-        Where an exchange asked for means: that of several clients ``[parameters]``, by their positions.
+        If the exchange asked for means: that of several clients ``[parameters]``, by their positions.
     """
 
     positions: Tensor
@@ -189,7 +189,7 @@ class Answers:
         return matrix(self.models)
 
     def average(self, weights: Tensor) -> Tensor:
-        """Return the mean of the models with weights ``[present]``, or the robust average that stands for it."""
+        """Return the weighted mean of the models, weights ``[present]``, or the robust average."""
         if self.robust is None:
             return combined(self.models, lambda rows: weighted_mean(rows, weights))
         shares = weights.double() if bool((weights > 0).any()) else torch.ones(len(weights))
@@ -197,7 +197,7 @@ class Answers:
 
 
 Round = Generator[Ask, Answers, State]
-"""A round: exchanges that are asked for, their answers, and the state after it."""
+"""A round: yields exchanges, receives answers, and returns the next state."""
 
-Measuring = Generator[Ask, Answers, None]
-"""A measurement: exchanges that are asked for, one of them with ``measures``."""
+Evaluation = Generator[Ask, Answers, None]
+"""An evaluation: yields exchanges, one of them with ``evaluates``."""

@@ -18,10 +18,10 @@ from torch import Tensor
 from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.algorithms.owners import (
     OwnersAlgorithm,
+    build_outcome,
     bytes_per_owner,
-    metrics_of,
     num_learned_from,
-    outcome_of,
+    owner_metrics,
     report_epoch,
     samples,
 )
@@ -54,9 +54,9 @@ class F3(OwnersAlgorithm[F3Settings]):
     name = "f3"
     title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
     defences = ("clip",)
-    # The fusion is trained anew, on the embeddings that owners have sent.
+    # The fusion is retrained on the embeddings that owners have sent.
     may_change = ("preset", *FusionSettings.keys(), "vote")
-    predicts_together = "models stay with their owners, who are asked for embeddings"
+    no_predictions = "models stay with their owners, who are asked for embeddings: fedgraph.predict(run, data) does it"
     default_client = "fedgraph.clients.f3:F3Client"
 
     def check(self, run: PhaseRun) -> None:
@@ -69,10 +69,7 @@ class F3(OwnersAlgorithm[F3Settings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings, fit the fusion model, or fuse the owners' own predictions, and predict all samples.
 
-        Raises
-        ------
-        DataError, RunError
-            When the fusion cannot be trained on the answers.
+        Raises DataError or RunError when the fusion cannot be trained on the answers.
         """
         joined = yield from samples(run)
         graph = run.graph_of(joined)
@@ -101,8 +98,8 @@ class F3(OwnersAlgorithm[F3Settings]):
         if best - now < _NOTED_GAIN:
             return []
         return [
-            f"of the validation samples {now:.0%} are predicted rightly with the threshold 0.5, and {best:.0%} with "
-            "another one: set [f3] calibrated = true for probabilities that are frequencies"
+            f"{now:.0%} of the validation samples are predicted correctly with the threshold 0.5, and {best:.0%} with "
+            "another one: set [f3] calibrated = true for calibrated probabilities"
         ]
 
     def _vote(self, run: PhaseRun, joined: JoinedSamples) -> Outcome:
@@ -131,8 +128,8 @@ class F3(OwnersAlgorithm[F3Settings]):
 
     def _without_predictions(self) -> ExperimentError:
         return ExperimentError(
-            f"[f3] fusion = '{self.settings.fusion}' needs the predictions of the owners' own models, which they do "
-            "not send with noise, or which not all nodes have sent"
+            f"[f3] fusion = '{self.settings.fusion}' needs the predictions of the owners' own models, which are not "
+            "sent with noise, or which some nodes did not send"
         )
 
     def _outcome(
@@ -153,7 +150,7 @@ class F3(OwnersAlgorithm[F3Settings]):
             "bytes_per_owner": bytes_per_owner(joined, len(joined.keys)),
             "training_bytes_per_owner": bytes_per_owner(joined, num_learned_from(joined)),
         }
-        return outcome_of(joined, metrics_of(joined, prediction, run.splits), facts=facts, files=files, **learned)
+        return build_outcome(joined, owner_metrics(joined, prediction, run.splits), facts=facts, files=files, **learned)
 
     def _learned(self, fusion: FittedFusion) -> dict[str, Callable[[Path], object]]:
         """Return the learned graph and the alignment as files."""

@@ -1,8 +1,8 @@
 """F3 for forecasts: one exchange of embeddings, then a forecaster for each client over a learned graph.
 
 After Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
-algorithm 1. https://proceedings.mlr.press/v216/ma23b.html There owners hold different features of the same samples and
-share one label; here they hold different series over the same time, and each forecasts its own.
+algorithm 1. https://proceedings.mlr.press/v216/ma23b.html There owners hold different features of samples with a common
+label; here they hold different series over the same time, and each forecasts its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, F3ForecastSettings, suffix_of
-from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, exchanged, outcome_of
+from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, F3ForecastSettings, graph_suffix
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, build_outcome, exchanged
 from fedgraph.algorithms.phases import Identified, Outcome, Phase, PhaseRun
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import shares_scales, step_seconds
@@ -41,7 +41,7 @@ _OVER: dict[OwnerGraph, str] = {
     "learned": "from the embeddings of all over a learned graph",
     "given": "from the embeddings of all over the given graph",
     "complete": "from the embeddings of all over the complete graph",
-    "permuted": "from the embeddings of all over the given graph with clients in other places",
+    "permuted": "from the embeddings of all over the given graph with permuted clients",
     "none": "without the embeddings of others",
 }
 """Descriptions of a network's inputs, by its graph."""
@@ -52,29 +52,29 @@ _TYPES = {"starts": "int64", "known": "uint8", "targets": "float32"}
 class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
     """Collects embeddings of all windows once, learns from them, and sends each client its forecasts.
 
-    The network stays in the run folder, and encoders with their clients, for windows that come later:
-    ``f3-forecast-inference``.
+    The network stays in the run folder, and encoders with their clients, for later windows (``f3-forecast-inference``).
     """
 
     name = "f3-forecast"
     title = "F3 for forecasts: frozen encoders, one exchange of embeddings, a learned graph, a head per client"
     paper = "https://proceedings.mlr.press/v216/ma23b.html"
-    predicts_together = "models stay with their owners, who are asked for embeddings"
+    no_predictions = "models stay with their owners, who are asked for embeddings: fedgraph.predict(run, data) does it"
     default_client = "fedgraph.clients.f3_forecast:F3ForecastClient"
 
     @classmethod
     def uses_graph(cls, settings: F3ForecastSettings) -> bool:
-        """See :class:`PhasedAlgorithm`: a learned graph starts from nothing that is given."""
-        return settings.needs_given
+        """See :class:`PhasedAlgorithm`: a learned graph does not use the given one."""
+        return settings.needs_graph
 
     def check(self, run: PhaseRun) -> None:
         """See :class:`PhasedAlgorithm`."""
-        if self.settings.needs_given and not run.graph_given:
+        if self.settings.needs_graph and not run.graph_given:
             raise ExperimentError("[f3-forecast] a given or permuted graph needs a client graph: set source of [graph]")
         if self.settings.targets == "private" and self.settings.encoders is not None:
             raise ExperimentError(
-                '[f3-forecast] targets = "private" keeps readings from the server, which has the models of the run '
-                "that encoders names, and can tell readings from embeddings by them: let clients train their own"
+                '[f3-forecast] targets = "private" hides readings from the server, which could reconstruct them with '
+                "the "
+                "models of the run that encoders names: let clients train their own"
             )
         if shares_scales(run.data):
             raise ExperimentError(
@@ -85,17 +85,13 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings, fit a network over each graph, send each client its forecasts.
 
-        Raises
-        ------
-        ExperimentError, DataError
-            When clients are no time series, or encoders of another run do not fit.
-        RunError
-            When training diverges.
+        Raises ExperimentError or DataError when clients are no time series, or encoders of another run do not fit.
+        Raises RunError when training diverges.
         """
         clients = yield from self.identified()
         graph = run.graph_of(clients)
         notes = []
-        if graph is not None and not self.settings.needs_given:
+        if graph is not None and not self.settings.needs_graph:
             notes.append(
                 'the client graph of [graph] is not used; [f3-forecast] graph = "given" or controls = ["given"] use it'
             )
@@ -104,7 +100,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         alone = self.settings.graph == "none" and not self.settings.controls
         shared = "" if alone else f"; {shared_windows(windows['train'].present, sent.names)}"
         adjacency = (
-            None if graph is None or not self.settings.needs_given else graph.subgraph(sent.names).dense().float()
+            None if graph is None or not self.settings.needs_graph else graph.subgraph(sent.names).dense().float()
         )
         fits = {
             suffix: fit_forecasts(
@@ -114,7 +110,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
             for suffix, graph in self._graphs().items()
         }  # fmt: skip
         main = fits[""]
-        measured = yield from self._measured(run, clients, sent, fits, windows)
+        measured = yield from self._evaluate(run, clients, sent, fits, windows)
         names = measured.names
         rows = torch.tensor([sent.names.index(name) for name in names])
         metrics = {**measured.metrics, **{name: values[rows] for name, values in sent.metrics.items()}}
@@ -125,7 +121,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
             for suffix, fit in fits.items()
         }
         facts |= {"parameters_at_server": len(parameters), **({"notes": notes} if notes else {})}
-        by = "its own network from its embedding and that which the server foretells"
+        by = "its own network from its embedding and the one that the server predicts"
         if self.settings.targets == "shared":
             by = "the server's network"
         over = {suffix: _OVER[graph] for suffix, graph in self._graphs().items()}
@@ -137,13 +133,13 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         )
         fitted = FittedForecasts(main.network, self.settings, sent.names)
         files = {"fusion.safetensors": fitted.write, **_learned(main.network, sent.names)}
-        return outcome_of(
+        return build_outcome(
             clients, measured, measured_on, metrics, parameters=parameters, facts=facts, arrays=state, files=files
         )
 
     def _graphs(self) -> dict[str, OwnerGraph]:
         """The graphs over which networks are fitted; keys are the endings of the names of their errors."""
-        controls = {suffix_of(graph): graph for graph in self.settings.controls if graph != self.settings.graph}
+        controls = {graph_suffix(graph): graph for graph in self.settings.controls if graph != self.settings.graph}
         return {"": self.settings.graph, **controls}
 
     # ---- exchanges -------------------------------------------------------------------------------------------------
@@ -181,7 +177,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
                 f"[f3-forecast] encoders = '{encoders}': that run left no models: take one of a method of rounds, such "
                 "as local, fedavg or sfl"
             )
-        # So that encoders are trained on the training part of this experiment.
+        # Encoders must be trained on the training part of this experiment.
         other.check_same_data(run.data, "[f3-forecast] encoders")
         models, common = left
         rows = []
@@ -191,13 +187,13 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
                 raise ExperimentError(f"[f3-forecast] encoders = '{encoders}': that run has no model of {name}")
             if Layout.of(state).shapes_by_name() != layout.shapes_by_name():
                 raise ExperimentError(
-                    f"[f3-forecast] encoders = '{encoders}': its model of {name} is not the [model] of this experiment "
-                    "with this [data]: take both from there"
+                    f"[f3-forecast] encoders = '{encoders}': its model of {name} does not fit [model] and [data] of "
+                    "this experiment: copy both from there"
                 )
             rows.append(layout.row(state))
         return {"encoders": torch.stack(rows)}
 
-    def _measured(
+    def _evaluate(
         self,
         run: PhaseRun,
         clients: Identified,

@@ -1,4 +1,4 @@
-"""Forecasts of later windows by the encoders and the network that a run of F3 for forecasts has left.
+"""Forecasts of later windows by the encoders and the network of a finished run of F3 for forecasts.
 
 Ma, Hoang, Chen (UAI 2023), lines 8 to 11 of algorithm 1, for time series.
 """
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from fedgraph.algorithms.f3_forecast_settings import LATEST_READINGS, EncoderSettings, F3ForecastInferenceSettings
-from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, exchanged, outcome_of
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, build_outcome, exchanged
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun, Without
 from fedgraph.fusion.forecasting import FittedForecasts, OwnerWindows, forecasts
 from fedgraph.models import flattened
 from fedgraph.support.errors import DataError, ExperimentError, quoted
-from fedgraph.support.settings import part_of
+from fedgraph.support.settings import select_settings
 
 _NETWORK = "fusion.safetensors"
 
 
 class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
-    """Embeddings of the latest windows come up, and the network's outputs for them go back: an exchange each.
+    """One exchange collects embeddings of the latest windows, and one returns the network's outputs for them.
 
     Clients that are absent, and windows that a client lacks, are masked; with ``[experiment] on-missing = "skip"`` a
     run continues without them.
@@ -39,22 +39,21 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         trained = run.other_run(self.settings.run)
         if not (trained.path / _NETWORK).is_file():
             raise ExperimentError(
-                f"{self.settings.run} has no network for forecasts: it is no finished run of f3-forecast"
+                f"{self.settings.run} has no network for forecasts: it is not a finished run of f3-forecast"
             )
-        # Another file may have the readings of training and later ones behind them, which its nodes check.
+        # Another file may hold the readings of training followed by later ones; nodes check that.
         trained.check_same_data(run.data, f"[{self.name}] run", but=("path",))
-        before = part_of(EncoderSettings, trained.method_table, "[f3-forecast]").as_table()
-        for key, value in part_of(EncoderSettings, self.settings.as_table(), f"[{self.name}]").as_table().items():
+        before = select_settings(EncoderSettings, trained.method_table, "[f3-forecast]").as_table()
+        for key, value in (
+            select_settings(EncoderSettings, self.settings.as_table(), f"[{self.name}]").as_table().items()
+        ):
             if value != before[key]:
-                raise ExperimentError(f"[{self.name}] {key} = {value!r}, but that run had {before[key]!r}: leave it so")
+                raise ExperimentError(f"[{self.name}] {key} = {value!r}, but that run had {before[key]!r}: keep it")
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings of the latest windows, and send back the network's outputs for them.
 
-        Raises
-        ------
-        DataError
-            When clients were not there in training.
+        Raises DataError when clients were not there in training.
         """
         trained = run.other_run(self.settings.run).path
         fitted = FittedForecasts.read(trained / _NETWORK)
@@ -62,10 +61,10 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         strangers = [name for name in clients.names if name not in fitted.owners]
         if strangers:
             raise DataError(
-                f"{', '.join(strangers[:8])} took no part in that run, so that there is no forecaster for them: name "
-                "the others in [clients] expect, or train with all"
+                f"{', '.join(strangers[:8])} took no part in that run and have no forecaster: name the others in "
+                "[clients] expect, or train with all"
             )
-        notes = yield from self._left_out(run, clients.names, fitted.owners)
+        notes = yield from self._without_absent(run, clients.names, fitted.owners)
         sent = yield from self._embeddings(run, trained.name, fitted.sizes[0])
         notes += _empty(sent)
         rows = torch.tensor([fitted.owners.index(name) for name in sent.names])
@@ -80,16 +79,16 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         empty = torch.zeros(*starts.shape, 0)
         windows = OwnerWindows.of(starts, embeddings, empty, empty > 0)
         found = windows.of_owners(forecasts(fitted.network, windows), starts)[rows]
-        measured = yield from self._measured(run, trained.name, sent, found)
+        measured = yield from self._evaluate(run, trained.name, sent, found)
         state = fitted.network.state_dict()
         measured_on = f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.name}"
         facts: dict[str, Any] = {"windows": len(windows), **({"notes": notes} if notes else {})}
-        return outcome_of(
+        return build_outcome(
             clients, measured, measured_on, measured.metrics, parameters=flattened(state), rounds=0, facts=facts,
             arrays=state,
         )  # fmt: skip
 
-    def _left_out(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Phase[list[str]]:
+    def _without_absent(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Phase[list[str]]:
         """Go on without clients of the run that are not there now; for those that are expected, that may be an error.
 
         Others listen to them, so that forecasts without them are worse: a note in the results says so.
@@ -98,14 +97,14 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         yield Without(
             dict.fromkeys(
                 (name for name in missing if run.expect is None or name in run.expect),
-                "it took part in the run, and no node has data of it now, as when its column is gone from the file",
+                "it took part in the run, and no node has data of it now",
             )
         )
         if not missing:
             return []
         return [
-            f"forecast without {quoted(missing, 8)}, of the {len(owners)} clients of the run: there are no forecasts "
-            "of theirs, and those of others, who listened to them, may be worse"
+            f"forecast without {quoted(missing, 8)}, of the {len(owners)} clients of the run: these have no "
+            "forecasts, and those of clients that used their embeddings may be worse"
         ]
 
     def _embeddings(self, run: PhaseRun, trained: str, size: int) -> Phase[StackedReplies]:
@@ -115,7 +114,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         types = {"starts": "int64", "embeddings": self.settings.precision}
         return (yield from exchanged(run, shapes=shapes, types=types, train=True, name=trained))
 
-    def _measured(self, run: PhaseRun, trained: str, sent: StackedReplies, found: Tensor) -> Phase[StackedReplies]:
+    def _evaluate(self, run: PhaseRun, trained: str, sent: StackedReplies, found: Tensor) -> Phase[StackedReplies]:
         """Send each client the network's outputs for its windows, and return what it measures of its forecasts."""
         kind, dtype = self.settings.returned
         counts = (sent.tensors["starts"] >= 0).sum(1)
@@ -128,7 +127,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
 
 
 def _empty(sent: StackedReplies) -> list[str]:
-    """Return a note about clients whose latest window has no reading: its forecasts look like any other."""
+    """Return a note about clients whose latest window has no reading."""
     seen = sent.metrics.get(LATEST_READINGS)
     if seen is None:  # nodes may not say so
         return []
@@ -136,6 +135,6 @@ def _empty(sent: StackedReplies) -> list[str]:
     if not empty:
         return []
     return [
-        f"the latest window of {quoted(empty, 8)} has no reading: what is forecast from it rests on the embeddings of "
-        "others and on what was usual in training (column readings_in_window of the files)"
+        f"the latest window of {quoted(empty, 8)} has no reading: its forecasts rest on the embeddings of others and "
+        "on training averages (column readings_in_window of the files)"
     ]

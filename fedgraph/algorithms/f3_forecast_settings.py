@@ -19,7 +19,7 @@ LATEST_READINGS = "readings-in-latest-window"
 """Name of the metric that clients send with the latest window's embedding: its number of readings."""
 
 
-def suffix_of(graph: OwnerGraph) -> str:
+def graph_suffix(graph: OwnerGraph) -> str:
     """Suffix of the names of errors of a network over a control graph."""
     return f"-{'no' if graph == 'none' else graph}-graph"
 
@@ -29,13 +29,12 @@ class EncoderSettings(Settings):
 
     Attributes
     ----------
-    targets      : ``shared``: the server is sent the readings that are forecast in training and validation windows, as
-                   it is sent labels in the paper, and forecasts; ``private``: no reading is sent. The server learns to
-                   forecast each client's embedding, that of the window which begins where its forecast does, and each
-                   client forecasts its readings from this and its own embedding.
-    local_rounds : rounds of [train] in which each client trains its encoder, the [model], on its own windows; the one
-                   that forecasts its validation windows best is kept, and frozen. Forecasters of private targets are
-                   trained alike.
+    targets      : ``shared``: clients send the target readings of training and validation windows, like labels in the
+                   paper, and the server forecasts; ``private``: no reading is sent. The server learns to predict the
+                   embedding of the window that starts with the forecast, and each client forecasts its readings from
+                   it and its own embedding.
+    local_rounds : rounds of [train] in which each client trains its encoder, the [model], on its own windows; the best
+                   in validation is kept and frozen. Forecasters of private targets are trained likewise.
     precision    : of the embeddings that are sent.
     hidden       : width of the hidden layer of forecasters of private targets.
     """
@@ -52,7 +51,7 @@ class EncoderSettings(Settings):
 
     @property
     def returned(self) -> tuple[str, torch.dtype]:
-        """What the server sends back of each window, and its type: forecasts, or embeddings of later windows."""
+        """Name and type of what the server returns for each window: forecasts, or embeddings of later windows."""
         return ("forecasts", torch.float32) if self.targets == "shared" else ("embeddings", self.dtype)
 
 
@@ -62,8 +61,8 @@ class F3ForecastSettings(ForecastFusionSettings, EncoderSettings):
     Attributes
     ----------
     encoders : the folder of a finished run of another method, such as ``sfl``, ``fedavg`` or ``local``, with the same
-               [data], [model] and clients: its models are the encoders, and nothing is trained before embeddings are
-               sent. They come from the server, which has them. By default each client trains its own.
+               [data], [model] and clients: its models are the encoders, sent by the server. By default each client
+               trains its own.
     """
 
     encoders: str | None = None
@@ -75,8 +74,8 @@ class LaterWindowsSettings(EncoderSettings):
     Attributes
     ----------
     windows : how many windows each client forecasts at most, the latest.
-    data    : a file of new readings, on every node, that need not have those of training before them: they are scaled
-              as the run has scaled. By default the windows behind those of training in ``[data]``.
+    data    : a file of new readings on every node, with the scales of the run; it need not contain those of training.
+              By default the windows after those of training in ``[data]``.
     """
 
     windows: int = Field(default=288, ge=1)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedgraph.algorithms.f3_settings import F3InferenceSettings
-from fedgraph.algorithms.owners import OwnersAlgorithm, bytes_per_owner, metrics_of, outcome_of, samples
+from fedgraph.algorithms.owners import OwnersAlgorithm, build_outcome, bytes_per_owner, owner_metrics, samples
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun, Without
 from fedgraph.data import SPLITS
 from fedgraph.fusion import FittedFusion, JoinedSamples, Prediction, write_predictions
@@ -17,10 +17,10 @@ from fedgraph.messages import EmbedRequest
 from fedgraph.privacy.noise import privacy_facts
 from fedgraph.support.errors import DataError, ExperimentError
 
-_LENGTH = "have another length than those that the fusion model was trained on"
+_LENGTH = "differ in length from those that the fusion model was trained on"
 _MODELS = (
-    "are by other models than those whose embeddings the fusion model was trained on; these owners have to use the "
-    "frozen models that they had then (node config model-dir, model, models)"
+    "are by other models than those of training; these owners have to use their frozen models from then (node config "
+    "model-dir, model, models)"
 )
 
 
@@ -40,10 +40,7 @@ class F3Inference(OwnersAlgorithm[F3InferenceSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings, and predict their samples with the trained fusion model.
 
-        Raises
-        ------
-        DataError, ExperimentError
-            When there is no fusion model, or owners no longer have the models that it was trained on.
+        Raises DataError or ExperimentError without a fusion model, or if owners no longer have the models of training.
         """
         settings = self.settings
         fusion = trained_fusion(run, settings.run)
@@ -64,9 +61,9 @@ def predicted(
 ) -> Outcome:
     """Return the predictions as a file, and metrics where the samples have labels."""
     probabilities, deviation = prediction.probabilities, prediction.deviation
-    return outcome_of(
+    return build_outcome(
         joined,
-        metrics_of(joined, prediction, tuple(split for split in SPLITS if split == settings.samples)),
+        owner_metrics(joined, prediction, tuple(split for split in SPLITS if split == settings.samples)),
         parameters=fusion.parameters,
         rounds=0,
         facts={"predictions": len(joined.keys), **facts, **privacy_facts(settings.noise)},
@@ -79,7 +76,7 @@ def trained_fusion(run: PhaseRun, folder: str) -> FittedFusion:
     """Read the fusion model in a run folder. Raises ExperimentError when the run has none."""
     path = run.other_run(folder).path / "fusion.safetensors"
     if not path.is_file():
-        raise ExperimentError(f"{folder} has no fusion model: it is no finished run of f3, or one of a vote")
+        raise ExperimentError(f"{folder} has no fusion model: it is not a finished run of f3, or one of a vote")
     return FittedFusion.read(path)
 
 
@@ -87,12 +84,8 @@ def unchanged(fusion: FittedFusion, joined: JoinedSamples, split: str, sent: boo
     """Return the samples of the owners whose answers fit the data that the fusion model was trained on.
 
     Nodes refuse to answer with other models than those asked for, but answers are untrusted. ``sent`` is whether
-    embeddings were asked for, so that owners that sent none for their samples do not fit either.
-
-    Raises
-    ------
-    DataError
-        For other classes, and where no sample is left.
+    embeddings were asked for, so that owners that sent none for their samples do not fit either. Raises DataError for
+    other classes, and where no sample is left.
     """
     if joined.classes != fusion.classes:
         raise DataError(
@@ -113,7 +106,7 @@ def unchanged(fusion: FittedFusion, joined: JoinedSamples, split: str, sent: boo
         joined = joined.without(lost)
     if not joined.keys:
         raise DataError(
-            f"no owner has a sample of the split '{split}' to predict: samples without a label are new, and new-share "
-            "makes some; those with one are for train, validation and test"
+            f"no owner has a sample of the split '{split}' to predict: unlabelled samples, and those of new-share, are "
+            "new; labelled ones are for train, validation and test"
         )
     return joined

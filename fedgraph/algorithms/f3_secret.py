@@ -25,7 +25,7 @@ from fedgraph.algorithms.f3_secret_messages import (
     sealed_bytes,
 )
 from fedgraph.algorithms.f3_settings import F3SecretSettings
-from fedgraph.algorithms.owners import OwnersAlgorithm, joined_of
+from fedgraph.algorithms.owners import OwnersAlgorithm, join_answers
 from fedgraph.algorithms.phases import Consult, Opening, Outcome, Phase, PhaseRun, Query, Without
 from fedgraph.fusion import FittedFusion, JoinedSamples, SecretFusion, Stages
 from fedgraph.messages import EmbedRequest
@@ -34,15 +34,15 @@ from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 
 log = logging.getLogger("fedgraph")
 
-_UNOPENED = "cannot open shares, which were changed on the way, or sealed for another key, run or request, of"
+_UNOPENED = "cannot open shares, which were altered, or sealed for another key, run or request, of"
 
 
 class F3Secret(OwnersAlgorithm[F3SecretSettings]):
     """Three exchanges: introductions; sealed shares from owners; shares of the first layer's result from aggregators.
 
-    Aggregators that do not answer are left out as long as at least ``threshold`` do. One more checks the others; with
-    two more, the one that all others contradict is known, and left out where some may be absent. Owners whose shares so
-    many aggregators cannot open that too few are left count as absent.
+    Aggregators that do not answer are left out as long as at least ``threshold`` do. One more detects errors; two more
+    identify an aggregator that all others contradict, which is left out if absences are allowed. Owners whose shares
+    too few aggregators can open count as absent.
     """
 
     name = "f3-secret"
@@ -53,12 +53,9 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Predict the samples on secret shares. A run that was stopped starts again.
 
-        Raises
-        ------
-        DataError, ExperimentError
-            As F3Inference; when the fusion has no linear first stage or its result would reveal embeddings.
-        RunError, IdentityError
-            When too few aggregators answer, or their answers contradict each other.
+        Raises DataError or ExperimentError as F3Inference; when the fusion has no linear first stage or its result
+        would reveal embeddings. Raises RunError or IdentityError when too few aggregators answer, or their answers
+        contradict each other.
         """
         settings = self.settings
         fusion = trained_fusion(run, settings.run)
@@ -70,7 +67,7 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
             fusion.owners, self._lacking,
         )  # fmt: skip
         introduced = {node: answer.owners for node, answer in answers.items()}
-        joined, _ = yield from joined_of(run, introduced, fusion.owners, embedded=False)
+        joined, _ = yield from join_answers(run, introduced, fusion.owners, embedded=False)
         joined = yield from unchanged(fusion, joined, settings.samples)
         nodes = self._aggregators(answers, run.tolerant)
         public = {name: answers[node].public for name, node in nodes.items()}
@@ -114,20 +111,20 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
                 continue
             if answer.aggregator in nodes:
                 raise IdentityError(
-                    f"aggregator '{answer.aggregator}' is there twice, on node {nodes[answer.aggregator]} and on node "
+                    f"duplicate aggregator '{answer.aggregator}', on node {nodes[answer.aggregator]} and on node "
                     f"{node}: give each its own name (node config 'aggregator')"
                 )
             nodes[answer.aggregator] = node
         wanted, threshold, listed = self.settings.aggregators, self.settings.threshold, ", ".join(sorted(nodes))
         if len(nodes) > wanted:
             raise ExperimentError(
-                f"{len(nodes)} nodes aggregate ({listed}), but [f3-secret] aggregators is {wanted}: raise it, or end "
-                "those that shall hold no shares"
+                f"{len(nodes)} nodes aggregate ({listed}), but [f3-secret] aggregators is {wanted}: raise it, or stop "
+                "the others"
             )
         if len(nodes) < wanted:
             missing = (
-                f"only {len(nodes)} of {wanted} aggregators are there ({listed or 'none'}); a node aggregates with the "
-                "node config 'aggregator = \"name\"'"
+                f"only {len(nodes)} of {wanted} aggregators are connected ({listed or 'none'}); a node aggregates with "
+                "the node config 'aggregator = \"name\"'"
             )
             if len(nodes) < threshold or not tolerant:
                 raise RunError(f'{missing}. [experiment] on-missing = "skip" goes on with {threshold} or more')
@@ -137,7 +134,7 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
     # ---- shares ----------------------------------------------------------------------------------------------------
 
     def _sealed(self, asked: _Asked, joined: JoinedSamples) -> Phase[tuple[JoinedSamples, dict[str, Tensor]]]:
-        """Run the second exchange: the samples that owners share, and sealed shares uint8 ``[aggregators, bytes]``."""
+        """Run the second exchange; returns the samples and sealed shares, uint8 ``[aggregators, bytes]``."""
         fusion, public = asked.fusion, asked.public
         counts, sizes = joined.present.sum(0).tolist(), fusion.sizes.tolist()
         lengths = {
@@ -198,7 +195,7 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
         if len(computed) >= threshold:
             return computed, {}
         if run.tolerant:
-            # A few aggregators alone cannot exclude an owner: the others are enough.
+            # A few aggregators cannot exclude an owner if the others are enough.
             by = {owner: [name for name, answer in answers.items() if owner in answer.unopened] for owner in sealed}
             most = len(names) - threshold
             unopened = {owner: f"{', '.join(who)}: {_UNOPENED} it" for owner, who in by.items() if len(who) > most}

@@ -37,8 +37,7 @@ def sealed_bytes(samples: int, size: int) -> int:
 def binding(request: str, settings: ShareSettings, keys: Sequence[str], size: int, fingerprint: str) -> str:
     """Return the context that a sealed share is bound to, besides its sender and receiver.
 
-    It opens for these samples, this model and these settings only: the server cannot make an aggregator use others than
-    the owner did.
+    So the server cannot make an aggregator use other samples, models or settings than the owner did.
     """
     return json_digest([request, settings.as_table(), list(keys), size, fingerprint])
 
@@ -49,12 +48,8 @@ class Introduction:
 
     Attributes
     ----------
-    owners : EmbedReply
-        Owners and their samples.
-    aggregator : str or None
-        Its name as an aggregator; None if it is not one.
-    public : bytes
-        Its public key, 32 bytes; empty when it is no aggregator.
+    aggregator : its name as an aggregator; None if it is not one.
+    public : its public key, 32 bytes; empty when it is no aggregator.
     """
 
     owners: EmbedReply
@@ -92,7 +87,7 @@ class Introduction:
         """Check and unpack a node's answer. Raises ReplyError for anything else, and for embeddings in the clear."""
         owners = EmbedReply.unpack(content)
         if owners.embeddings.shape[2] or owners.predictions.shape[2]:
-            raise ReplyError("the answer holds embeddings or predictions in the clear, which were not asked for")
+            raise ReplyError("the answer holds embeddings or predictions in the clear, which were not requested")
         with unpacking_reply("what the answer says of an aggregator"):
             config: Any = content.config_records["aggregator"]
             name, public = str(config["name"]), config["public"]
@@ -110,14 +105,10 @@ class ShareRequest(Request):
 
     Attributes
     ----------
-    request : str
-        Identifier that no other request has.
-    split : str
-        The samples, one of ``SAMPLE_SPLITS``.
-    fingerprints : mapping of str to str
-        By owner asked the fingerprint of the frozen model that it must use.
-    aggregators : mapping of str to bytes
-        Public keys by name; the j-th aggregator, counted from 1, gets the share at point j.
+    request : identifier that no other request has.
+    split : the samples, one of ``SAMPLE_SPLITS``.
+    fingerprints : by owner asked the fingerprint of the frozen model that it must use.
+    aggregators : public keys by name; the j-th aggregator, counted from 1, gets the share at point j.
     """
 
     request: str
@@ -145,7 +136,7 @@ class ShareRequest(Request):
         with unpacking_request():
             config: Any = content.config_records["config"]
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 request=str(config["request"]),
                 split=str(config["split"]),
                 fingerprints=dict(zip(config["owners"], config["fingerprints"], strict=True)),
@@ -175,7 +166,7 @@ class ShareReply:
             config: Any = content.config_records["config"]
             named, record = list(config["owners"]), content.array_records["sealed"]
         if named != list(lengths):
-            raise ReplyError(f"the reply speaks for {', '.join(map(str, named))}, but {', '.join(lengths)} were asked")
+            raise ReplyError(f"the reply is for {', '.join(map(str, named))}, but {', '.join(lengths)} were asked")
         shapes = {str(row): (aggregators, length) for row, length in enumerate(lengths.values())}
         arrays = checked_arrays(record, shapes, dict.fromkeys(shapes, "uint8"))
         return cls({owner: arrays[str(row)].clone() for row, owner in enumerate(lengths)})
@@ -187,26 +178,15 @@ class ComputeRequest(Request):
 
     Attributes
     ----------
-    request : str
-        Identifier that no other request has.
-    aggregator : str
-        Its name.
-    owners, keys : tuple of str
-        Owners and samples of the result.
-    sizes : Tensor
-        int64 ``[owners]``, length of each owner's embedding.
-    fingerprints : tuple of str
-        Fingerprints of the frozen models.
-    present : Tensor
-        bool ``[owners, samples]``, which samples owners have shared.
-    patterns : Tensor
-        int64 ``[samples]``, index of a sample's graphs in ``mixing``.
-    mixing : Tensor
-        int64 ``[patterns, draws, owners, owners]``, see ``FirstStage``.
-    projections : Tensor
-        int64 ``[owners, hidden, size]``.
-    sealed : mapping of str to Tensor
-        This aggregator's sealed shares, uint8 ``[bytes]`` by owner, of the owners that sent some.
+    request : identifier that no other request has.
+    owners, keys : owners and samples of the result.
+    sizes : int64 ``[owners]``, length of each owner's embedding.
+    fingerprints : fingerprints of the frozen models.
+    present : bool ``[owners, samples]``, which samples owners have shared.
+    patterns : int64 ``[samples]``, index of a sample's graphs in ``mixing``.
+    mixing : int64 ``[patterns, draws, owners, owners]``, see ``FirstStage``.
+    projections : int64 ``[owners, hidden, size]``.
+    sealed : this aggregator's sealed shares, uint8 ``[bytes]`` by owner, of the owners that sent some.
     """
 
     request: str
@@ -251,7 +231,7 @@ class ComputeRequest(Request):
             public = from_record(content.array_records["public"])
             sealed = from_record(content.array_records["sealed"])
             request = cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 request=str(config["request"]),
                 aggregator=str(config["aggregator"]),
                 owners=tuple(config["owners"]),
@@ -269,7 +249,7 @@ class ComputeRequest(Request):
         return request
 
     def _fits(self) -> bool:
-        """Check shapes, and that maps are of whole numbers: what others would reveal is not known."""
+        """Check shapes, and that maps are integers, as others might reveal more."""
         owners, samples, sizes = len(self.owners), len(self.keys), self.sizes
         return (
             all(each.dtype == torch.int64 for each in (sizes, self.patterns, self.mixing, self.projections))
@@ -292,10 +272,8 @@ class ComputeReply:
 
     Attributes
     ----------
-    shares : Tensor or None
-        Its share of the first stage, int64 ``[draws, owners, samples, hidden]``; None where it computed nothing.
-    unopened : tuple of str
-        The owners whose sealed shares it could not open.
+    shares : its share of the first stage, int64 ``[draws, owners, samples, hidden]``; None where it computed nothing.
+    unopened : the owners whose sealed shares it could not open.
     """
 
     shares: Tensor | None
@@ -312,15 +290,12 @@ class ComputeReply:
     def unpack(cls, content: RecordDict, shape: tuple[int, ...], owners: Collection[str]) -> ComputeReply:
         """Check a reply to a request with sealed shares of ``owners``.
 
-        Raises
-        ------
-        ReplyError
-            For another array or shape, numbers outside the field, and strangers among the owners.
+        Raises ReplyError for another array or shape, numbers outside the field, and strangers among the owners.
         """
         with unpacking_reply("the reply of an aggregator"):
             unopened = tuple(map(str, content.config_records["config"]["unopened"]))  # type: ignore[arg-type]
         if not set(unopened) <= set(owners):
-            raise ReplyError("the reply names owners of whom no shares were sent")
+            raise ReplyError("the reply names owners without shares in the request")
         if unopened:
             return cls(None, unopened)
         record = content.array_records.get("shares")
@@ -328,5 +303,5 @@ class ComputeReply:
             raise ReplyError("the reply holds no shares")
         shares = checked_arrays(record, {"shares": shape}, {"shares": "int64"})["shares"].clone()
         if bool(((shares < 0) | (shares >= PRIME)).any()):
-            raise ReplyError("numbers that came as shares are no elements of the field")
+            raise ReplyError("the shares are not elements of the field")
         return cls(shares)

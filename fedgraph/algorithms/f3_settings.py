@@ -23,9 +23,9 @@ class EmbeddingSettings(LocalModelSettings):
     ----------
     noise : Gaussian noise on embeddings before they leave their owner, a table ``noise``; none by default. With noise,
             owners do not send predictions.
-    folds : with two or more, training samples are embedded out of fold: each of so many parts by a model that has
-            learned from the others alone, from the same initial weights. All other samples are embedded by the owner's
-            own model, and a fusion model learns from embeddings that are like those it will be asked about.
+    folds : with two or more, training samples are embedded out of fold, by a model trained on the other folds from the
+            same initial weights. All other samples are embedded by the owner's own model. So a fusion model learns from
+            embeddings like those of prediction.
     """
 
     noise: NoiseSettings | None = None
@@ -37,10 +37,9 @@ class F3Settings(FusionSettings, EmbeddingSettings):
 
     Attributes
     ----------
-    preset : what keys are that are not given: ``paper``, the defaults of all of them; ``practical``, for predictions:
-             three graph networks with a hidden layer after the mean over owners and three concatenations, averaged, on
-             scaled embeddings, stopped by the area under the ROC curve, with owner dropout where validation is better
-             for it. In an experiment that says every key, such as that of a run folder, it changes nothing.
+    preset : defaults of keys that are not given: ``paper``; or ``practical``, for predictions: the average of three
+             graph networks with a hidden layer after the mean over owners and three concatenations, on scaled
+             embeddings, stopped by the area under the ROC curve, with owner dropout if it improves validation.
     fusion : in addition to the fusion models, ``vote``, ``threshold`` and ``best-owner`` fuse the predictions of the
              owners' own models: by majority; by whether the share of owners that vote for the second of two classes
              exceeds the threshold that is best in validation; by the single owner that is best in validation.
@@ -68,7 +67,7 @@ class F3InferenceSettings(EmbeddingSettings):
     Attributes
     ----------
     run     : the folder of that run.
-    samples : the samples to predict: ``new`` ones, which no model has seen, or those of a split.
+    samples : the samples to predict: ``new`` ones, unseen by all models, or those of a split.
     draws   : number of graphs over which predictions are averaged, and their deviation is computed.
     """
 
@@ -82,9 +81,8 @@ class F3SecretSettings(F3InferenceSettings, ShareSettings):
 
     Attributes
     ----------
-    simulated_aggregators : this many of the nodes that owners are divided among act as aggregators too. For trials
-              only: such a node sees the embeddings of its own owners. Otherwise nodes aggregate that have
-              ``aggregator`` in their node config.
+    simulated_aggregators : number of owners' nodes that also act as aggregators. For trials only: such a node sees the
+                embeddings of its own owners. Otherwise nodes with ``aggregator`` in their node config aggregate.
     """
 
     simulated_aggregators: int = Field(default=0, ge=0)

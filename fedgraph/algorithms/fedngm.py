@@ -18,12 +18,13 @@ from fedgraph.algorithms.fedngm_messages import (
     PhaseName,
     PhaseReply,
     PhaseRequest,
-    answers_of,
     graph_from_text,
     key_from_text,
+    read_answers,
     scores_from_text,
 )
-from fedgraph.algorithms.fedngm_results import Found, outcome_of
+from fedgraph.algorithms.fedngm_predictions import predicted_feature
+from fedgraph.algorithms.fedngm_results import PhaseResults, build_outcome
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhasedAlgorithm, PhaseRun, Query, Recall, Without
 from fedgraph.data.columns import Floats
@@ -47,21 +48,13 @@ log = logging.getLogger("fedgraph")
 
 
 @dataclass(frozen=True)
-class Here:
-    """What phases share.
+class PhaseContext:
+    """The state that phases share.
 
     Attributes
     ----------
-    run : PhaseRun
-        The run.
-    source : ClientTableSource
-        The data of the server.
-    common : Schema
-        The common features.
-    num_rows : mapping of str to int
-        Training rows by client.
-    kept : dict
-        What is kept so far.
+    source : the data of the server.
+    kept : checkpointed results.
     """
 
     run: PhaseRun
@@ -70,19 +63,19 @@ class Here:
     num_rows: Mapping[str, int]
     kept: State
 
-    def rows_of(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the training rows of some clients."""
+    def count_rows(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the number of training rows of some clients."""
         return {name: self.num_rows[name] for name in names}
 
     def query(
         self, phase: PhaseName, read: Callable[[str, str, Tensor], Any], width: int = 0, sums: int = 0, **known: Any
     ) -> Query:
-        """Return an exchange in which all get what is ``known``, and ``read`` makes something of each answer."""
+        """Return an exchange that sends ``known`` to all clients, and decodes each answer by ``read``."""
         request = PhaseRequest(phase, common=self.common, **known)
-        return Query(request, partial(answers_of, read=read, width=width, sums=sums))
+        return Query(request, partial(read_answers, read=read, width=width, sums=sums))
 
     def keep(self, **found: Any) -> Phase[None]:
-        """Keep what a phase has found."""
+        """Checkpoint the results of a phase."""
         self.kept.update(found)
         yield Keep(self.kept)
 
@@ -90,7 +83,7 @@ class Here:
         """Return the public rows. Raises ExperimentError, naming ``what`` needs them, where there are none."""
         table = self.source.public_table()
         if table is None:
-            raise ExperimentError(f"[fedngm] {what} needs public rows, which this data set has not")
+            raise ExperimentError(f"[fedngm] {what} needs public rows, which this data set does not have")
         return read_values(table, self.common, schema_settings(self.source))
 
     @property
@@ -100,23 +93,22 @@ class Here:
 
     @property
     def truth(self) -> FeatureGraph | None:
-        """The moral graph of the network that rows were drawn from, over the common features; None for data."""
+        """The moral graph of the network that rows were sampled from, over the common features; None for real data."""
         network = getattr(self.source, "network", None)
         return network.moral_graph.subgraph(self.common.names) if isinstance(network, BayesianNetwork) else None
 
 
-def of_text(read: Callable[[str], Any]) -> Callable[[str, str, Tensor], Any]:
-    """Return what reads a client's answer that is text alone."""
+def text_only(read: Callable[[str], Any]) -> Callable[[str, str, Tensor], Any]:
+    """Adapt a reader of text to a client's answer."""
     return lambda name, text, row: read(text)
 
 
 class FedNGM(PhasedAlgorithm[FedNGMSettings]):
     """Phases: features of clients, their graphs or sums over their rows, their models, and one global model for all.
 
-    After the first request, nothing is sent to anybody unless at least as many clients take part as ``min-clients`` of
-    ``[fedngm.merge]``, or of ``[experiment]`` if that is larger: common features with their categories, ranges, the
-    consensus graph and the global model all reveal something about other clients. A run that was stopped continues
-    after its last whole phase.
+    After the first request, nothing is sent unless at least as many clients take part as ``min-clients`` of
+    ``[fedngm.merge]``, or of ``[experiment]`` if that is larger: common features, ranges, the consensus graph and the
+    global model reveal something about other clients. A stopped run continues after its last completed phase.
     """
 
     name = "fedngm"
@@ -124,18 +116,14 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
     needs = "clients with tables of their own (mixed-table, linked-deaths, bayesian-network); no [model]"
     paper = "https://arxiv.org/abs/2309.11680"
     own_models = True
-    predicts_together = "a graphical model predicts any feature, and target has to name it"
     default_client = "fedgraph.clients.fedngm:FedNGMClient"
+    predicted = staticmethod(predicted_feature)
 
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Agree on features, then find ranges, a graph and a model; have clients make it personal and score it.
 
-        Raises
-        ------
-        DataError, ExperimentError
-            When clients do not agree on features, or settings do not fit them.
-        RunError, IdentityError
-            When a graph or a model cannot be computed from what clients sent.
+        Raises DataError or ExperimentError when clients do not agree on features, or settings do not fit them. Raises
+        RunError or IdentityError when a graph or a model cannot be computed from what clients sent.
         """
         replies: Mapping[int, PhaseReply] = yield Opening(PhaseRequest("schema"), PhaseReply.unpack)
         schemas = yield from self._schemas(replies)
@@ -147,33 +135,33 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         num_rows = {name: counts[name] for name in agreement.schemas}
         texts = {name: schema_as_json(schema) for name, schema in agreement.schemas.items()}
         kept = yield Recall((texts, num_rows))
-        here = Here(run, source, agreement.common, num_rows, kept)
-        scaling = yield from self._scaling(here)
-        consensus = yield from self._graph(here, scaling)
-        network, parameters = yield from self._global_model(here, scaling, consensus)
-        graph = FeatureGraph.from_adjacency(here.common.names, network.adjacency)
-        read = of_text(scores_from_text)
-        scores = yield here.query("finish", read, scaling=scaling, graph=graph, parameters=parameters)
+        context = PhaseContext(run, source, agreement.common, num_rows, kept)
+        scaling = yield from self._scaling(context)
+        consensus = yield from self._graph(context, scaling)
+        network, parameters = yield from self._global_model(context, scaling, consensus)
+        graph = FeatureGraph.from_adjacency(context.common.names, network.adjacency)
+        read = text_only(scores_from_text)
+        scores = yield context.query("finish", read, scaling=scaling, graph=graph, parameters=parameters)
         settings = self.settings.scaling
-        found = Found(
+        found = PhaseResults(
             agreement=agreement,
-            no_features={
+            excluded_columns={
                 name: columns
                 for reply in replies.values()
-                for name, columns in zip(reply.clients, reply.no_features, strict=False)
+                for name, columns in zip(reply.clients, reply.excluded_columns, strict=False)
             },
             graphs={name: FeatureGraph.from_json(own) for name, own in kept.get("graphs", {}).items()},
-            encoding=Encoding(here.common, scaling, settings.outside, settings.source == "own"),
+            encoding=Encoding(context.common, scaling, settings.outside, settings.source == "own"),
             network=network,
             parameters=parameters,
             scores=scores,
         )
-        return outcome_of(self.settings, found, run.seed, here.private, here.truth)
+        return build_outcome(self.settings, found, run.seed, context.private, context.truth)
 
     # ---- features --------------------------------------------------------------------------------------------------
 
     def _schemas(self, replies: Mapping[int, PhaseReply]) -> Phase[dict[str, Schema]]:
-        """Return the features of all clients whose schema can be used, in the order of their names."""
+        """Return the schemas of all clients with a valid one, in the order of their names."""
         found: dict[str, Schema] = {}
         lost: dict[str, str] = {}
         hosts = 0
@@ -188,13 +176,13 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         names = yield Without(lost)
         if self.settings.global_model == "pooled" and hosts > 1:
             raise IdentityError(
-                f"global-model = 'pooled' is one model of everybody's rows, and these are on {hosts} nodes: put all "
+                f"global-model = 'pooled' needs the rows of all clients, and these are on {hosts} nodes: put all "
                 "clients on one node (--nodes 1)"
             )
         return {name: found[name] for name in names}
 
     def _agreement(self, schemas: dict[str, Schema]) -> Phase[Agreement]:
-        """Return the common features, without clients that keep most others from having any."""
+        """Return the common features, without clients that conflict with most others."""
         while True:
             try:
                 return agree(schemas, self.settings.disputes)
@@ -218,76 +206,76 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
             log.info("%s", line)
 
     def check_enough(self, present: int, least: int) -> None:
-        """Raise RunError with fewer clients than one of them could hide among."""
+        """Raise RunError for too few clients to protect a single one."""
         wanted = max(least, self.settings.merge.min_clients)
         if present < wanted:
             raise RunError(
-                f"{present} of at least {wanted} clients take part: with fewer, none of them is sent common features, "
-                "ranges, a graph or a model, which might tell what one of the others has. Wait for more clients, or "
-                "set min-clients of [fedngm.merge] and [experiment] lower"
+                f"{present} of at least {wanted} clients take part: with fewer, common features, ranges, a graph or a "
+                "model might disclose data of one of the others. Wait for more clients, or lower min-clients of "
+                "[fedngm.merge] and [experiment]"
             )
 
     # ---- ranges and graph ------------------------------------------------------------------------------------------
 
-    def _scaling(self, here: Here) -> Phase[Scaling]:
+    def _scaling(self, context: PhaseContext) -> Phase[Scaling]:
         """Return the ranges that all clients share, if any."""
-        if "scaling" in here.kept:
-            return Scaling.from_json(here.kept["scaling"])
-        settings, common = self.settings.scaling, here.common
+        if "scaling" in context.kept:
+            return Scaling.from_json(context.kept["scaling"])
+        settings, common = self.settings.scaling, context.common
         if settings.source == "public":
-            values = here.public_values("scaling source = 'public'")
+            values = context.public_values("scaling source = 'public'")
             measured = Scaling.measured(values, common, settings.quantile, settings.skewed)
             scaling = Scaling(dict(settings.ranges)).completed(measured)
         else:
             statistics: Mapping[str, SharedStatistics] = {}
             if settings.source == "shared-ranges":
-                statistics = yield here.query(
-                    "statistics", of_text(lambda text: SharedStatistics.from_json(text, common))
+                statistics = yield context.query(
+                    "statistics", text_only(lambda text: SharedStatistics.from_json(text, common))
                 )
             scaling = agreed_scaling(common, settings, [one.ranges for one in statistics.values()])
-        yield from here.keep(scaling=scaling.as_json())
+        yield from context.keep(scaling=scaling.as_json())
         return scaling
 
-    def _graph(self, here: Here, scaling: Scaling) -> Phase[FeatureGraph]:
+    def _graph(self, context: PhaseContext, scaling: Scaling) -> Phase[FeatureGraph]:
         """Return the consensus graph, or a complete one where models learn their own."""
-        names = here.common.names
+        names = context.common.names
         if self.settings.model == "ngr":
             every = torch.ones(len(names), len(names), dtype=torch.bool).fill_diagonal_(False)
             return FeatureGraph.from_adjacency(names, every)
-        if "graph" in here.kept:
-            return FeatureGraph.from_json(here.kept["graph"])
+        if "graph" in context.kept:
+            return FeatureGraph.from_json(context.kept["graph"])
         found: dict[str, Any] = {}
         if self.settings.recovery.source == "summed-statistics":
-            graph = yield from self._joint_graph(here, scaling)
+            graph = yield from self._joint_graph(context, scaling)
         else:
-            read = of_text(lambda text: graph_from_text(text, here.common))
-            graphs: Mapping[str, FeatureGraph] = yield here.query("graph", read, scaling=scaling)
-            graph = merge(self.settings.merge, graphs, here.rows_of(graphs)).subgraph(names)
+            read = text_only(lambda text: graph_from_text(text, context.common))
+            graphs: Mapping[str, FeatureGraph] = yield context.query("graph", read, scaling=scaling)
+            graph = merge(self.settings.merge, graphs, context.count_rows(graphs)).subgraph(names)
             for name, own in graphs.items():
                 log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
             found["graphs"] = {name: own.as_json() for name, own in graphs.items()}
-        yield from here.keep(graph=graph.as_json(), **found)
+        yield from context.keep(graph=graph.as_json(), **found)
         return graph
 
-    def _joint_graph(self, here: Here, scaling: Scaling) -> Phase[FeatureGraph]:
+    def _joint_graph(self, context: PhaseContext, scaling: Scaling) -> Phase[FeatureGraph]:
         """Recover one graph of all clients' rows, from their sums.
 
-        Masks of clients that are lost do not cancel: the others then start again.
+        Masks of lost clients do not cancel: the others then start again.
         """
-        settings, common = self.settings.recovery, here.common
+        settings, common = self.settings.recovery, context.common
         exact = self.settings.statistics.noise is None
 
         def own(name: str, text: str, row: Tensor) -> Tensor:
-            """Refuse sums that cannot be of as many rows as the client has, where they can be looked at."""
+            """Refuse sums that are impossible for the client's number of rows, if they are not masked."""
             if exact and not settings.masks:
-                UnitSums.from_flat(row, common).check(common, here.num_rows[name])
+                UnitSums.from_flat(row, common).check(common, context.num_rows[name])
             return row
 
         keys: Mapping[str, str] | None = None
         while True:
             if settings.masks:
-                keys = yield here.query("keys", of_text(key_from_text))
-            found: Mapping[str, Tensor] = yield here.query(
+                keys = yield context.query("keys", text_only(key_from_text))
+            found: Mapping[str, Tensor] = yield context.query(
                 "sums", own, sums=UnitSums.width(common), scaling=scaling, keys=keys
             )
             if keys is None or found.keys() == keys.keys():
@@ -296,49 +284,51 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
         if exact and settings.masks:
             try:
-                sums.check(common, sum(here.rows_of(found).values()))
+                sums.check(common, sum(context.count_rows(found).values()))
             except ReplyError as error:
                 raise RunError(
-                    f"the sum over all clients cannot be a sum of rows ({error}). Masks hide whose part is wrong: "
-                    "run without masks to find out, or without the clients that are in doubt"
+                    f"the sum over all clients cannot be a sum of rows ({error}). Masks hide which client is wrong: "
+                    "run without masks to find out, or without the suspected clients"
                 ) from None
         return recover_from_sums(settings, common, sums, self.settings.targets).graph
 
     # ---- the model -------------------------------------------------------------------------------------------------
 
-    def _global_model(self, here: Here, scaling: Scaling, graph: FeatureGraph) -> Phase[tuple[Network, Tensor]]:
+    def _global_model(
+        self, context: PhaseContext, scaling: Scaling, graph: FeatureGraph
+    ) -> Phase[tuple[Network, Tensor]]:
         """Return the network, and its parameters ``[1, parameters]``."""
-        settings, common = self.settings, here.common
+        settings, common = self.settings, context.common
         network = Network(common, graph.adjacency, settings.network)
-        parameters: Tensor | None = here.kept.get("global")
-        for number in range(1 + here.kept.get("rounds", 0), 1 + settings.rounds):
-            found: Mapping[str, Tensor] = yield here.query(
+        parameters: Tensor | None = context.kept.get("global")
+        for number in range(1 + context.kept.get("rounds", 0), 1 + settings.rounds):
+            found: Mapping[str, Tensor] = yield context.query(
                 "fit", lambda name, text, row: row, network.layout.num_parameters,
                 round=number, scaling=scaling, graph=graph, parameters=parameters,
             )  # fmt: skip
-            rows, models = here.rows_of(found), torch.stack(list(found.values()))
+            rows, models = context.count_rows(found), torch.stack(list(found.values()))
             if settings.global_model == "distilled":
-                network, parameters = self._distilled(here, network, models, rows, scaling)
+                network, parameters = self._distilled(context, network, models, rows, scaling)
             elif settings.global_model == "average":
                 parameters = average(network, models, tuple(rows.values()))
             else:
                 parameters = models[:1]
             own = FeatureGraph.from_adjacency(common.names, network.adjacency)
-            yield from here.keep(**{"global": parameters, "rounds": number, "global-graph": own.as_json()})
+            yield from context.keep(**{"global": parameters, "rounds": number, "global-graph": own.as_json()})
             log.info("round %d of %d: a global model from %d clients", number, settings.rounds, len(models))
         assert parameters is not None
-        own = FeatureGraph.from_json(here.kept["global-graph"])
+        own = FeatureGraph.from_json(context.kept["global-graph"])
         return Network(common, own.adjacency, settings.network), parameters
 
     def _distilled(
-        self, here: Here, network: Network, models: Tensor, rows: Mapping[str, int], scaling: Scaling
+        self, context: PhaseContext, network: Network, models: Tensor, rows: Mapping[str, int], scaling: Scaling
     ) -> tuple[Network, Tensor]:
-        """Fit the global model to samples of the clients' models, and to public rows where they count."""
-        settings, seed, counts = self.settings, here.run.seed, tuple(rows.values())
+        """Fit the global model to samples of the clients' models, and to weighted public rows."""
+        settings, seed, counts = self.settings, context.run.seed, tuple(rows.values())
         num_samples = max(settings.distillation.counts(counts))
         samples = draw(network, models, num_samples, tuple(rows), seed, settings=settings.sampling)
         public = None
         if settings.distillation.public_weight:
-            encoding = Encoding(here.common, scaling, settings.scaling.outside)
-            public = encoding.encode(here.public_values("distillation public-weight"))
+            encoding = Encoding(context.common, scaling, settings.scaling.outside)
+            public = encoding.encode(context.public_values("distillation public-weight"))
         return distil(network, models, samples, counts, settings.distillation, settings.network, seed, public)

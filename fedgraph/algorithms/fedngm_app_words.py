@@ -1,4 +1,4 @@
-"""What messages of FedNGM say in an app, which has no experiment file: parameters of FedNGM and table_client_app."""
+"""Messages of FedNGM in an app without an experiment file: parameters of FedNGM and table_client_app."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WORDS = (
     (r"least-rows of \[data\.table-schema\]", 'FedNGM(schema={"least_rows": ...})'),
     (r"\(\[experiment\] min-clients\)", "(FedNGM(min_available_nodes=...))"),
     (
-        r"set min-clients of \[fedngm\.merge\] and \[experiment\] lower",
-        'set FedNGM(merge={"min_clients": ...}) and min_available_nodes lower',
+        r"lower min-clients of \[fedngm\.merge\] and \[experiment\]",
+        'lower FedNGM(merge={"min_clients": ...}) and min_available_nodes',
     ),
     (r'set source of \[fedngm\.scaling\], as to "shared-ranges"', 'set FedNGM(scaling={"source": "shared-ranges"})'),
     (r'set source = "summed-statistics"', 'set FedNGM(recovery={"source": "summed-statistics"})'),
@@ -31,7 +31,7 @@ _WORDS = (
 
 
 def in_app_words(text: str) -> str:
-    """Return a message with the parameters of an app for the keys of experiment files."""
+    """Replace keys of experiment files in a message by parameters of an app."""
     text = re.sub(_CONSENT, lambda found: f"clients have to consent to: {_consent(found[1])}", text)
     text = re.sub(r'\(node config consent = "(\w+)"\)', lambda found: f"({_consent(found[1])})", text)
     for pattern, words in _WORDS:
@@ -46,7 +46,7 @@ def _consent(what: str) -> str:
 
 @contextmanager
 def errors_in_app_words() -> Iterator[None]:
-    """Put errors that are raised in a ``with`` block into the words of an app; their types stay."""
+    """Rewrite the messages of errors in a ``with`` block for apps; their types stay."""
     try:
         yield
     except FedgraphError as error:

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedgraph.data.encoding import Scaling
-from fedgraph.data.schema import Schema, WhyNone, check_length, schema_as_json, schema_from_json
+from fedgraph.data.schema import ExclusionReason, Schema, check_length, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
 from fedgraph.messages import (
     Request,
@@ -30,7 +30,7 @@ from fedgraph.support.errors import GraphError, ReplyError
 from fedgraph.support.untrusted import LONGEST_DESCRIPTION, check_name, in_short, read_json
 
 PhaseName = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
-"""What a node is asked for, of each of its clients.
+"""The phases, by what a node returns for each of its clients.
 
 ``schema``: features and number of rows. ``statistics``: the statistics of common features that it consents to send.
 ``graph``: its feature graph; or, where one graph is recovered for all, ``sums`` over its rows, and before them the
@@ -40,7 +40,7 @@ how well all of them predict.
 
 _PARAMETERS = "parameters"
 _SUMS = "sums"
-_NO_FEATURES = "no-features"
+_EXCLUDED = "no-features"
 _MOST_ROWS = 1 << 40
 _MOST_SCORES = 50_000
 _MOST_COLUMNS = 2_000
@@ -48,24 +48,15 @@ _MOST_COLUMNS = 2_000
 
 @dataclass(frozen=True)
 class PhaseRequest(Request):
-    """Request to all nodes in one phase; parts that are not known yet, or not needed, are None.
+    """Request to all nodes in one phase; unknown or unused parts are None.
 
     Attributes
     ----------
-    phase : str
-        The phase.
-    round : int
-        Round of a phase that is repeated, from 1.
-    common : Schema or None
-        The common features.
-    scaling : Scaling or None
-        Their ranges, as far as these are common.
-    graph : FeatureGraph or None
-        Consensus graph over the common features.
-    parameters : Tensor or None
-        The global model, float32 ``[1, parameters]``.
-    keys : mapping of str to str or None
-        Public keys for masks by client, in hexadecimal digits.
+    round : round of a phase that is repeated, from 1.
+    scaling : their ranges, as far as these are common.
+    graph : consensus graph over the common features.
+    parameters : the global model, float32 ``[1, parameters]``.
+    keys : public keys for masks by client, in hexadecimal digits.
     """
 
     phase: PhaseName
@@ -98,10 +89,10 @@ class PhaseRequest(Request):
             config: Any = content.config_records["config"]
             phase = str(config["phase"])
             if phase not in get_args(PhaseName):
-                raise ReplyError(f"the request is for a phase '{phase}', which this version of fedgraph has not")
+                raise ReplyError(f"unknown phase '{phase}' in the request: another version of fedgraph?")
             shared = from_record(content.array_records["shared"])
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 phase=phase,  # type: ignore[arg-type]
                 round=int(config["round"]),
                 common=schema_from_json(str(config["common"])) if "common" in config else None,
@@ -118,23 +109,14 @@ class PhaseReply:
 
     Attributes
     ----------
-    clients : tuple of str
-        Names of the clients.
-    partition : tuple of (int, int) or None
-        ``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None.
-    data : str
-        Description of the data.
-    num_rows : tuple of int
-        Training rows of each client.
-    texts : tuple of str
-        What the phase asks for, as JSON, for each client.
-    parameters : Tensor
-        Parameters of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are asked for.
-    sums : Tensor or None
-        Sums over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
+    partition : ``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None.
+    num_rows : training rows of each client.
+    texts : what the phase asks for, as JSON, for each client.
+    parameters : parameters of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are
+        asked for.
+    sums : sums over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
         numbers]``; None where none are asked for.
-    no_features : tuple of mapping of str to {"empty", "rare"}
-        For each client its columns that are no features, and why; empty where the node does not tell.
+    no_features : by client, its columns that are not features, and why; empty if the node does not tell.
     """
 
     clients: tuple[str, ...]
@@ -144,10 +126,10 @@ class PhaseReply:
     texts: tuple[str, ...]
     parameters: Tensor
     sums: Tensor | None = None
-    no_features: tuple[Mapping[str, WhyNone], ...] = ()
+    excluded_columns: tuple[Mapping[str, ExclusionReason], ...] = ()
 
     @classmethod
-    def of_nobody(cls, partition: tuple[int, int] | None) -> PhaseReply:
+    def empty(cls, partition: tuple[int, int] | None) -> PhaseReply:
         """Return the answer of a node that hosts no client."""
         return cls((), partition, "", (), (), torch.zeros(0, 0))
 
@@ -160,7 +142,7 @@ class PhaseReply:
                 "data": self.data,
                 "num-rows": list(self.num_rows),
                 "texts": list(self.texts),
-                **({_NO_FEATURES: [json.dumps(each) for each in self.no_features]} if self.no_features else {}),
+                **({_EXCLUDED: [json.dumps(each) for each in self.excluded_columns]} if self.excluded_columns else {}),
             }
         )
         arrays = {_PARAMETERS: self.parameters} | ({} if self.sums is None else {_SUMS: self.sums})
@@ -170,19 +152,12 @@ class PhaseReply:
     def unpack(cls, content: RecordDict, width: int = 0, sums: int = 0) -> PhaseReply:
         """Check and unpack a node's answer, except for the content of ``texts`` and ``sums``.
 
+        Raises ReplyError for anything that is not such an answer.
+
         Parameters
         ----------
-        content : RecordDict
-            Content of the reply.
-        width : int
-            Number of parameters of a model.
-        sums : int
-            Number of sums of a client.
-
-        Raises
-        ------
-        ReplyError
-            For anything that is not such an answer.
+        width : number of parameters of a model.
+        sums : number of sums of a client.
         """
         with unpacking_reply("the answer"):
             config: Any = content.config_records["config"]
@@ -190,10 +165,14 @@ class PhaseReply:
             num_rows = tuple(int(count) for count in config["num-rows"])
             data = in_short(str(config["data"]), LONGEST_DESCRIPTION)
             stacked: ArrayRecord = content.array_records["stacked"]
-            no_features = tuple(_columns(text) for text in config.get(_NO_FEATURES, ()))
+            excluded_columns = tuple(_columns(text) for text in config.get(_EXCLUDED, ()))
         clients, partition = read_hosts(config)
-        if len(texts) != len(clients) or len(num_rows) != len(clients) or len(no_features) not in (0, len(clients)):
-            raise ReplyError("the answer does not say something of each of its clients")
+        if (
+            len(texts) != len(clients)
+            or len(num_rows) != len(clients)
+            or len(excluded_columns) not in (0, len(clients))
+        ):
+            raise ReplyError("the answer lacks entries for some of its clients")
         if not all(0 < count <= _MOST_ROWS for count in num_rows):
             raise ReplyError(f"the answer gives a client rows outside 1 to {_MOST_ROWS:,}")
         expected = {_PARAMETERS: (len(clients), width)} | ({_SUMS: (len(clients), sums)} if sums and clients else {})
@@ -202,37 +181,32 @@ class PhaseReply:
         if not bool(usable_rows(parameters).all()):
             raise ReplyError("the parameters of a model hold NaN, infinite or huge values")
         masked_sums = arrays[_SUMS].clone() if _SUMS in arrays else None
-        return cls(clients, partition, data, num_rows, texts, parameters.clone(), masked_sums, no_features)
+        return cls(clients, partition, data, num_rows, texts, parameters.clone(), masked_sums, excluded_columns)
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes have in common, nothing before schemas are compared."""
+        """The part of the answer that must be the same for all nodes: none."""
         return None
 
 
 Answer = TypeVar("Answer")
 
 
-def answers_of(
+def read_answers(
     names: tuple[str, ...],
     content: RecordDict,
     read: Callable[[str, str, Tensor], Answer],
     width: int = 0,
     sums: int = 0,
 ) -> tuple[dict[str, Answer], dict[str, str]]:
-    """Read what a node says of each of its clients.
+    """Read a node's answer for each of its clients.
 
     Parameters
     ----------
-    names : tuple of str
-        The clients that it was asked for.
-    content : RecordDict
-        Content of the reply.
-    read : callable
-        Checks and decodes a client's answer: its name, its text, and its ``width`` parameters or its ``sums``. Raises
-        ReplyError for one that cannot be used.
-    width, sums : int
-        Number of parameters, or of sums, in each client's answer.
+    names : the clients that it was asked for.
+    read : checks and decodes a client's answer: its name, its text, and its ``width`` parameters or its ``sums``.
+        Raises ReplyError for one that cannot be used.
+    width, sums : number of parameters, or of sums, in each client's answer.
 
     Returns
     -------
@@ -256,10 +230,14 @@ def answers_of(
     return found, lost
 
 
-def _columns(text: Any) -> dict[str, WhyNone]:
-    """Read which columns of a client are no features, and why. Raises ReplyError for anything else."""
-    found = read_json(text, "what the answer says of columns")
-    if not isinstance(found, dict) or len(found) > _MOST_COLUMNS or not set(found.values()) <= set(get_args(WhyNone)):
+def _columns(text: Any) -> dict[str, ExclusionReason]:
+    """Read the excluded columns of a client, and why. Raises ReplyError for anything else."""
+    found = read_json(text, "the excluded columns of the answer")
+    if (
+        not isinstance(found, dict)
+        or len(found) > _MOST_COLUMNS
+        or not set(found.values()) <= set(get_args(ExclusionReason))
+    ):
         raise ReplyError("the answer does not give columns by name with a reason")
     for name in found:
         check_name(name, "a column")
@@ -267,13 +245,13 @@ def _columns(text: Any) -> dict[str, WhyNone]:
 
 
 def graph_from_text(text: str, common: Schema | None = None) -> FeatureGraph:
-    """Read a feature graph that another party sent. Raises ReplyError unless it is one over the ``common`` features."""
+    """Read a feature graph from a message. Raises ReplyError unless it is over the ``common`` features."""
     try:
         graph = FeatureGraph.from_json(_read(text, "the feature graph"))
     except GraphError as error:
         raise ReplyError(f"the feature graph cannot be used: {ascii(str(error)[:300])[1:-1]}") from None
     if common is not None and set(graph.names) != set(common.names):
-        raise ReplyError("the feature graph is over other features than the common ones")
+        raise ReplyError("the feature graph is not over the common features")
     return graph
 
 
@@ -286,7 +264,7 @@ def keys_from_text(text: str) -> dict[str, str]:
 
 
 def key_from_text(text: str) -> str:
-    """Return the public key of a client, in hexadecimal digits. Raises ReplyError when no secrets follow from it."""
+    """Return the public key of a client, in hexadecimal digits. Raises ReplyError for an unusable key."""
     try:
         usable = is_public_key(bytes.fromhex(text)) and text == text.lower()
     except ValueError:

@@ -1,4 +1,4 @@
-"""The results of a run of FedNGM: graph, model and dependencies, metrics of its targets, notes about its graph."""
+"""The results of a run of FedNGM: graph, model, dependencies, metrics of targets, and notes on the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgraph.algorithms.fedngm_settings import FedNGMRecovery, FedNGMSettings
 from fedgraph.algorithms.phases import Outcome
 from fedgraph.data.encoding import Encoding
-from fedgraph.data.schema import Agreement, WhyNone
+from fedgraph.data.schema import Agreement, ExclusionReason
 from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
 from fedgraph.graphical import GraphicalModel
 from fedgraph.graphical.inference import draw
@@ -26,34 +26,28 @@ _MODEL = "graphical-model.safetensors"
 _LOOKED_AT = 256
 """Number of samples at which derivatives are computed."""
 
-_WHY_NONE: dict[WhyNone, str] = {
+_WHY_NONE: dict[ExclusionReason, str] = {
     "empty": "without a value",
-    "rare": "no value in as many rows as least-rows of [data.table-schema] says",
+    "rare": "no value in at least least-rows rows ([data.table-schema])",
 }
 
 
 @dataclass(frozen=True)
-class Found:
-    """What all phases have found.
+class PhaseResults:
+    """The results of all phases.
 
     Attributes
     ----------
-    agreement : Agreement
-        What clients have in common.
-    no_features : mapping of str to mapping of str to {"empty", "rare"}
-        By client its columns that are no features, and why; of some clients nothing is known.
-    graphs : mapping of str to FeatureGraph
-        Clients' graphs; empty where they sent none.
-    encoding : Encoding
-        How values become units of the network.
-    network, parameters : Network, Tensor
-        The global model, ``[1, parameters]``.
-    scores : mapping of str to mapping of str to float
-        By client, by ``<split>/<target>-<measure>``.
+    agreement : what clients have in common.
+    no_features : by client its columns that are no features, and why; of some clients nothing is known.
+    graphs : clients' graphs; empty where they sent none.
+    encoding : how values become units of the network.
+    network, parameters : the global model, ``[1, parameters]``.
+    scores : by client, by ``<split>/<target>-<measure>``.
     """
 
     agreement: Agreement
-    no_features: Mapping[str, Mapping[str, WhyNone]]
+    excluded_columns: Mapping[str, Mapping[str, ExclusionReason]]
     graphs: Mapping[str, FeatureGraph]
     encoding: Encoding
     network: Network
@@ -61,23 +55,20 @@ class Found:
     scores: Mapping[str, Mapping[str, float]]
 
 
-def outcome_of(
-    settings: FedNGMSettings, found: Found, seed: int, expected: Collection[str] = (), truth: FeatureGraph | None = None
+def build_outcome(
+    settings: FedNGMSettings,
+    found: PhaseResults,
+    seed: int,
+    expected: Collection[str] = (),
+    truth: FeatureGraph | None = None,
 ) -> Outcome:
     """Return metrics, notes, and graph, model and dependencies as files.
 
     Parameters
     ----------
-    settings : FedNGMSettings
-        Settings of the run.
-    found : Found
-        What all phases have found.
-    seed : int
-        Seed of the run.
-    expected : collection of str
-        Columns that the experiment keeps private, of which nothing is said.
-    truth : FeatureGraph, optional
-        The graph of the network that rows were drawn from.
+    found : what all phases have found.
+    expected : columns that the experiment keeps private, which are not mentioned.
+    truth : the graph of the network that rows were sampled from.
     """
     names, network, parameters = found.agreement.common.names, found.network, found.parameters
     targets = settings.targets or names
@@ -88,7 +79,7 @@ def outcome_of(
         facts["graph_score"] = asdict(graph.score(truth))
     facts["model_file"] = _MODEL
     facts["notes"] = [
-        *no_common_features(found.agreement, found.no_features, expected),
+        *excluded_notes(found.agreement, found.excluded_columns, expected),
         *without_neighbours(graph, targets, settings.recovery),
         *([] if truth is None else [against_truth(graph, truth)]),
         *without_ranges(found.encoding),
@@ -108,31 +99,26 @@ def outcome_of(
         "client's, after it was given the global one"
     )
     return Outcome(
-        tuple(found.scores), measured, metrics_of(list(found.scores.values()), targets), parameters[0], settings.rounds,
-        facts, {name: values[0] for name, values in network.state(parameters).items()}, files,
+        tuple(found.scores), measured, target_metrics(list(found.scores.values()), targets), parameters[0],
+        settings.rounds, facts, {name: values[0] for name, values in network.state(parameters).items()}, files,
     )  # fmt: skip
 
 
 def consent_to(what: str) -> str:
-    """Say in words how nodes consent to send ``ranges`` or ``ranges,sums``."""
+    """Describe how nodes consent to send ``ranges`` or ``ranges,sums``."""
     return f"nodes have to consent to (node config consent={what}; here fedgraph run --node-config consent={what})"
 
 
-def metrics_of(scores: Sequence[Mapping[str, float]], targets: Sequence[str]) -> dict[str, Tensor]:
+def target_metrics(scores: Sequence[Mapping[str, float]], targets: Sequence[str]) -> dict[str, Tensor]:
     """Stack clients' scores of target features, and put means over the targets before them.
+
+    Returns float64 ``[clients]`` by name, NaN for clients without it. ``<split>/mean-<measure>`` is the mean over
+    targets with that measure, of measures without a unit.
 
     Parameters
     ----------
-    scores : sequence of mapping of str to float
-        Of every client, by ``<split>/<target>-<measure>``.
-    targets : sequence of str
-        The features that models are evaluated by.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Float64 ``[clients]`` by name, NaN for clients without it. ``<split>/mean-<measure>`` is the mean over targets
-        with that measure, of measures without a unit.
+    scores : of every client, by ``<split>/<target>-<measure>``.
+    targets : the features that models are evaluated by.
     """
     names = dict.fromkeys(name for one in scores for name in one)
     stacked = {
@@ -143,7 +129,7 @@ def metrics_of(scores: Sequence[Mapping[str, float]], targets: Sequence[str]) ->
 
 def _means(stacked: Mapping[str, Tensor], targets: Sequence[str]) -> dict[str, Tensor]:
     of_measure: dict[str, list[Tensor]] = {}
-    # Of two names that a metric may begin with, such as "age" and "age-group", the longer one is meant.
+    # Metrics start with the longest matching name, of "age" and "age-group".
     longest = sorted(targets, key=len, reverse=True)
     for name, values in stacked.items():
         split, _, metric = name.rpartition("/")
@@ -155,49 +141,46 @@ def _means(stacked: Mapping[str, Tensor], targets: Sequence[str]) -> dict[str, T
 
 
 def without_neighbours(graph: FeatureGraph, targets: Sequence[str], settings: FedNGMRecovery) -> list[str]:
-    """Return notes about a graph in which targets, or all features, have no neighbour."""
+    """Return notes on targets without neighbours, or a graph without edges."""
     if settings.method in ("graphical-lasso", "uglad"):
         ways = ["lower deviations or threshold of [fedngm.recovery]", "give them target-neighbours"]
         if settings.source == "own-rows" and settings.method == "graphical-lasso":
             ways.append(f'set source = "summed-statistics", which {consent_to("ranges,sums")}')
         advice = f"{', '.join(ways[:-1])}, or {ways[-1]}"
     else:
-        advice = 'take method = "graphical-lasso" in [fedngm.recovery], which can give them target-neighbours'
+        advice = 'use method = "graphical-lasso" in [fedngm.recovery], which supports target-neighbours'
     if not graph.edges:
-        return [f"the consensus graph has no edge, so that every feature is predicted by its mean alone: {advice}"]
-    alone = [name for name in targets if not any(name in edge for edge in graph.edges)]
-    if not alone:
+        return [f"the consensus graph has no edges, so every feature is predicted by its mean: {advice}"]
+    isolated = [name for name in targets if not any(name in edge for edge in graph.edges)]
+    if not isolated:
         return []
-    words = "has no neighbour in the consensus graph, and is predicted by its mean"
-    if len(alone) > 1:
-        words = "have no neighbour in the consensus graph, and are predicted by their means"
-    return [f"{', '.join(alone)} {words} alone: {advice}"]
+    words = "has no neighbour in the consensus graph and is predicted by its mean"
+    if len(isolated) > 1:
+        words = "have no neighbour in the consensus graph and are predicted by their means"
+    return [f"{', '.join(isolated)} {words}: {advice}"]
 
 
 def without_ranges(encoding: Encoding) -> list[str]:
-    """Return a note where clients have their own ranges, so that the model file lacks the features that need these."""
+    """Return a note on features without a common range, which the model file lacks."""
     if not encoding.without_range:
         return []
     return [
-        f"the model file has no range of {', '.join(encoding.without_range)}, each client having its own: it takes and "
-        "tells only the other features, unless GraphicalModel.load is given ranges; for common ones, set source of "
+        f"the model file has no range of {', '.join(encoding.without_range)}, as each client has its own: only the "
+        "other features can be used, unless GraphicalModel.load is given ranges; for common ones, set source of "
         f'[fedngm.scaling], as to "shared-ranges", which {consent_to("ranges")}'
     ]
 
 
-def no_common_features(
-    agreement: Agreement, no_features: Mapping[str, Mapping[str, WhyNone]], expected: Collection[str] = ()
+def excluded_notes(
+    agreement: Agreement, excluded_columns: Mapping[str, Mapping[str, ExclusionReason]], expected: Collection[str] = ()
 ) -> list[str]:
-    """Return a note about what is no common feature, and why.
+    """Return a note on columns that are not common features, and why.
 
     Parameters
     ----------
-    agreement : Agreement
-        What the clients have in common.
-    no_features : mapping of str to mapping of str to {"empty", "rare"}
-        By client its columns that are no features, and why; of some clients nothing is known.
-    expected : collection of str
-        Columns that the experiment keeps private, of which nothing is said.
+    agreement : what the clients have in common.
+    no_features : by client its columns that are no features, and why; of some clients nothing is known.
+    expected : columns that the experiment keeps private, which are not mentioned.
     """
     reasons: dict[str, str] = dict.fromkeys(agreement.constant, "constant")
     reasons |= dict.fromkeys(agreement.disputed, "of other kinds elsewhere, and private")
@@ -205,13 +188,13 @@ def no_common_features(
     for client, schema in agreement.schemas.items():
         for name in schema.names:
             owners.setdefault(name, []).append(client)
-    excluded = dict.fromkeys(name for columns in no_features.values() for name in columns)
+    excluded = dict.fromkeys(name for columns in excluded_columns.values() for name in columns)
     for name in dict.fromkeys([*owners, *excluded]):
         if name in reasons or name in agreement.common.names:
             continue
         ways = [f"private to {quoted(owners[name])}"] if name in owners else []
         for why, words in _WHY_NONE.items():
-            clients = [client for client, columns in no_features.items() if columns.get(name) == why]
+            clients = [client for client, columns in excluded_columns.items() if columns.get(name) == why]
             if clients:
                 ways.append(words if len(clients) == len(agreement.schemas) else f"{words} at {quoted(clients)}")
         reasons[name] = ", ".join(ways)
@@ -224,7 +207,7 @@ def no_common_features(
 
 
 def lacking_columns(agreement: Agreement) -> str:
-    """Say which clients lack which columns of others, and what they may call them instead; empty where none does."""
+    """Describe which clients lack which columns of others, and similar names of theirs; empty if none does."""
     schemas = agreement.schemas
     columns = dict.fromkeys(name for schema in schemas.values() for name in schema.names)
     listed = []
@@ -233,7 +216,7 @@ def lacking_columns(agreement: Agreement) -> str:
         for client, schema in schemas.items():
             if name not in schema.names:
                 others = [own for own in schema.names if own not in agreement.common.names]
-                like = next((own for own in others if _alike(own, name)), None)
+                like = next((own for own in others if _similar_names(own, name)), None)
                 ways.append(f"'{client}'" if like is None else f"'{client}', which has '{like}'")
         if ways:
             more = f" and {len(ways) - 5} more" if len(ways) > 5 else ""
@@ -244,14 +227,14 @@ def lacking_columns(agreement: Agreement) -> str:
     return f"no common features, because not all clients have these columns: {'; '.join(listed[:8])}{more}"
 
 
-def _alike(one: str, other: str) -> bool:
-    """Whether names differ in case, spaces and punctuation alone, or in a letter or two."""
+def _similar_names(one: str, other: str) -> bool:
+    """Whether names only differ in case, spaces and punctuation, or in one or two letters."""
     first, second = ("".join(letter for letter in name.casefold() if letter.isalnum()) for name in (one, other))
     return first == second or bool(similar([first], [second]))
 
 
 def against_truth(graph: FeatureGraph, truth: FeatureGraph) -> str:
-    """Return a note about the edges of the network that rows were drawn from."""
+    """Return a note that compares the graph with that of the network that rows were sampled from."""
     score = graph.score(truth)
     return (
         f"edges of the consensus graph: {len(graph.edges)}; of the moral graph of the network: {len(truth.edges)}; "

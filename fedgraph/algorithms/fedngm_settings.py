@@ -33,11 +33,10 @@ class FedNGMRecovery(RecoverySettings):
     Attributes
     ----------
     source : ``own-rows``: every client recovers a graph, and the server merges them, as in the paper;
-             ``summed-statistics``: the server recovers one graph from sums over the rows of all clients
-             (:mod:`fedgraph.graphical.recovery.summed`), for which nodes have to consent, and which finds dependencies
-             that are rare at each of many small clients. It equals the graph of the pooled rows. ``[fedngm.statistics]
-             noise`` is added to each client's sums.
-    masks  : the server learns only the sum over all clients: their masks cancel in it
+             ``summed-statistics``: the server recovers the graph of the pooled rows from sums over the rows of all
+             clients (:mod:`fedgraph.graphical.recovery.summed`), which needs the nodes' consent and finds dependencies
+             that are rare at each client. ``[fedngm.statistics] noise`` is added to each client's sums.
+    masks  : the server only learns the sum over all clients, in which masks cancel
              (:mod:`fedgraph.privacy.secret.masks`). Takes one more exchange.
     target_neighbours : fewest neighbours of the targets that ``[fedngm]`` names; with 0, as in the paper, a target of
              small tables may have none, and is then predicted by its mean.
@@ -50,9 +49,9 @@ class FedNGMRecovery(RecoverySettings):
     @model_validator(mode="after")
     def _sums_are_of_the_lasso(self) -> FedNGMRecovery:
         if self.source == "summed-statistics" and self.method != "graphical-lasso":
-            raise ValueError('source = "summed-statistics" is for method = "graphical-lasso"')
+            raise ValueError('source = "summed-statistics" needs method = "graphical-lasso"')
         if self.masks and self.source == "own-rows":
-            raise ValueError('masks are of sums: set source = "summed-statistics"')
+            raise ValueError('masks need source = "summed-statistics"')
         return self
 
 
@@ -65,8 +64,8 @@ class FedNGMSettings(Settings):
                    their graphs in training.
     global_model : how the clients' models are combined: ``distilled``, a model of samples from all of them, as in the
                    paper; ``average``, the mean of their parameters, trained further by the clients if ``rounds`` is
-                   above 1 (FedAvg); ``pooled``, no federation at all but one model of all rows, for comparison, with
-                   all clients on one node.
+                   above 1 (FedAvg); ``pooled``, one model of all rows without a federation, for comparison, with all
+                   clients on one node.
     personal     : the model of each client: ``stitched``, the global model with its weights unchanged and new units for
                    private features, as in the paper; ``fine-tuned``, the global model trained further on the client's
                    rows; ``none``.
@@ -77,13 +76,11 @@ class FedNGMSettings(Settings):
                    categories how frequent each is) and ``median`` (the most frequent category); with ``global-model =
                    "pooled"`` they are trained on all rows.
     sample_quality : compare samples of the global model with each client's test rows, and with public rows.
-    marginalised : test and public rows with missing values, for each target at most so many, that are predicted over
-                   all that these may be, as :class:`fedgraph.graphical.model.GraphicalModel` and ``fedgraph predict``
-                   do it. In others, with 0 in all, the mean of a feature stands for its missing values, which is
-                   faster, and what the authors' program does.
-    hidden       : if above 0, also measure (as ``hidden-<target>``) how well targets are predicted where this share of
-                   the other values is hidden at random, the same for all models, in 1,000 rows at most. Graphical
-                   models then predict as :class:`fedgraph.graphical.model.GraphicalModel` does, over all unknown
+    marginalised : most test and public rows with missing values, for each target, that are predicted marginalised over
+                   these, as :class:`fedgraph.graphical.model.GraphicalModel` and ``fedgraph predict`` do. In others,
+                   missing values are replaced by means, which is faster, and what the authors' program does.
+    hidden       : if above 0, also score (as ``hidden-<target>``) predictions of targets with this random share of the
+                   other values hidden, the same for all models, in at most 1,000 rows, marginalised over unknown
                    values.
     disputes     : features that clients define differently are an ``error``, or ``private`` to each.
     statistics   : statistics that nodes are asked for, a table ``[fedngm.statistics]``.
@@ -112,7 +109,7 @@ class FedNGMSettings(Settings):
     @model_validator(mode="after")
     def _rounds_are_of_an_average(self) -> FedNGMSettings:
         if self.rounds > 1 and self.global_model != "average":
-            raise ValueError('rounds are of global-model = "average"')
+            raise ValueError('rounds need global-model = "average"')
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Shared by methods of phases for time series: who takes part, and an exchange with tensors of windows."""
+"""Common parts of phased methods for time series: identification, and an exchange with tensors of windows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,8 @@ class StackedReplies:
 
     Attributes
     ----------
-    names : tuple of str
-        Their names.
-    tensors : mapping of str to Tensor
-        Each ``[clients, ...]``.
-    metrics : mapping of str to Tensor
-        Each float64 ``[clients]``, NaN for clients that do not measure it.
+    tensors : each ``[clients, ...]``.
+    metrics : each float64 ``[clients]``, NaN for clients that do not measure it.
     """
 
     names: tuple[str, ...]
@@ -52,11 +48,11 @@ class ForecastAlgorithm(PhasedAlgorithm[S]):
     """Base class of algorithms of phases for time series."""
 
     needs = "clients that are time series, such as metr-la"
-    # Not their parameters, but tensors of one shape come from models of one architecture.
+    # Tensors of one shape need models of one architecture.
     mixes_models = True
 
     def identified(self, expect: tuple[str, ...] | None = None) -> Phase[Identified]:
-        """Return who takes part; ``expect`` as in :class:`Identify`. Raises ExperimentError unless they forecast."""
+        """Return the clients; ``expect`` as in :class:`Identify`. Raises ExperimentError unless they forecast."""
         clients: Identified = yield Identify(expect)
         if clients.task.kind != "forecast":
             raise ExperimentError(f"{self.name} forecasts time series, and this data is for {clients.task.kind}")
@@ -77,20 +73,12 @@ def exchanged(
 
     Parameters
     ----------
-    run : PhaseRun
-        The run.
-    stacked : callable
-        Returns tensors ``[clients, ...]`` for the node of some clients, given their names.
-    shared : mapping of str to Tensor, optional
-        Tensors that all nodes get.
-    shapes : mapping of str to tuple of int, optional
-        Shapes of the tensors that come back, by name, without the client axis; by default there are none.
-    types : mapping of str to str, optional
-        NumPy types of those that are not float32, by name.
-    train : bool
-        Whether clients train; else they evaluate.
-    name : str
-        Name of the run that clients have kept something of; by default of this one.
+    stacked : returns tensors ``[clients, ...]`` for the node of some clients, given their names.
+    shared : tensors that all nodes get.
+    shapes : shapes of the tensors that come back, by name, without the client axis; by default there are none.
+    types : NumPy types of those that are not float32, by name.
+    train : whether clients train; else they evaluate.
+    name : name of the run that clients kept state of; by default this one.
     """
 
     def request(names: tuple[str, ...]) -> WorkRequest:
@@ -103,7 +91,7 @@ def exchanged(
 def _answers(
     names: tuple[str, ...], content: Any, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str] | None
 ) -> tuple[dict[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor]]], dict[str, str]]:
-    """Return tensors and metrics of each client of a node, and why those of others are unusable."""
+    """Return tensors and metrics of each client of a node, and reasons for unusable ones."""
     reply = WorkReply.unpack(content, names, shapes, types)
     unusable = reply.unusable()
     return {
@@ -116,7 +104,7 @@ def _answers(
     }, unusable
 
 
-def outcome_of(
+def build_outcome(
     clients: Identified, replies: StackedReplies, measured_on: str, metrics: Mapping[str, Tensor], **further: Any
 ) -> Outcome:
     """Return the outcome for the clients that measured; ``further`` are fields of :class:`Outcome`."""

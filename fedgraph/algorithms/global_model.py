@@ -16,7 +16,7 @@ from fedgraph.training import TrainSettings
 
 
 class GlobalModel(Algorithm[S]):
-    """Averages the clients' models, weighted by training examples; an algorithm overrides ``update``."""
+    """Averages the clients' models, weighted by training examples; subclasses override ``update``."""
 
     defences = (*Algorithm.defences, "average", "trim")
 
@@ -30,7 +30,7 @@ class GlobalModel(Algorithm[S]):
         return answers.average(answers.num_examples)
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
-        """Have all train the global model, and go on with the aggregated model, also for absent clients."""
+        """Train the global model at all clients, and aggregate; absent clients get the result too."""
         answers = yield self.ask(clients, state)
         model, meaning = self.update(clients, self.readout(clients, state), answers), "a number for each parameter"
         where = f"{self.class_name}.update, in round {number}, returned"
@@ -143,13 +143,13 @@ class FedAvgOwnStart(GlobalModel):
         return {"models": written(models, torch.arange(len(clients)), clients.drawn_models())}
 
     def ask(self, clients: Clients, state: State) -> Ask:
-        """Send all clients' own models while they differ, which is in the first round, then the global one."""
+        """Send the clients' own models in the first round, then the global one."""
         models = matrix(state["models"])
         differ = bool((models != models[:1]).any())
         return Ask({"parameters": models}) if differ else super().ask(clients, state)
 
     def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
-        """Return a state that continues with one model for all, or with the models that clients started from."""
+        """Return a state that continues with one model for all, or with the initial models."""
         return {**state, "models": models}
 
 
@@ -159,7 +159,7 @@ class FineTuningSettings(Settings):
     Attributes
     ----------
     local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
-    learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
+    learning_rate : constant over rounds; by default that of ``[train]`` in the next round.
     """
 
     local_epochs: int | None = Field(default=None, ge=0)

@@ -1,4 +1,4 @@
-"""IPA, iterative parameter alignment: peers keep their own models and pull each other's together in training.
+"""IPA, iterative parameter alignment: peers keep their own models, which training pulls together.
 
 Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
 Big Data 2023), algorithm 1.
@@ -34,19 +34,19 @@ class IPASettings(Settings):
     lambda_scale     : ``batch-sum``: weight relative to the loss summed over a minibatch, as in the paper;
                        ``batch-mean``: relative to its mean.
     weights          : c_j of a distance: a peer's share of all training ``examples``, or 1 for ``all-alike``.
-    turns            : ``sequential``: one peer after the other, each from where the last one left all parameters;
-                       ``simultaneous``: all at once, against the others as the last round left them, which stay.
+    turns            : ``sequential``: one peer after the other, each continuing with all parameters of the last one;
+                       ``simultaneous``: all at once, with the others fixed as of the last round.
     order            : of the turns: the ``ring`` of the peers' names, or a new ``random`` one in every round.
     neighbours_only  : align a peer with its neighbours in the client graph ([graph]) instead of all other peers.
-    moves_others     : a turn moves the others' parameters too; otherwise only its own, the algorithm to the letter.
-    initialisation   : ``own``: every peer starts from a model drawn for itself; ``same``: all from one.
+    moves_others     : a turn moves the others' parameters too; otherwise only its own, as in the published algorithm.
+    initialisation   : ``own``: every peer draws its own initial model; ``same``: all start from one.
     initial_weights  : as the ``model`` draws them, or ``kaiming-normal``, of standard deviation sqrt(2 / inputs), as in
                        the paper; biases are the model's.
-    joins            : the round in which a peer enters, by name, with the parameters it starts from; until then it
-                       takes no turn and no other peer aligns with it. Peers not named are there from the start.
+    joins            : by name, the round in which a peer joins with its initial parameters; until then it takes no turn
+                       and no other peer aligns with it. Other peers are present from the start.
     noise            : standard deviation of the Gaussian noise on a peer's own parameters before it shares them,
-                       0.0005 in the paper. It guarantees nothing: it follows from the seed, which all nodes know, and
-                       others' parameters, which a turn moves too, show what it learned.
+                       0.0005 in the paper. It guarantees no privacy: it follows from the seed, which all nodes know,
+                       and others' parameters, which a turn moves too, reveal what it learned.
     privacy          : noise with a privacy guarantee: the whole change of a turn, as one vector, is clipped and given
                        noise, and a peer is evaluated with what it shares. See ``python -m pydoc fedgraph.privacy``. A
                        turn is a release, and a round that is repeated after a stop another one: ``releases`` is at
@@ -70,24 +70,20 @@ class IPASettings(Settings):
     @model_validator(mode="after")
     def _fit_together(self) -> IPASettings:
         if self.noise and self.privacy is not None:
-            raise ValueError("give either noise or privacy, one of both")
+            raise ValueError("give either noise or privacy, not both")
         if self.joins and self.turns == "simultaneous":
-            raise ValueError('joins are of turns one after the other: leave out turns = "simultaneous"')
+            raise ValueError('joins need sequential turns: leave out turns = "simultaneous"')
         return self
 
 
 class IPA(Algorithm[IPASettings]):
-    """Passes theta*, the parameters of all peers, from one peer to the next; nothing is computed with them in between.
+    """Passes theta*, the parameters of all peers, from one peer to the next.
 
-    A round is one turn of every peer, each an exchange with it alone. A peer is measured right after its turn, as in
-    the paper, and once more at the end, when the turns of others have moved it. A peer that does not answer keeps its
-    parameters in theta*, where the turns of others continue to move them, and takes its next turn when it is back; a
-    peer that joins late enters with its own. With simultaneous turns a round is one exchange.
-
-    Raises
-    ------
-    ExperimentError
-        For fewer than two clients, unknown clients in ``joins``, or settings that the run cannot follow.
+    A round is one turn of every peer, each in its own exchange. A peer is evaluated right after its turn, as in the
+    paper, and again at the end, as the turns of others move it. The parameters of an absent peer stay in theta*, moved
+    by the turns of others; a peer that joins late enters with its own. With simultaneous turns a round is one exchange.
+    Raises ExperimentError for fewer than two clients, unknown clients in ``joins``, or settings that the run cannot
+    follow.
     """
 
     name = "ipa"
@@ -95,7 +91,7 @@ class IPA(Algorithm[IPASettings]):
     needs = "two clients at least; [train] keep-optimizer = true for the paper's Adam"
     paper = "https://arxiv.org/abs/2311.04818"
     default_client = "fedgraph.clients.ipa:IPAClient"
-    # Turns change models one after the other, with no aggregation that a defence could come before.
+    # Turns have no aggregation that a defence could precede.
     defences = ()
 
     def check(self, clients: Clients) -> None:
@@ -109,7 +105,7 @@ class IPA(Algorithm[IPASettings]):
         if strangers:
             raise ExperimentError(f"[ipa] joins: there is no client {', '.join(strangers)} in this experiment's data")
         if bool((self.joins(clients) > 1).all()):
-            raise ExperimentError("[ipa] joins: nobody is there in the first round; let one peer start it")
+            raise ExperimentError("[ipa] joins: no peer is present in the first round; let one start it")
         if settings.privacy is not None:
             self._check_privacy(clients, settings.privacy)
 
@@ -119,12 +115,13 @@ class IPA(Algorithm[IPASettings]):
         if rounds is not None and privacy.releases < rounds:
             raise ExperimentError(
                 f"[ipa] privacy: {rounds} rounds are as many releases of a peer, but releases = {privacy.releases}; "
-                f"set it to {rounds} or, for rounds that are repeated after a stop, more"
+                f"set it to {rounds} or more, for rounds that are repeated after a stop"
             )
         if own:
             raise ExperimentError(
-                f"[ipa] privacy: metrics of clients' own data ({', '.join(own)}) would leave without noise; measure on "
-                'what all share ([evaluation] splits = ["test"] with [data] test = "shared"), or nothing (splits = [])'
+                f"[ipa] privacy: metrics of clients' own data ({', '.join(own)}) would leave without noise; evaluate "
+                "on "
+                'shared data ([evaluation] splits = ["test"] with [data] test = "shared"), or not at all (splits = [])'
             )
 
     def init(self, clients: Clients, models: Models) -> State:
@@ -160,7 +157,7 @@ class IPA(Algorithm[IPASettings]):
             peers = weights.nonzero().flatten()
             there = (weights[known[position]] != 0).float()
             # A turn also returns the parameters of the peers that are aligned with.
-            others: dict[str, tuple[int, ...]] = {"others": (len(peers), width)} if self.moves_after_measuring else {}
+            others: dict[str, tuple[int, ...]] = {"others": (len(peers), width)} if self.moves_after_evaluation else {}
             answer = yield Ask(
                 {"parameters": models},
                 {"others": models[peers], "weights": weights[peers], "there": there},
@@ -202,14 +199,14 @@ class IPA(Algorithm[IPASettings]):
         return peers[torch.randperm(len(peers), generator=random)].tolist()
 
     @property
-    def measures(self) -> Literal["before", "after"]:
-        """``after`` for sequential turns, in which a peer is measured right after its turn, as in the paper."""
+    def evaluates(self) -> Literal["before", "after"]:
+        """``after`` for sequential turns: a peer is evaluated right after its turn, as in the paper."""
         return "after" if self.settings.turns == "sequential" else "before"
 
     @property
-    def moves_after_measuring(self) -> bool:
+    def moves_after_evaluation(self) -> bool:
         """Whether the turns of other peers move a peer after its own."""
-        return self.measures == "after" and self.settings.moves_others
+        return self.evaluates == "after" and self.settings.moves_others
 
     def facts(self, clients: Clients, state: State) -> dict[str, Any]:
         """Return the privacy guarantee of the noise."""

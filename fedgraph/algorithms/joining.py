@@ -24,10 +24,10 @@ _SAID: dict[str, Callable[[EmbedReply], Tensor]] = {
 _ALIKE = "all need the same labels, shares and split-seed"
 
 _MOST_NUMBERS = 1 << 32
-"""Most numbers in all embeddings, 16 GiB, so that an owner that claims a long embedding cannot fill the memory."""
+"""Most numbers in all embeddings (16 GiB), to protect the memory from oversized ones."""
 
 _ROUNDING = 1e-9
-"""Relative error of sums of votes; half of them is no majority."""
+"""Relative error of sums of votes; a majority must exceed half by more."""
 
 
 def join(
@@ -38,20 +38,17 @@ def join(
 ) -> tuple[JoinedSamples, dict[str, str]]:
     """Join the answers of all nodes by sample key.
 
-    Owners whose numbers cannot be used are left out, and samples that no other owner has too.
+    Owners with unusable numbers are left out, with samples that no other owner has. Raises IdentityError when no owner
+    sent anything usable. Raises DataError when owners disagree on the classes or, unless ``tolerant``, on the split or
+    label of a sample, and when the embeddings would take more than 16 GiB.
 
     Parameters
     ----------
-    answers : mapping of int to EmbedReply
-        Answers by node id.
-    owners : sequence of str, optional
-        Owners that get a column, in this order; the column of an owner that did not answer is empty, and other owners
-        are ignored. By default all owners with usable answers, sorted by name.
-    tolerant : bool, default False
-        Also leave out owners that contradict most nodes whose owners have a sample; and samples on which nodes disagree
-        and none has most on its side.
-    embedded : bool, default True
-        Whether embeddings were asked for, so that owners without any are left out.
+    owners : owners that get a column, in this order; the column of an owner that did not answer is empty, and other
+        owners are ignored. By default all owners with usable answers, sorted by name.
+    tolerant : also leave out owners that contradict most nodes whose owners have a sample; and samples on which nodes
+        disagree and none has most on its side.
+    embedded : whether embeddings were asked for, so that owners without any are left out.
 
     Returns
     -------
@@ -59,14 +56,6 @@ def join(
         All samples that an owner with a column has.
     absent : dict of str to str
         Owners that did not answer or sent nothing usable, and why. They have no column unless ``owners`` names them.
-
-    Raises
-    ------
-    IdentityError
-        When no owner sent anything usable.
-    DataError
-        When owners disagree on the classes or, unless ``tolerant``, on the split or label of a sample. When the
-        embeddings would take more than 16 GiB.
     """
     answers = {node: answer for node, answer in answers.items() if answer.clients}
     hosted = [name for answer in answers.values() for name in answer.clients]
@@ -88,7 +77,7 @@ def join(
         names = names if owners is not None else tuple(name for name in names if name not in absent)
     position = {name: place for place, name in enumerate(names)}
     used = _rows_of(answers, set(names) - set(absent))
-    # Splits and labels of samples that none of a node's owners in use has do not count.
+    # Ignore splits and labels of samples that none of a node's owners in use has.
     held_by = {node: answer.present[used[node]].any(0) for node, answer in answers.items()}
     (split, clear_split), (labels, clear_labels) = (
         _agreed(
@@ -142,7 +131,7 @@ def join(
         sizes=sizes,
         fingerprints=tuple(fingerprints[name] for name in names),
     )
-    # Samples that only owners without a column have are of no use.
+    # Samples that only owners without a column have are useless.
     held = present.any(1) & clear_split & clear_labels
     return joined if bool(held.all()) else joined.only(held), absent
 
@@ -237,7 +226,7 @@ def _minority(votes: Tensor, nodes: Tensor) -> Tensor:
     if not bool(cast.any()):
         return cast
     by_node = torch.zeros(len(votes), int(nodes.max()) + 1).double().index_add_(1, nodes, cast.double())
-    # The owners of one node can have more samples together than all owners can share.
+    # The owners of one node can have more samples in total than all owners share.
     weight = torch.where(cast, 1 + len(nodes) / by_node[:, nodes].clamp(min=1), 0.0)
     count = torch.zeros(len(votes), int(votes.max()) + 1).double()
     most, value = count.scatter_add_(1, votes.clamp(min=0), weight).max(1)

@@ -1,8 +1,8 @@
-"""Models of several clients as one matrix, whether they are one or lie in named arrays with types of their own.
+"""Models of several clients as one matrix, stored as a matrix or as named arrays of any dtype.
 
 An algorithm computes with ``[clients, parameters]``. The engine has such a matrix; a Flower strategy has the arrays of
-its clients' apps, which may be half or double precision, or larger than memory allows to copy: :class:`ModelRows` reads
-and writes them as columns of the same matrix.
+its clients' apps, in any precision, and possibly too large to copy: :class:`ModelRows` reads and writes them as columns
+of the matrix.
 """
 
 from __future__ import annotations
@@ -22,31 +22,28 @@ _IN_PLACE = (
 )
 
 _AT_ONCE = 1 << 23
-"""Most numbers that are computed with at once, 32 MiB of them; of more, columns are taken in blocks."""
+"""Most numbers processed at once (32 MiB); more are processed in blocks of columns."""
 
 
 class ModelRows:
     """Models of several clients as named tensors, read and written as columns of ``[clients, parameters]``.
+
+    Raises ReplyError for complex tensors, and for models with other tensors than the first.
 
     Parameters
     ----------
     models : sequence of dict of str to Tensor
         A model of each client, with the names and shapes of the first. Written to in place.
     own : collection of str
-        Tensors that every client keeps for itself, such as a personal layer.
+        Tensors that stay with every client, such as a personal layer.
 
     Attributes
     ----------
     layout : Layout
-        The floating-point tensors that are shared, in the order of the first model: the columns. Others, such as
-        counters of batches, are in no computation.
+        The shared floating-point tensors, in the order of the first model: the columns. Others, such as batch counters,
+        are not computed with.
     dtype : torch.dtype
         Of the matrix: float64 where a tensor is, else float32.
-
-    Raises
-    ------
-    ReplyError
-        For complex tensors, and for models with other tensors than the first.
     """
 
     def __init__(self, models: Sequence[dict[str, Tensor]], own: Collection[str] = ()) -> None:
@@ -62,7 +59,7 @@ class ModelRows:
 
     @classmethod
     def repeated(cls, model: Mapping[str, Tensor], clients: int, own: Collection[str] = ()) -> ModelRows:
-        """Return one model for each of several clients, as copies of their own."""
+        """Return a copy of one model for each of several clients."""
         return cls([{name: value.clone() for name, value in model.items()} for _ in range(clients)], own)
 
     def __len__(self) -> int:
@@ -89,7 +86,7 @@ class ModelRows:
                 self.models[place][name].view(-1)[taken] = row[within].to(self.models[place][name].dtype)
 
     def take_over(self, positions: Tensor, others: ModelRows) -> None:
-        """Take the tensors that are in no computation from the models of others, a row for each of ``positions``."""
+        """Copy the tensors that are not computed with from the models of others, a row for each of ``positions``."""
         for place, model in zip(positions.tolist(), others.models, strict=True):
             for name, value in model.items():
                 if name not in self.layout.names:
@@ -97,7 +94,7 @@ class ModelRows:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Never:
-        """Refuse to be taken for a tensor, with what to write."""
+        """Raise TypeError with advice: this is not a tensor."""
         raise TypeError(f"models of a Flower app are not a tensor, for torch's {_name(function)}: {_IN_PLACE}")
 
     def __getattr__(self, name: str) -> Never:
@@ -105,12 +102,12 @@ class ModelRows:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         raise AttributeError(f"models of a Flower app are not a tensor, and have no '{name}': {_IN_PLACE}")
 
-    def _is_no_tensor(self, *operands: object) -> Never:
+    def _not_a_tensor(self, *operands: object) -> Never:
         raise TypeError(f"models of a Flower app are not a tensor, to compute with or to index: {_IN_PLACE}")
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _is_no_tensor
-    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = _is_no_tensor
-    __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __setitem__ = __iter__ = _is_no_tensor
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _not_a_tensor
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = _not_a_tensor
+    __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __setitem__ = __iter__ = _not_a_tensor
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[str, slice, slice]]:
         """Yield the tensors that columns lie in: name, places in the tensor, and places among the columns."""
@@ -151,13 +148,12 @@ def filled(models: Models, row: Tensor) -> Models:
 
 
 def mixed(models: Models, positions: Tensor, rows: Models, mix: Callable[[Tensor], Tensor]) -> Models:
-    """Return models with ``mix(rows)`` at ``positions``, where ``mix`` takes every column for itself.
+    """Return models with ``mix(rows)`` at ``positions``, where ``mix`` acts on each column separately.
 
     Parameters
     ----------
     models : Tensor or ModelRows
-        ``[clients, parameters]``; :class:`ModelRows` are changed in place, a block of columns after the other, so that
-        no more than a block of them is copied.
+        ``[clients, parameters]``; :class:`ModelRows` are changed in place, in blocks of columns.
     positions : Tensor
         Clients that get a new model, int64 ``[present]``.
     rows : Tensor or ModelRows
@@ -174,7 +170,7 @@ def mixed(models: Models, positions: Tensor, rows: Models, mix: Callable[[Tensor
 
 
 def combined(models: Models, combine: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return one model ``[parameters]`` of many, where ``combine`` takes every column for itself.
+    """Return one model ``[parameters]`` of many, where ``combine`` acts on each column separately.
 
     ``combine`` is a function of columns ``[clients, columns]``, and returns ``[columns]``.
     """
@@ -196,7 +192,7 @@ def _blocks(clients: int, parameters: int) -> list[tuple[int, int]]:
 
 
 def check_models(where: str, returned: object, models: Models) -> None:
-    """Check that an algorithm returned models of all clients, like ``models``; see :func:`check_rows`."""
+    """Check that an algorithm returned models of all clients; see :func:`check_rows`."""
     shape, meaning = tuple(models.shape), "a row for each client, in the order of their names, and a column for each"
     meaning += ' parameter; where clients are absent, written(state["models"], answers.positions, rows) has all rows'
     check_rows(where, returned, shape, meaning, models)
@@ -205,23 +201,20 @@ def check_models(where: str, returned: object, models: Models) -> None:
 def check_rows(where: str, returned: object, shape: tuple[int, ...], meaning: str, models: Models) -> None:
     """Check the type and the shape of the models that an algorithm computed.
 
+    Raises RunError unless it is a tensor of this type and shape.
+
     Parameters
     ----------
     where : str
-        Who returned it, for the message: ``"Mine.aggregate, in round 1, returned"``.
+        Beginning of the message: ``"Mine.aggregate, in round 1, returned"``.
     returned : object
-        Anything, as the algorithm may be anybody's.
+        The returned value.
     shape : tuple of int
-        Expected of it.
+        The expected shape.
     meaning : str
-        Of this shape, in words.
+        Meaning of the shape, in words.
     models : Tensor or ModelRows
-        Whose type it is to have.
-
-    Raises
-    ------
-    RunError
-        When it is no tensor of this type and shape.
+        Models of the expected type.
     """
     # A strategy that computes in float64 would fail at the nodes, one round later.
     if not isinstance(returned, Tensor) or returned.dtype != models.dtype:

@@ -1,4 +1,4 @@
-"""Shared by methods over owners of different features: one exchange for their samples, and the outcome."""
+"""Common parts of methods over owners of different features: one exchange for their samples, and the outcome."""
 
 from __future__ import annotations
 
@@ -33,21 +33,14 @@ class OwnersAlgorithm(PhasedAlgorithm[S]):
 def samples(
     run: PhaseRun, request: EmbedRequest | None = None, owners: Collection[str] | None = None
 ) -> Phase[JoinedSamples]:
-    """Return all owners' parts of the shared samples, in one exchange, or from the state of a run that was stopped.
+    """Return all owners' parts of the shared samples, by one exchange or from the state of a stopped run.
+
+    Raises DataError or IdentityError as :func:`fedgraph.algorithms.joining.join`.
 
     Parameters
     ----------
-    run : PhaseRun
-        The run.
-    request : EmbedRequest, optional
-        What is asked for; by default embeddings of the samples of training, validation and test.
-    owners : collection of str, optional
-        Owners that get a column, whether they answer or not; by default those that answer.
-
-    Raises
-    ------
-    DataError, IdentityError
-        As :func:`fedgraph.algorithms.joining.join`.
+    request : what is asked for; by default embeddings of the samples of training, validation and test.
+    owners : owners that get a column, whether they answer or not; by default those that answer.
     """
     request = request or EmbedRequest()
     if request.embeddings:
@@ -55,16 +48,16 @@ def samples(
         if kept:
             return _bounded(run, JoinedSamples.of_state(kept["samples"]))
     answers = yield Opening(request, EmbedReply.unpack, EmbedRequest.message_type, owners)
-    joined, _ = yield from joined_of(run, answers, owners, request.embeddings)
+    joined, _ = yield from join_answers(run, answers, owners, request.embeddings)
     if request.embeddings:
         yield Keep({"samples": joined.state()})
     return _bounded(run, joined)
 
 
-def joined_of(
+def join_answers(
     run: PhaseRun, answers: Mapping[int, EmbedReply], owners: Collection[str] | None, embedded: bool
 ) -> Phase[tuple[JoinedSamples, dict[str, str]]]:
-    """Join the answers of all nodes, without owners whose part cannot be used; return why these are absent, too."""
+    """Join the answers of all nodes, without owners with unusable answers; also returns the reasons."""
     joined, absent = join(answers, None if owners is None else tuple(owners), run.tolerant, embedded)
     yield Without(absent)
     log.info("%d samples of %d owners", len(joined.keys), len(joined.owners))
@@ -72,7 +65,7 @@ def joined_of(
 
 
 def _bounded(run: PhaseRun, joined: JoinedSamples) -> JoinedSamples:
-    """Bound what single owners can do, as [defence] says."""
+    """Bound the influence of single owners, by [defence]."""
     times = run.defence.clip
     if not times or not joined.embeddings.shape[2]:
         return joined
@@ -94,7 +87,7 @@ def report_epoch(run: PhaseRun, epoch: FusionEpoch) -> None:
         )  # fmt: skip
 
 
-def outcome_of(joined: JoinedSamples, metrics: Mapping[str, Tensor], **further: Any) -> Outcome:
+def build_outcome(joined: JoinedSamples, metrics: Mapping[str, Tensor], **further: Any) -> Outcome:
     """Return the outcome of a run over owners; ``further`` are fields of :class:`Outcome`."""
     measured_on = (
         f"{len(joined.owners)} owners, one prediction per sample from all of them together; own model (-local): "
@@ -103,11 +96,8 @@ def outcome_of(joined: JoinedSamples, metrics: Mapping[str, Tensor], **further: 
     return Outcome(joined.owners, measured_on, metrics, task=joined.task, **further)
 
 
-def metrics_of(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return metrics as ``<split>/<metric>`` -> float64 ``[owners]``.
-
-    They are those of the joint prediction, the same for all owners, and with ``-local`` those of each owner's own.
-    """
+def owner_metrics(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return metrics as ``<split>/<metric>``, float64 ``[owners]``, and with ``-local`` those of own models."""
     metrics: dict[str, Tensor] = {}
     for split in splits:
         rows = joined.of_split(split)

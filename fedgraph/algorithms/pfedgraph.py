@@ -17,7 +17,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.support.settings import Settings
 
 _ALIKE = 0.9
-"""Changes whose cosine is larger count as the same, as in the released program."""
+"""Changes with a larger cosine count as equal, as in the released program."""
 
 
 class PFedGraphSettings(Settings):
@@ -25,8 +25,8 @@ class PFedGraphSettings(Settings):
 
     Attributes
     ----------
-    alpha : how close the weights of a client's mixture stay to the shares of training examples: a very large alpha is
-            FedAvg; towards 0 a client hears those alone whose models changed in the same direction.
+    alpha : strength of the pull of mixture weights towards the shares of training examples: a very large alpha is
+            FedAvg; near 0 a client only mixes models that changed in the same direction.
     lambda_similarity : weight of the cosine between a client's model and its mixture in its loss.
     """
 
@@ -86,17 +86,11 @@ def onto_simplex(rows: Tensor) -> Tensor:
     """Return the nearest points without negative entries that add up to 1.
 
     Held, Wolfe, Crowder: Validation of Subgradient Optimization (Mathematical Programming 6, 1974): the entries above a
-    threshold, less the threshold.
+    threshold, less the threshold. Returns ``[rows, entries]``.
 
     Parameters
     ----------
-    rows : Tensor
-        ``[rows, entries]``.
-
-    Returns
-    -------
-    Tensor
-        ``[rows, entries]``.
+    rows : ``[rows, entries]``.
     """
     ranked = rows.sort(dim=1, descending=True).values
     counts = torch.arange(1, rows.shape[1] + 1, device=rows.device)

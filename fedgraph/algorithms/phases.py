@@ -1,8 +1,7 @@
-"""The interface of an algorithm of phases: exchanges that differ, one after another, and an outcome. No Flower, no
-nodes.
+"""The interface of a phased algorithm: a sequence of different exchanges, and an outcome; independent of Flower.
 
-``phases`` is a generator. It yields its requests and receives the answers of the clients that are present. The engine
-sends, waits, leaves out failing clients, keeps the state, and writes the results::
+``phases`` is a generator that yields requests and receives the answers of the clients present. The engine handles
+messages, failing clients, checkpoints and results::
 
     class Counting(PhasedAlgorithm[CountingSettings]):
         default_client = "counting:CountingClient"
@@ -86,7 +85,7 @@ def _no_other_run(folder: str) -> OtherRun:
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """The run as an algorithm of phases sees it.
+    """The run, as seen by a phased algorithm.
 
     Attributes
     ----------
@@ -103,13 +102,13 @@ class PhaseRun:
     expect : tuple of str or None
         Clients that the experiment expects by name.
     tolerant : bool
-        Whether clients that have no usable answer, or contradict the others, may be left out.
+        Whether clients without a usable answer, or that contradict the others, may be left out.
     defence : DefenceTable
         The table ``[defence]``.
     graph_given : bool
         Whether the experiment gives a client graph.
     graph_of : callable
-        Returns that graph over those who take part, given their ``names`` and ``label_counts``; None without one.
+        Returns that graph over the participants, given their ``names`` and ``label_counts``; None without one.
     other_run : callable
         Returns a finished run, given its folder. Raises RunError if there is none.
     on_epoch : callable
@@ -146,7 +145,7 @@ class Outcome:
     parameters : Tensor
         What the server has learned, ``[parameters]``; empty when it learned nothing.
     rounds : int
-        Passes over the training samples in which something was learned.
+        Number of passes over the training samples.
     facts : mapping
         Further entries of ``summary.json``.
     arrays : mapping of str to Tensor
@@ -179,19 +178,19 @@ class PhasedAlgorithm(Configured[S]):
     name, title, needs, paper : str
         A short name, a title, the needs of a run beyond data, and the publication.
     default_client : str or type
-        Client class of the engine that answers, by dotted path or, in a notebook, as a class.
+        Client class of the engine, by dotted path or, in a notebook, as a class.
     own_models : bool
         Whether its own table describes the models, so that an experiment has no table ``[model]``.
     mixes_models : bool
         Whether all clients need the same architecture.
     expected_failures : dict of str to str
         Checks of ``fedgraph check`` that it fails by design, by name, and the reason.
-    no_predictions, predicts_together : str
+    no_predictions : str
         As of :class:`fedgraph.algorithms.Algorithm`.
     defences : tuple of str
         Keys of ``[defence]`` that make sense for it.
     may_change : tuple of str
-        Keys of its table that may change in a run that is resumed: nothing that is kept depends on them.
+        Keys of its table that may change in a resumed run.
     word : str
         Name for a client in messages, such as "owner".
     """
@@ -205,7 +204,6 @@ class PhasedAlgorithm(Configured[S]):
     mixes_models: ClassVar[bool] = False
     expected_failures: ClassVar[dict[str, str]] = {}
     no_predictions: ClassVar[str] = ""
-    predicts_together: ClassVar[str] = ""
     defences: ClassVar[tuple[str, ...]] = ()
     may_change: ClassVar[tuple[str, ...]] = ()
     word: ClassVar[str] = "client"
@@ -218,10 +216,10 @@ class PhasedAlgorithm(Configured[S]):
         """Go through all phases: yield steps, receive their results, return the outcome."""
 
     def check(self, run: PhaseRun) -> None:
-        """Raise ExperimentError for settings that cannot work with any answers, before clients are asked."""
+        """Raise ExperimentError for invalid settings, before any request."""
 
     def check_enough(self, present: int, least: int) -> None:
-        """Raise RunError where more clients than ``least`` have to take part, and only ``present`` do."""
+        """Raise RunError if more clients than ``least`` are required, and only ``present`` take part."""
 
     @classmethod
     def uses_graph(cls, settings: S) -> bool:

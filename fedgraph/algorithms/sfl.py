@@ -27,15 +27,14 @@ class SFLSettings(PersonalLayersSettings):
     hops            : K, how often the normalised adjacency is applied; 3 in the paper.
     normalisation   : ``random-walk``: rows sum to one, so that equal models stay as they are; ``symmetric`` (GCN): also
                       rescales the models of clients with few or many neighbours. Self loops are added where missing.
-    mixes           : what goes over the graph: the clients' ``models``, or the ``updates`` that training made to them.
-                      A client then keeps its trained model and moves on in the direction in which its neighbourhood
-                      moved: V = server-momentum V + mix of updates, U = Theta + server-learning-rate V. Running
-                      statistics stay those of its own model.
+    mixes           : what is propagated over the graph: the clients' ``models``, or the ``updates`` by training. With
+                      the latter a client moves its trained model along the updates of its neighbourhood: V =
+                      server-momentum V + mix of updates, U = Theta + server-learning-rate V. Running statistics stay
+                      those of its own model.
     server_learning_rate, server_momentum : used only with mixes = ``updates``.
-    weighting       : ``examples``: clients are weighted by their training examples, so that those with few rely on
-                      others and contribute little; ``none``: all have the same weight.
-    everybody       : weight of all clients together in the mean, relative to 1 for a client's own neighbourhood, so
-                      that clients without neighbours receive something too.
+    weighting       : ``examples``: clients are weighted by their training examples; ``none``: equally.
+    everybody       : weight of all clients in the mean, relative to 1 for a client's own neighbourhood, for clients
+                      without neighbours.
     lambda_global   : lambda_1, weight of the distance to the read-out w, relative to the mean loss of a minibatch (eq.
                       3). The released program has 0.3, but its distances have no gradient: 0 in effect.
     lambda_personal : lambda_2, weight of the distance to the personalised model u_i; likewise.
@@ -77,10 +76,8 @@ SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSetti
 class SFL(Algorithm[SomeSFLSettings]):
     """U = (1 - alpha) Theta + alpha A_hat^K Theta; row i is client i's next model, the mean of rows the read-out.
 
-    Raises
-    ------
-    ExperimentError
-        For a client graph with negative weights where they are shares of a mean, and for robust averages of sums.
+    Raises ExperimentError for a client graph with negative weights where they are shares of a mean, and for robust
+    averages of sums.
     """
 
     name = "sfl"
@@ -95,12 +92,12 @@ class SFL(Algorithm[SomeSFLSettings]):
         """See :class:`Algorithm`."""
         if self.takes_means and clients.graph is not None and bool((clients.graph.weights < 0).any()):
             raise ExperimentError(
-                f"[graph] has weights below zero, which cannot be shares of a mean as {type(self).__name__} takes "
-                'them here: leave such edges out, or use the method sfl with weighting = "none" and everybody = 0'
+                f"[graph] has negative weights, which {type(self).__name__} cannot use as shares of a mean: leave such "
+                'edges out, or use the method sfl with weighting = "none" and everybody = 0'
             )
         if clients.facts.averages != "mean" and self.settings.normalisation != "random-walk":
             raise ExperimentError(
-                f'[defence] average = "{clients.facts.averages}" takes the shares of a mean as its weights: it needs '
+                f'[defence] average = "{clients.facts.averages}" needs the weights of a mean: '
                 f'[{type(self).name}] normalisation = "random-walk"'
             )
 
@@ -117,8 +114,7 @@ class SFL(Algorithm[SomeSFLSettings]):
     def init(self, clients: Clients, models: Models) -> State:
         """Return the models and, where updates are mixed, their velocity.
 
-        And the updates in the last answers, where these stand in for missing ones: once models have changed, they
-        cannot be recovered.
+        Also the updates of the last answers, if these may replace missing ones, as they cannot be recovered later.
         """
         updates = self.settings.mixes == "updates"
         trained = torch.zeros(len(clients), clients.layout.num_trainable if updates else 0)
@@ -176,7 +172,7 @@ class SFL(Algorithm[SomeSFLSettings]):
         )
 
     def moved(self, clients: Clients, state: State, answers: Answers, graph: ClientGraph) -> State:
-        """Return models that move on as their neighbourhood has moved: U = Theta + server-learning-rate V."""
+        """Return models moved along the updates of their neighbourhood: U = Theta + server-learning-rate V."""
         settings, trainable, positions = self.settings, clients.layout.num_trainable, answers.positions
         # Momentum could make a running variance negative.
         theta, statistics = answers.parameters.tensor_split([trainable], dim=1)

@@ -1,9 +1,8 @@
-"""SFL for federations in which some clients have hardly any data, such as new sensors, or take no part in training.
+"""SFL for federations in which some clients have little data, such as new sensors, or none for training.
 
-All clients train from the read-out, as in FedAvg, because one model that has seen all data transfers best to an unknown
-client. A cold client then receives the mean of the trained models of its neighbourhood in the client graph; where it
-has examples, models with a smaller loss on them get more weight. Clients with data keep the model they trained, mixed
-over the graph.
+All clients train from the read-out, as in FedAvg, which transfers best to unknown clients. A cold client then receives
+the mean of the trained models of its neighbourhood in the client graph, weighted by their loss on its examples, if any.
+Other clients keep their trained models, mixed over the graph.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class SFLColdStartSettings(SFLSettings):
     ----------
     everybody   : as for ``[sfl]``, but for cold clients only; warm ones use their neighbourhood only.
     cold_below  : clients with fewer training examples than this share of the median are cold.
-    temperature : tolerance for models with a larger loss on a cold client's own examples. A model whose loss there is
-                  above the best one's by this share of it (0.06: by 6 %) keeps 1 / e of the weight that the graph gives
-                  it; 0 leaves the weights to the graph. The models travel to that client, its losses stay there.
+    temperature : tolerance for models with a larger loss on a cold client's examples. A loss above the best one by this
+                  share (0.06: by 6 %) multiplies the graph's weight by 1 / e; 0 uses the graph's weights only. Models
+                  are sent to the client; its losses stay there.
     """
 
     alpha: float = Field(default=0.3, ge=0, le=1)
@@ -60,12 +59,12 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
         super().check(clients)
         if self.settings.mixes != "models" or self.settings.personal_layers:
             raise ExperimentError(
-                '[sfl-cold-start] gives cold clients whole models of others: it takes mixes = "models" and no '
+                '[sfl-cold-start] gives cold clients whole models of others: it needs mixes = "models" and no '
                 "personal-layers"
             )
         if not bool(self.cold(clients).any()):
             log.warning(
-                "sfl-cold-start: no client has fewer training examples than %g of the median (%g), so nobody is cold; "
+                "sfl-cold-start: no client has fewer training examples than %g of the median (%g), so none is cold; "
                 "raise cold-below, or use sfl",
                 self.settings.cold_below,
                 float(clients.num_examples.double().median()),
@@ -116,15 +115,15 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
     def ask(self, clients: Clients, state: State) -> Ask:
         """Send what SFL sends, and to clients that choose the warm models and how much the graph weighs each.
 
-        The models travel where they are to be measured alone.
+        The models are only sent for evaluation.
         """
         asked, candidates = super().ask(clients, state), state["candidates"]
         if not len(candidates):
             return asked
         chooses = self.chooses(clients)
 
-        def further(positions: Tensor, measures: bool) -> dict[str, Tensor]:
-            return {"candidates": candidates} if measures and bool(chooses[positions].any()) else {}
+        def further(positions: Tensor, evaluates: bool) -> dict[str, Tensor]:
+            return {"candidates": candidates} if evaluates and bool(chooses[positions].any()) else {}
 
         return Ask({**asked.stacked, "prior": state["prior"]}, asked.shared, models=asked.models, further=further)
 

@@ -25,7 +25,7 @@ class SFLFineTuningSettings(SFLSettings, FineTuningSettings):
     Attributes
     ----------
     local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
-    learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
+    learning_rate : constant over rounds; by default that of ``[train]`` in the next round.
     """
 
 

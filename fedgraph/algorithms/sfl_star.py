@@ -14,12 +14,12 @@ from fedgraph.algorithms.exchange import Answers, Clients, State
 from fedgraph.algorithms.model_rows import Models, matrix
 from fedgraph.algorithms.sfl import SFL, SFLSettings
 from fedgraph.graph import ClientGraph
-from fedgraph.graph.learning import GraphLearner, beside_given, with_row_sums
+from fedgraph.graph.learning import GraphLearner, combine_graphs, with_row_sums
 
 log = logging.getLogger("fedgraph")
 
 _LARGEST_NORM = 1e18
-"""Largest norm of the features that clients are compared by: squares of larger ones overflow in float32."""
+"""Largest norm of the clients' features, whose squares must not overflow in float32."""
 
 
 class SFLStarSettings(SFLSettings):
@@ -34,8 +34,8 @@ class SFLStarSettings(SFLSettings):
     neighbours  : approximate number of neighbours of a client.
     beta        : weight of the learned graph, against 1 - beta for the given graph, both on one scale: rows of the
                   learned one are scaled to the mean row sum of the given one, without self loops. Without a given graph
-                  only the learned one is used, its rows scaled to add up to neighbours, so that a client counts as much
-                  as a neighbour does on average; beta is then not used.
+                    only the learned one is used, with row sums of neighbours, so that a client weighs as much as an
+                    average neighbour; beta is then not used.
     momentum    : share of earlier rounds in the distances, below 1; 0 uses this round only.
     released    : as for ``[sfl]``; and the graph is what the released program learns: every round a new encoder takes
                   ten steps towards the *distances*, which leaves it random. Its rows are divided by their sum, as are
@@ -71,7 +71,7 @@ class SFLStar(SFL[SFLStarSettings]):
 
     @property
     def self_loops(self) -> bool:
-        """False for the released variant, whose mixture already contains the self loops of the given graph."""
+        """False for the released variant, whose mixture contains the self loops of the given graph."""
         return not self.settings.released
 
     def init(self, clients: Clients, models: Models) -> State:
@@ -108,7 +108,7 @@ class SFLStar(SFL[SFLStarSettings]):
             # A given graph without edges defines no scale for the learned one.
             weights = with_row_sums(learned, settings.neighbours)
         else:
-            weights = beside_given(given_graph, learned, settings.beta)
+            weights = combine_graphs(given_graph, learned, settings.beta)
         return _graph(answers.names, weights), {"learner": learner.state()}
 
     def learned_graph(self, clients: Clients, state: State) -> ClientGraph | None:
@@ -132,7 +132,7 @@ class SFLStar(SFL[SFLStarSettings]):
         if bool(comparable.all()):
             return features, positions
         names = ", ".join(clients.names[position] for position in positions[~comparable].tolist())
-        log.warning("the client graph is learned without %s: numbers too large to be compared", names)
+        log.warning("the client graph is learned without %s: numbers are too large to compare", names)
         return features[comparable], positions[comparable]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedgraph.algorithms.forecasts import ForecastAlgorithm, exchanged, outcome_of
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, build_outcome, exchanged
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
 from fedgraph.support.settings import Settings
 from fedgraph.training.forecasting import SimpleForecaster
@@ -21,13 +21,14 @@ class SimpleForecastSettings(Settings):
 
 
 class SimpleForecast(ForecastAlgorithm[SimpleForecastSettings]):
-    """Asks the clients to fit and measure their forecasters; nothing but errors comes back."""
+    """Asks the clients to fit and evaluate forecasters; they only return errors."""
 
     name = "simple-forecast"
     title = "Last reading, weekly profile, ridge regression or boosted trees, each client by itself"
     no_predictions = (
-        'simple forecasters are fitted for a comparison and not kept; [evaluation] forecasts = "csv" writes what they '
-        "forecast of the test windows"
+        'simple forecasters are fitted for comparison and not kept; [evaluation] forecasts = "csv" writes their '
+        "forecasts of "
+        "the test windows"
     )
     default_client = "fedgraph.clients.simple_forecast:SimpleForecastClient"
 
@@ -36,4 +37,4 @@ class SimpleForecast(ForecastAlgorithm[SimpleForecastSettings]):
         clients = yield from self.identified()
         replies = yield from exchanged(run)
         measured_on = f"{len(replies.names)} clients, each forecast by itself: {self.settings.forecaster}"
-        return outcome_of(clients, replies, measured_on, replies.metrics, rounds=0)
+        return build_outcome(clients, replies, measured_on, replies.metrics, rounds=0)

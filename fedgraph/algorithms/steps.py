@@ -22,17 +22,11 @@ class Opening:
 
     Attributes
     ----------
-    request : Request
-        What is asked.
-    read : callable
-        Checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` the part
+    read : checks and unpacks an answer, which has ``clients``, ``partition`` and ``data``, and under ``alike`` the part
         that must be the same for all nodes. Raises ReplyError.
-    message_type : str
-        Flower's type of the message.
-    known : collection of str or None
-        Clients that may take part; None for all that nodes host.
-    lacking : callable
-        Describes what is still missing in the answers; then all are asked again while other nodes connect.
+    message_type : Flower's type of the message.
+    known : clients that may take part; None for all that nodes host.
+    lacking : describes what is still missing in the answers; then all are asked again while other nodes connect.
     """
 
     request: Request
@@ -44,15 +38,11 @@ class Opening:
 
 @dataclass(frozen=True)
 class Identify:
-    """The first exchange where all clients have one task: which clients are there, with how many examples of which
-    data.
-
-    It brings what :class:`Identified` says.
+    """The first exchange where all clients have one task; returns :class:`Identified`.
 
     Attributes
     ----------
-    expect : tuple of str or None
-        Clients to wait for, and no others to take part, where clients may be absent and the run names none.
+    expect : the only clients to take part, which are waited for, if absences are allowed and the run names none.
     """
 
     expect: tuple[str, ...] | None = None
@@ -86,26 +76,22 @@ class Identified(Protocol):
         """The group of each, where the data defines groups."""
 
     def room(self, split: SplitName, tolerant: bool) -> int:
-        """Return how many examples of a split tensors over all of them have room for."""
+        """Return the number of examples of a split that tensors over all clients must hold."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """An exchange with those who take part. Its result is their answers by name, in the order of the names.
+    """An exchange with the participants. Its result is their answers by name, in the order of the names.
 
-    Who has no usable answer does not take part from then on; where that is not tolerated, the run ends.
+    Clients without a usable answer leave the run, or end it if that is not tolerated.
 
     Attributes
     ----------
-    request : Request or callable
-        What is asked; or a function that returns the request to a node, given the names of its clients.
-    read : callable
-        Given these names and the content of the node's reply, returns answers by client, and problems of others.
+    request : the request, or a function that returns it for a node, given the names of its clients.
+    read : given these names and the content of the node's reply, returns answers by client, and problems of others.
         Raises ReplyError where none of it can be used.
-    message_type : str
-        Flower's type of the message.
-    step : int or None
-        Number of an exchange of many, for messages.
+    message_type : Flower's type of the message.
+    step : number of an exchange of many, for messages.
     """
 
     request: Request | Callable[[tuple[str, ...]], Request]
@@ -122,12 +108,8 @@ class Consult:
 
     Attributes
     ----------
-    nodes : mapping of str to int
-        Node ids by name.
-    request : callable
-        Returns the request, given a name.
-    read : callable
-        Given a name and the content of its reply, returns the answer. Raises ReplyError.
+    request : returns the request, given a name.
+    read : given a name and the content of its reply, returns the answer. Raises ReplyError.
     """
 
     nodes: Mapping[str, int]
@@ -137,14 +119,11 @@ class Consult:
 
 @dataclass(frozen=True)
 class Without:
-    """Go on without some clients. Its result is the names of the others.
+    """Continue without some clients. Its result is the names of the others.
 
     Attributes
     ----------
-    lost : mapping of str to str
-        Reasons by client.
-    error : Exception or None
-        What is raised where clients must not be left out; by default an error that lists the reasons.
+    error : raised if clients must not be left out; by default an error that lists the reasons.
     """
 
     lost: Mapping[str, str]
@@ -153,19 +132,18 @@ class Without:
 
 @dataclass(frozen=True)
 class Keep:
-    """Keep a state, so that a stopped run resumes from it."""
+    """Checkpoint a state, from which a stopped run resumes."""
 
     state: State
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Bring back the state that a stopped run has kept; empty if there is none, or it depends on something else.
+    """Restore the checkpoint of a stopped run; empty if there is none, or ``of`` differs.
 
     Attributes
     ----------
-    of : tuple
-        What the state depends on, in addition to the experiment without the keys that may change: JSON values.
+    of : JSON values that the state depends on, in addition to the experiment without the keys that may change.
     """
 
     of: tuple[Any, ...] = ()
@@ -174,4 +152,4 @@ class Recall:
 T = TypeVar("T")
 Step = Opening | Identify | Query | Consult | Without | Keep | Recall
 Phase = Generator[Step, Any, T]
-"""Part of a run: what it asks and keeps, and what it finds."""
+"""Part of a run: a generator of steps that returns a result."""

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from fedgraph.algorithms.owners import (
     OwnersAlgorithm,
+    build_outcome,
     bytes_per_owner,
-    joined_of,
-    metrics_of,
+    join_answers,
     num_learned_from,
-    outcome_of,
+    owner_metrics,
     report_epoch,
 )
 from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhaseRun, Recall, Without
@@ -38,7 +38,7 @@ from fedgraph.fusion import (
     class_weights,
     learn,
     log_loss,
-    optimizer_of,
+    make_optimizer,
     predict,
     write_predictions,
 )
@@ -55,12 +55,12 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
     """``[vfl]``: the fusion model at the server as in ``[f3]``, one of them, with one learning rate and owner dropout,
     and the owners' own models.
 
-    Embeddings change during training, and are therefore not scaled; native code, which takes many minibatches at once,
-    is of no use to it.
+    Embeddings change during training and are therefore not scaled; native code, which needs many minibatches at once,
+    is not used.
 
     Attributes
     ----------
-    pre_trained : whether the owners' models start as they trained them alone (row L), or as they are drawn (row M).
+    pre_trained : whether the owners' models are trained alone first (row L), or start from random weights (row M).
     epochs, patience : of joint training; a run takes an exchange per minibatch and one more per epoch.
     """
 
@@ -111,15 +111,15 @@ class _Learnt:
 class Vertical(OwnersAlgorithm[VerticalSettings]):
     """Trains the fusion model on the owners' current embeddings, and sends their gradients back.
 
-    A run that was stopped continues after its last whole epoch, from its checkpoint and the state that nodes have kept.
+    A stopped run continues after its last whole epoch, from its checkpoint and the state of the nodes.
     """
 
     name = "vfl"
     may_change = ("epochs", "patience", "workers", "device")
     title = "Vertical federated learning: gradients of embeddings go back to the owners' models"
     no_predictions = (
-        "the models of the owners go on changing with the fusion model and stay with their nodes; no run keeps them "
-        'for new samples: method = "f3" leaves frozen models, and predicts new samples by them'
+        "the owners' models change with the fusion model and stay with their nodes, not kept for new samples: "
+        'method = "f3" keeps frozen models, which predict new samples'
     )
     default_client = "fedgraph.clients.vfl:VerticalClient"
 
@@ -135,29 +135,26 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Train fusion model and owners' models together, and predict the held-out samples.
 
-        Raises
-        ------
-        DataError, RunError
-            When there is nothing to learn from, or training diverges.
+        Raises DataError or RunError when there is nothing to learn from, or training diverges.
         """
         settings = self.settings
         kept = yield Recall()
         joined = yield from self._samples(run, kept)
-        # Models change: only the sizes of the first embeddings are used, and a view would keep them in memory.
+        # Only the sizes of the first embeddings are used; a view would keep them in memory.
         joined = replace(joined, embeddings=joined.embeddings[..., :0].clone())
         graph = run.graph_of(joined)
         adjacency = None if graph is None else graph.dense().float()
         network = build_network(settings, joined.sizes, len(joined.classes), adjacency, run.seed)
         network = network.to(settings.torch_device())
         steps = VerticalSteps(joined)
-        optimizer = optimizer_of(network, settings, settings.learning_rates[0])
+        optimizer = make_optimizer(network, settings, settings.learning_rates[0])
         training = joined.of_split("train")
         held_out = torch.cat([joined.of_split(name) for name in ("validation", "test")])
         validation = torch.arange(len(joined.of_split("validation")))
         for name, rows in (("train", training), ("validation", validation)):
             if not len(rows):
                 raise DataError(f"there are no {name} samples to learn from: check the shares of splits, and overlap")
-        settings.warn_of_unaligned(joined.owners, joined.present, joined.of_split("train"))
+        settings.warn_unaligned(joined.owners, joined.present, joined.of_split("train"))
         weights = class_weights(settings, joined.labels[training], len(joined.classes))
         learnt = _Learnt()
         if kept:
@@ -165,7 +162,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             network.load_state_dict(kept["network"])
             _set_optimizer_back(optimizer, kept["optimizer"])
             steps.load_state(kept["steps"])
-            yield Without(dict.fromkeys(steps.lost, "it was lost before the run was stopped"))
+            yield Without(dict.fromkeys(steps.lost, "lost before the run was stopped"))
             for each in learnt.epochs:
                 report_epoch(run, each)
         for epoch in range(len(learnt.epochs) + 1, settings.epochs + 1):
@@ -177,7 +174,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             loss_there = log_loss(prediction.probabilities[validation], joined.labels[held_out][validation], weights)
             if not (math.isfinite(total) and math.isfinite(loss_there)):
                 raise RunError(
-                    f"learning together diverged in epoch {epoch}: the training loss is {total / len(training)}, the "
+                    f"joint training diverged in epoch {epoch}: the training loss is {total / len(training)}, the "
                     f"validation loss {loss_there}; lower learning-rates, or learning-rate in [train]"
                 )
             found = FusionEpoch(settings.learning_rates[0], epoch, total / len(training), loss_there)
@@ -195,15 +192,15 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
         return self._outcome(run, joined, joined.only(held_out), learnt, steps)
 
     def _samples(self, run: PhaseRun, kept: State) -> Phase[JoinedSamples]:
-        """Return the samples of all owners; of a run that was stopped once its owners say that they still have them.
+        """Return the samples of all owners; those of a stopped run after its owners confirm them.
 
-        The owners' models begin anew with a request for embeddings, so that it is made where no epoch is kept.
+        A request for embeddings restarts the owners' models, so it is only made if no epoch is checkpointed.
         """
         before = JoinedSamples.of_state(kept["samples"]) if kept else None
         owners = None if before is None else before.owners
         request = EmbedRequest(embeddings=before is None)
         answers: Mapping[int, EmbedReply] = yield Opening(request, EmbedReply.unpack, EmbedRequest.message_type, owners)
-        now, absent = yield from joined_of(run, answers, owners, request.embeddings)
+        now, absent = yield from join_answers(run, answers, owners, request.embeddings)
         if before is None:
             return now
         gone = sorted((set(absent) & set(before.owners)) - set(kept["steps"]["lost"]))
@@ -214,7 +211,9 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             )
         same = all(torch.equal(getattr(now, name), getattr(before, name)) for name in ("present", "split", "labels"))
         if not same or (now.keys, now.classes) != (before.keys, before.classes):
-            raise DataError("owners hold other samples, labels or splits than when this run was stopped; start it anew")
+            raise DataError(
+                "samples, labels or splits of the owners have changed since this run was stopped; restart it"
+            )
         return before
 
     def _epoch(
@@ -249,7 +248,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             steps.send_back(rows, embeddings.grad.cpu())
             seen.append(embeddings.detach())
             total += float(loss) * len(rows)
-        # Evaluated with current embeddings, so that only these need be kept for the best epoch.
+        # Evaluated with current embeddings, so only predictions are kept for the best epoch.
         embeddings = yield from steps.embed(held_out, training=False)
         network.settle(torch.cat(seen), steps.present(order).to(device))
         prediction = predict(network, embeddings, steps.present(held_out), settings.draws, seed, settings.average)
@@ -267,9 +266,9 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             "training_bytes_per_owner": steps.training_bytes_per_owner
             + bytes_per_owner(joined, num_learned_from(joined)),
         }
-        return outcome_of(
+        return build_outcome(
             joined,
-            metrics_of(whole, best, tuple(name for name in run.splits if name != "train")),
+            owner_metrics(whole, best, tuple(name for name in run.splits if name != "train")),
             parameters=flattened(learnt.network),
             rounds=epochs,
             facts=facts,

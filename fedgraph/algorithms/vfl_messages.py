@@ -1,6 +1,6 @@
-"""Messages of a step of vertical federated learning: gradients of embeddings go down, embeddings of others come up.
+"""Messages of a step of vertical federated learning.
 
-One exchange carries the gradient of the last minibatch and the request for the next one.
+One exchange carries the gradient of the last minibatch and the request for the embeddings of the next one.
 """
 
 from __future__ import annotations
@@ -32,20 +32,13 @@ class StepRequest(Request):
 
     Attributes
     ----------
-    owners : tuple of str
-        Owners of this node, in the order of the rows of ``gradient``.
-    step : int
-        Number of the step, counted from 1.
-    update : tuple of str
-        Keys of the samples that ``gradient`` belongs to; none in the first step.
-    gradient : Tensor
-        Gradient of the loss with respect to the embeddings sent last, float32 ``[owners, len(update), size]``.
-    embed : tuple of str
-        Keys of the samples whose embeddings are wanted after the update.
-    training : bool
-        Whether these are a minibatch of training.
-    keep_from : int
-        Steps before this one will never be asked for again; state that owners kept for them may be dropped.
+    owners : owners of this node, in the order of the rows of ``gradient``.
+    step : number of the step, counted from 1.
+    update : keys of the samples that ``gradient`` belongs to; none in the first step.
+    gradient : gradient of the loss with respect to the embeddings sent last, float32 ``[owners, len(update), size]``.
+    embed : keys of the samples to embed after the update.
+    training : whether these are a minibatch of training.
+    keep_from : owners may drop state of steps before this one.
     """
 
     owners: tuple[str, ...]
@@ -80,7 +73,7 @@ class StepRequest(Request):
                 if len(set(config[name])) < len(config[name]):
                     raise ReplyError(f"the request is malformed: '{name}' names something twice")
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 owners=tuple(config["owners"]),
                 step=int(config[ROUND_KEY]),
                 update=tuple(config["update"]),
@@ -107,17 +100,15 @@ class StepReply:
     def unpack(cls, content: RecordDict, owners: tuple[str, ...], shape: tuple[int, int, int]) -> StepReply:
         """Check the reply of the node that hosts ``owners``, with embeddings of this ``shape``, and unpack it.
 
-        Raises
-        ------
-        ReplyError
-            For other owners, other arrays or shapes, and numbers that are not finite or too large to compute with.
+        Raises ReplyError for other owners, other arrays or shapes, and numbers that are not finite or too large to
+        compute with.
         """
         with unpacking_reply("the reply to a step"):
             config: Any = content.config_records["config"]
             named, record = config["owners"], content.array_records["stacked"]
         if named != list(owners):
             others = in_short(repr(named), 100)
-            raise ReplyError(f"the reply speaks for {others}, but {', '.join(owners)} were asked")
+            raise ReplyError(f"the reply is for {others}, but {', '.join(owners)} were asked")
         embeddings = checked_arrays(record, {"embeddings": shape})["embeddings"]
         if not bool(usable_rows(embeddings).all()):
             raise ReplyError(

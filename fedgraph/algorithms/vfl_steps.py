@@ -16,21 +16,17 @@ from fedgraph.support.files import State
 
 
 class VerticalSteps:
-    """Asks for embeddings by owners' current models; gradients are sent with the next request.
+    """Requests embeddings by owners' current models; gradients are sent with the next request.
 
     Parameters
     ----------
-    joined : JoinedSamples
-        The samples of each owner; all tensors here have its order of owners.
+    joined : the samples of each owner; all tensors here have its order of owners.
 
     Attributes
     ----------
-    lost : list of str
-        Owners that the run has gone on without: from then on their embeddings are unavailable.
-    bytes_per_owner : int
-        Bytes of embeddings and gradients so far, per owner.
-    training_bytes_per_owner : int
-        The same without test samples, which are embedded in every epoch only to measure the best one at the end.
+    lost : owners that left the run, whose embeddings are then 0.
+    bytes_per_owner : bytes of embeddings and gradients so far, per owner.
+    training_bytes_per_owner : the same without test samples, which are only embedded to evaluate the best epoch.
     """
 
     def __init__(self, joined: JoinedSamples) -> None:

@@ -62,10 +62,10 @@ def data(
 
 def _known() -> dict[str, Any]:
     """Return the data sets of the catalogue, and the names of all sets and of those that read one's own files."""
-    from fedgraph.data import OF_ONES_OWN, catalogue_entries, settings_by_set
+    from fedgraph.data import OWN_FILE_SETS, catalogue_entries, settings_by_set
 
     entries = _ENTRIES.dump_python(catalogue_entries(), mode="json")
-    return {"entries": entries, "sets": list(settings_by_set()), "of-ones-own": OF_ONES_OWN}
+    return {"entries": entries, "sets": list(settings_by_set()), "of-ones-own": OWN_FILE_SETS}
 
 
 def _tell(entry: CatalogueEntry, folder: Path, console: Console) -> None:

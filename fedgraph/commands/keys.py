@@ -26,7 +26,7 @@ from fedgraph.experiment import (
 from fedgraph.federation import ClientsTable
 from fedgraph.graph import GraphTable
 from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
-from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
+from fedgraph.reproduce import EXPLAINED
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings
@@ -59,7 +59,7 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
     for name, (heading, kind) in list(tables.items()):
         outer = re.split(r"[\[\]]+", heading)[1]
         tables |= {f"{name}.{key}": (f"[{outer}.{key}]", inner) for key, inner in inner_tables(kind).items()}
-    return tables | EXPLAINED | STUDY_EXPLAINED
+    return tables | EXPLAINED
 
 
 def explanations() -> list[tuple[str, str, list[str], dict[str, str]]]:

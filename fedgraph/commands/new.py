@@ -1,4 +1,4 @@
-"""The command ``fedgraph new``: write a strategy, a data set, or an experiment, to begin with."""
+"""The command ``fedgraph new``: write a strategy, a data set, an experiment or a project, to begin with."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ from fedgraph.support.terminal import messages_for_people
 if TYPE_CHECKING:
     from fedgraph.support.settings import Settings
 
+_EXAMPLES = {"strategy": "trimmed-mean", "dataset": "wards", "project": "groups"}
+"""What needs a name, and one that it could have."""
+
+_NOT_SENT = """\
+# What git and the bundle of `flwr run` leave out: results, and credentials.
+__pycache__/
+credentials/
+reproductions/
+runs/
+sweeps/
+worth/
+"""
+
 _QUICK = {"epochs": 20, "steps": 300, "evaluate-every": 50, "server-steps": 5, "windows": 256}
 """Values in place of defaults that are meant for more data."""
 
@@ -30,28 +43,30 @@ _CLASSES = {
 
 
 def new(
-    kind: Annotated[str, typer.Argument(help="strategy, dataset or experiment.")],
+    kind: Annotated[str, typer.Argument(help="strategy, dataset, experiment or project.")],
     name: Annotated[str | None, typer.Argument(help="Its name: trimmed-mean.")] = None,
-    method: Annotated[str, typer.Option(help="Of an experiment: the built-in method that it runs.")] = "sfl",
+    method: Annotated[str, typer.Option(help="Of an experiment or project: its built-in method.")] = "sfl",
     graphs: Annotated[bool, typer.Option("--graphs", help="Of a dataset: clients have graphs.")] = False,
 ) -> None:
-    """Write commented files that run as they are: `strategy NAME`, `dataset NAME` or `experiment [NAME]`.
+    """Write commented files that run as they are: `strategy NAME`, `dataset NAME`, `experiment [NAME]`, `project NAME`.
 
-    A strategy and a data set come with an experiment that runs them. Files that are there are not overwritten.
+    A strategy and a data set come with an experiment that runs them. A project is what `flwr run` takes: of the
+    experiment NAME.toml, which is written too if it is not there. Files that are there are not overwritten.
     """
     from fedgraph.support.files import write_atomically
 
     console = Console()
     with messages_for_people():
-        if kind not in ("strategy", "dataset", "experiment"):
-            raise ExperimentError(f"there is no '{kind}' to begin with: fedgraph new strategy, dataset or experiment")
-        if kind != "experiment" and name is None:
-            example = "strategy trimmed-mean" if kind == "strategy" else "dataset wards"
-            raise ExperimentError(f"a {kind} needs a name: fedgraph new {example}")
+        if kind not in (*_EXAMPLES, "experiment"):
+            raise ExperimentError(
+                f"there is no '{kind}' to begin with: fedgraph new strategy, dataset, experiment or project"
+            )
+        if kind in _EXAMPLES and name is None:
+            raise ExperimentError(f"a {kind} needs a name: fedgraph new {kind} {_EXAMPLES[kind]}")
         if graphs and kind != "dataset":
             raise ExperimentError("--graphs is about a dataset: fedgraph new dataset NAME --graphs")
-        if kind == "experiment":
-            files = experiment_file(name or method, method)
+        if kind in ("experiment", "project"):
+            files = (project_files if kind == "project" else experiment_file)(name or method, method)
         else:
             files = class_files("graphs" if graphs else kind, name or "")
         there = [path for path in files if Path(path).exists()]
@@ -62,6 +77,9 @@ def new(
             write_atomically(Path(path), text.encode())
     module = next(iter(files)).partition(".")[0]
     console.print(f"Written: {', '.join(files)}. To run it:\n", markup=False, highlight=False)
+    if kind == "project":
+        console.print("    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream", markup=False)
+        return
     console.print(f"    fedgraph run {list(files)[-1]}{_nodes(method) if kind == 'experiment' else ''}", markup=False)
     if kind != "experiment":
         console.print(f"    fedgraph check {module}:{_class_name(module)}", markup=False)
@@ -134,6 +152,27 @@ def experiment_file(name: str, method: str) -> dict[str, str]:
     settings = getattr(strategy, "settings_type", None)
     table = "" if settings is None else method_table(method, settings)
     return {f"{name}.toml": "\n".join(part for part in (text, table) if part)}
+
+
+def project_files(name: str, method: str) -> dict[str, str]:
+    """Return the texts of a project for ``flwr run``, by file name; with its experiment, unless that is there.
+
+    Raises
+    ------
+    ExperimentError
+        When Flower would not take the name, or as :func:`experiment_file` does.
+    """
+    from fedgraph.commands.templates import template
+
+    name = name.removesuffix(".toml")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,31}", name):
+        raise ExperimentError(
+            f"'{name}' is no name for a project: a letter, then letters, digits and dashes, 32 at most"
+        )
+    file = f"{name}.toml"
+    project = template("project").replace("NAME", name)
+    experiment = {} if Path(file).exists() else experiment_file(name, method)
+    return {"pyproject.toml": project, ".gitignore": _NOT_SENT, **experiment}
 
 
 def method_table(name: str, kind: type[Settings]) -> str:

@@ -1,4 +1,4 @@
-"""The command ``fedgraph peers``: differences between the final models of a run, in numbers and as a picture."""
+"""The command ``fedgraph peers``: differences between the final models of a run."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ def peers(
 ) -> None:
     """Show how far the final models of a run differ.
 
-    Prints means over pairs of peers, and draws peers.png in the folder of the run: for each pair of peers, how many
-    test examples they predict differently.
+    Prints means over pairs of peers. A map of all pairs is in the report of the run (report.html).
     """
-    from fedgraph.reproduce import picture
     from fedgraph.runs import RunFolder
     from fedgraph.runs.reports import FILE, PeerComparison
 
     console = Console()
     with messages_for_people():
         folder = RunFolder.open(run)
-        name = folder.summary()["experiment"]
+        folder.summary()  # an error for a run that is not finished
         compared = PeerComparison.read(folder.path / FILE)
         table = Table(title=f"{len(compared.names)} peers, {compared.examples:,} test examples", title_justify="left")
         table.add_column("of two peers")
@@ -45,6 +43,4 @@ def peers(
             every = compared.of_pairs(measure)
             numbers = (compared.mean(measure), every.min().item(), every.max().item())
             table.add_row(words, *(f"{number:,.5g}" for number in numbers))
-        picture([(name, compared)]).savefig(folder.path / "peers.png")
     console.print(table)
-    console.print(f"{folder.path / 'peers.png'}", soft_wrap=True, highlight=False, markup=False)

@@ -123,13 +123,13 @@ def _predict_new(
     out: Path | None,
 ) -> None:
     from fedgraph.runs import Run
-    from fedgraph.starting.predicting import predicted
     from fedgraph.support.files import replacing
 
     place = out or trained.path / "predictions" / f"{data.name.partition('.')[0]}.csv"
     if place.suffix not in (".csv", ".parquet"):
         raise ExperimentError(f"--out {place}: predictions are written as .csv or .parquet")
-    table, means, notes = predicted(Run(trained), data, client, target, windows)
+    found = Run(trained).predicted(data, client, windows, target)
+    table = found.table
     with replacing(place) as temporary:
         if place.suffix == ".csv":
             table.to_csv(temporary, index=False)
@@ -138,9 +138,9 @@ def _predict_new(
     clients = table["client"].nunique() if "client" in table else 1
     whose = f", of {clients:,} clients" if clients > 1 else ""
     console.print(f"{len(table):,} predictions{whose}", soft_wrap=True)
-    for name, mean in means.items():
-        console.print(f"{name}: {mean:.3f}")
-    for note in notes:
+    for name, values in found.metrics.items():
+        console.print(f"{name}: {float(values.nanmean()):.3f}")
+    for note in found.notes:
         console.print(f"Note: {note}.", markup=False, soft_wrap=True, highlight=False)
     console.print(f"{place}", markup=False, soft_wrap=True, highlight=False)
 

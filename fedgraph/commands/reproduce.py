@@ -19,9 +19,7 @@ def reproduce(
         "reproductions"
     ),
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of every experiment; of a study: options.key.")
-    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of every experiment.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List rows and columns and what is done; run nothing.")] = False,
     results_dir: Annotated[
         Path | None, typer.Option("--results", help="Merge what was measured, by seed, into a result file here.")
@@ -31,7 +29,7 @@ def reproduce(
 ) -> None:
     """Make a table of a paper again, beside its numbers.
 
-    Each cell is run once. Without a table, all are listed; some are studies, which have no cells but make a page.
+    Each cell is run once. Without a table, all are listed.
 
     The command can be stopped and given again: finished runs are not repeated, others continue from their last
     checkpoint. Several processes may share one --out. `fedgraph keys` explains the files of tables.

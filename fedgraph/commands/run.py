@@ -96,7 +96,7 @@ def run(
     if report.is_file():
         console.print(f"Report: {report}", markup=False, soft_wrap=True)
     if json_ is not None:
-        json_.write_text(json.dumps(summaries, indent=2) + "\n")
+        json_.write_text(json.dumps(runs.as_json(), indent=2) + "\n")
     if plot is not None:
         with messages_for_people():
             runs.plot().savefig(plot)

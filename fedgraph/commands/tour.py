@@ -203,7 +203,7 @@ def _fedngm(run: Start) -> Block:
     from fedgraph.data.tables import asia_network
     from fedgraph.graphical.inference import posterior
     from fedgraph.runs import Comparison
-    from fedgraph.runs.reports.page import Block, Shown, feature_graph_chart
+    from fedgraph.runs.reports.page import Block
 
     usual = {"data.rows": 4000, "fedngm.recovery.method": "ges"}
     found = run("fedngm/asia.toml", set=usual)
@@ -221,7 +221,7 @@ def _fedngm(run: Start) -> Block:
         return 100 * float(answer.probabilities[0, answer.categories.index("yes")])
 
     exact = float(posterior(truth, "lung", _positions(known, truth.variables))[0])
-    edges = [(one, other, 1.0) for one, other in truth.moral_graph.edges]
+    drawn_from = "The network that the patients are drawn from, with an edge between two parents of one feature."
     return Block(
         Comparison([found]),
         "FedNGM: three clinics, one model of their patients",
@@ -232,13 +232,7 @@ def _fedngm(run: Start) -> Block:
             ("true dependencies that were found", f"{right} of {len(truth.moral_graph.edges)}"),
             ("dependencies that are not true", str(wrong)),
         ),
-        shown=(
-            Shown(
-                "The true graph",
-                "The network that the patients are drawn from, with an edge between two parents of one feature.",
-                feature_graph_chart(list(truth.variables), edges),
-            ),
-        ),
+        shown=(truth.moral_graph.chart(title="The true graph", text=drawn_from),),
         compared={
             "lung cancer, if a smoker's X-ray is positive: the model": asked(model),
             "a model of all rows in one place": asked(pooled.graphical_model),

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people
+from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people, seeds_given
 
 
 def worth(
@@ -43,9 +43,9 @@ def worth(
         found = carry_out(
             experiment,
             set=set_ or [],
-            seeds=[int(seed) for seed in _numbers("--seeds", seeds, whole=True)],
+            seeds=seeds_given(seeds),
             metric=metric,
-            rates=_numbers("--rates", rates),
+            rates=_rates(rates),
             nodes=nodes,
             jobs=jobs,
             data_dir=data_dir,
@@ -58,8 +58,8 @@ def worth(
     console.print(str(found.folder / "worth.html"), soft_wrap=True, highlight=False)
 
 
-def _numbers(option: str, text: str, whole: bool = False) -> list[float]:
+def _rates(text: str) -> list[float]:
     try:
-        return [int(part) if whole else float(part) for part in text.split(",")]
+        return [*map(float, text.split(","))]
     except ValueError:
-        raise ExperimentError(f"{option} {text}: {'whole ' * whole}numbers with commas between them") from None
+        raise ExperimentError(f"--rates {text}: numbers with commas between them") from None

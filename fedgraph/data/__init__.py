@@ -18,9 +18,9 @@ from fedgraph.data.own import CLIENT, OWN_TITLE, UNNAMED, OwnData
 from fedgraph.data.pooled import pooled
 from fedgraph.data.preprocessing import InputScale, Preprocessing
 from fedgraph.data.registry import (
-    OF_ONES_OWN,
+    OWN_FILE_SETS,
     catalogue_entries,
-    is_own_class,
+    is_custom_class,
     open_source,
     parse_data,
     settings_by_set,
@@ -28,7 +28,7 @@ from fedgraph.data.registry import (
 
 __all__ = [
     "CLIENT",
-    "OF_ONES_OWN",
+    "OWN_FILE_SETS",
     "OWN_TITLE",
     "SPLITS",
     "UNNAMED",
@@ -45,7 +45,7 @@ __all__ = [
     "SplitName",
     "as_file",
     "catalogue_entries",
-    "is_own_class",
+    "is_custom_class",
     "open_source",
     "parse_data",
     "pooled",

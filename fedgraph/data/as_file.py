@@ -1,4 +1,4 @@
-"""Data that somebody has in memory as a file, so that they are read as those of a file are."""
+"""Write in-memory data to a file, so that it is read like any other file."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ INDEX = {"M": "time"}
 def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     """Write data into a folder, and return the file; paths are returned as they are.
 
+    Raises DataError for anything else, and for a data frame with a column that Parquet cannot have.
+
     Parameters
     ----------
     data : str, Path, data frame, array, Tensor or graphs
@@ -33,11 +35,6 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
         Where the file is written.
     name : str
         Of the file, without suffix.
-
-    Raises
-    ------
-    DataError
-        For anything else, and for a data frame with a column that Parquet cannot have.
     """
     if isinstance(data, str | PathLike):
         return Path(data)

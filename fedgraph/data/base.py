@@ -55,16 +55,13 @@ class Split(Protocol):
     def batch(self, indices: Tensor) -> Batch:
         """Gather a batch of examples of each client.
 
+        Returns stacked inputs, targets and weights.
+
         Parameters
         ----------
         indices : Tensor
             int64 ``[clients, batch]`` into each client's own examples, -1 for padding, on the device of the split. With
             fewer rows than there are clients, the rows belong to the first clients.
-
-        Returns
-        -------
-        Batch
-            Stacked inputs, targets and weights.
         """
 
     def select(self, clients: slice | Tensor) -> Split:
@@ -96,14 +93,14 @@ class CohortData:
     groups : tuple of str or None
         Group of each client, such as the road on which a sensor lies; None if the data has no groups.
     untrained : tuple of str
-        The clients among ``names`` that are meant to have no training examples.
+        The clients among ``names`` that have no training examples on purpose.
     moments : Tensor or None
-        float64 ``[clients, 5]`` in the task's unit, if the scale of some clients is taken from others: mean and
+        float64 ``[clients, 5]`` in the task's unit, if the scale of some clients is inferred from others: mean and
         standard deviation of recent training readings, mean and standard deviation of all training readings, and the
         number of all. The first two are NaN if there are too few recent readings, the second two if they are to be
         inferred.
     preprocessing : Preprocessing or None
-        How further data of these clients become inputs, and outputs answers; None where the data set does not say.
+        Maps new data of these clients to inputs, and outputs to predictions; None if the data set defines none.
     graphs : GraphTable or None
         The graphs of these clients, where examples are nodes or graphs, to which inputs refer by number.
     """
@@ -135,11 +132,8 @@ class DataSource(Protocol):
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the data of the clients ``names``, in that order.
 
-        Raises
-        ------
-        DataError
-            For unknown clients, for clients without training examples that are not ``untrained``, and for clients whose
-            readings are all missing. The message names the client.
+        Raises DataError for unknown clients, for clients without training examples that are not ``untrained``, and for
+        clients whose readings are all missing. The message names the client.
         """
 
     def given_graph(self) -> ClientGraph | None:

@@ -17,7 +17,7 @@ from fedgraph.data.base import SPLITS, CohortData, SplitName
 from fedgraph.data.examples import row_table
 from fedgraph.data.own import OwnData
 from fedgraph.data.preprocessing import InputScale, Preprocessing, stacked
-from fedgraph.data.tensor_form import MaskedSplit, TensorForm, checked_targets, no_targets
+from fedgraph.data.tensor_form import MaskedSplit, TensorForm, checked_targets, empty_targets
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.plugins import load_object
@@ -42,8 +42,8 @@ class DataSet(Configured[S]):
             def task(self): return TaskSpec("regression", (3,), (1,), features=("age", "dose", "weight"), unit="days")
             def examples(self, client): return {"train": (inputs, targets), "test": (more_inputs, more_targets)}
 
-    Inputs and targets are in their own units: ``input_scale`` and ``target_scale`` define how they are scaled, if at
-    all, also for predictions of new data.
+    Inputs and targets are in their own units; ``input_scale`` and ``target_scale`` define how they are scaled, also for
+    new data.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class DataSet(Configured[S]):
     data_dir : Path
         Folder in which the node's data lie.
     own : OwnData, optional
-        A node's own file, which its node config names by ``data``, and the clients to whom it belongs.
+        A node's own file (node config ``data``) and its clients.
     """
 
     def __init__(self, settings: S, data_dir: Path, own: OwnData | None = None) -> None:
@@ -60,7 +60,7 @@ class DataSet(Configured[S]):
 
     @abstractmethod
     def client_names(self) -> list[str]:
-        """Return the names of all clients, in a stable order; of a node's own data, those of the node."""
+        """Return the names of all clients in a stable order; for a node's own data, those of the node."""
 
     @abstractmethod
     def task(self) -> TaskSpec:
@@ -76,16 +76,16 @@ class DataSet(Configured[S]):
         """
 
     def input_scale(self, client: str) -> InputScale:
-        """Return the scale of a client's inputs; by default inputs are as they are, and 0 where missing."""
+        """Return the scale of a client's inputs; by default inputs are unscaled, and 0 where missing."""
         zero = torch.zeros(1)
         return InputScale(zero, torch.ones(1), zero)
 
     def target_scale(self, client: str) -> tuple[float, float]:
-        """Return mean and deviation of a client's targets, numbers, that they are scaled by; by default 0 and 1."""
+        """Return the mean and deviation by which a client's targets are scaled; by default 0 and 1."""
         return 0.0, 1.0
 
     def given_graph(self) -> ClientGraph | None:
-        """Return the client graph that comes with the data, for ``[graph] source = "data"``; by default none."""
+        """Return the client graph of the data, for ``[graph] source = "data"``; by default none."""
         return None
 
     def describe(self) -> str:
@@ -95,16 +95,14 @@ class DataSet(Configured[S]):
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``, scaled.
 
-        Raises
-        ------
-        DataError
-            For unknown clients, and for examples that do not fit the task. The message names client and split.
+        Raises DataError for unknown clients, and for examples that do not fit the task. The message names client and
+        split.
         """
         known, task = self.client_names(), self._checked_task()
         strangers = [name for name in names if name not in known]
         if strangers:
             raise DataError(f"{self._name} has no client '{strangers[0]}'; its clients: {', '.join(known[:10])}")
-        inputs, targets = [torch.zeros(0, *task.input_shape)], [no_targets(task)]
+        inputs, targets = [torch.zeros(0, *task.input_shape)], [empty_targets(task)]
         rows: dict[SplitName, list[np.ndarray]] = {split: [] for split in SPLITS}
         scales, first = [], 0
         for name in names:
@@ -151,17 +149,17 @@ class DataSet(Configured[S]):
         return task
 
     def _checked_examples(self, client: str, task: TaskSpec) -> dict[SplitName, tuple[Tensor, Tensor]]:
-        """Return all splits of a client. Raises DataError, with client and split, for what does not fit the task."""
+        """Return all splits of a client. Raises DataError naming client and split if they do not fit the task."""
         examples = self.examples(client)
         if not isinstance(examples, Mapping) or set(examples) - set(SPLITS) or "train" not in examples:
             returned = sorted(examples) if isinstance(examples, Mapping) else type(examples).__name__
             raise DataError(
-                f"{self._name}.examples('{client}') returned {returned}; it is a dict with inputs and targets of "
-                "'train' and, as far as there are any, 'validation' and 'test'"
+                f"{self._name}.examples('{client}') returned {returned}; it must be a dict with inputs and targets of "
+                "'train' and, optionally, 'validation' and 'test'"
             )
         found: dict[SplitName, tuple[Tensor, Tensor]] = {}
         for split in SPLITS:
-            pair = examples.get(split, (torch.zeros(0, *task.input_shape), no_targets(task)))
+            pair = examples.get(split, (torch.zeros(0, *task.input_shape), empty_targets(task)))
             try:
                 x, y = (torch.as_tensor(part) for part in pair)
             except (TypeError, ValueError) as error:
@@ -169,15 +167,15 @@ class DataSet(Configured[S]):
             where = f"{self._name}, client '{client}', {split}:"
             if tuple(x.shape[1:]) != task.input_shape:
                 raise DataError(
-                    f"{where} inputs are {list(x.shape)}, and the task says [examples, "
+                    f"{where} inputs have shape {list(x.shape)}, and the task says [examples, "
                     f"{', '.join(map(str, task.input_shape))}]"
                 )
             found[split] = x, checked_targets(where, x, y, task)
         return found
 
 
-def own_class(path: str) -> type[Any]:
-    """Return the class of a data set by its dotted path. Raises ExperimentError for anything else."""
+def custom_class(path: str) -> type[Any]:
+    """Load a data set class by its dotted path. Raises ExperimentError for anything else."""
     found = load_object(path, "[data] set")
     wanted = ("client_names", "load", "describe", "given_graph")
     lacking = [name for name in wanted if not callable(getattr(found, name, None))]
@@ -190,9 +188,9 @@ def own_class(path: str) -> type[Any]:
     return found
 
 
-def own_settings(path: str) -> type[Settings]:
-    """Return the settings class of a custom data set: that in its brackets, with the key ``set``."""
-    return _with_set(getattr(own_class(path), "settings_type", Settings))
+def custom_settings(path: str) -> type[Settings]:
+    """Return the settings class of a custom data set, with the key ``set`` added."""
+    return _with_set(getattr(custom_class(path), "settings_type", Settings))
 
 
 @cache

@@ -13,10 +13,10 @@ from fedgraph.support.errors import DataError, IdentityError
 from fedgraph.support.files import composed
 
 OWN_TITLE = "own data"
-"""Name of a node's own file in everything that leaves the node."""
+"""Replaces the name of a node's own file in everything that leaves the node."""
 
 CLIENT = "{client}"
-"""Placeholder for a client's name in a path, where each client has a file of its own."""
+"""Placeholder for a client's name in the path of its own file."""
 
 UNNAMED = "new data"
 """The client of rows without a client column."""
@@ -26,7 +26,7 @@ LOOKED_FOR = (
     "run, then in the data folder of the node (node config key data-dir, or FEDGRAPH_DATA); a node on another machine "
     "names a file of its own by the node config key data"
 )
-"""Where files are looked for, for messages about one that is not there."""
+"""Hint for messages about missing files."""
 
 
 Name = Annotated[str, AfterValidator(composed)]
@@ -42,37 +42,29 @@ class OwnData:
     path : Path
         Absolute path of the file or folder; if it contains ``{client}``, there is one for each client.
     clients : tuple of str
-        The clients to whom the data belongs, as far as the node config names them.
+        The clients that the node config names.
     """
 
     path: Path
     clients: tuple[str, ...] = ()
 
     def only_client(self) -> str:
-        """Return the one client to whom all of the data belongs.
+        """Return the only client of the data.
 
-        Raises
-        ------
-        IdentityError
-            When the node config names no client, or several.
+        Raises IdentityError when the node config names no client, or several.
         """
         if len(self.clients) != 1:
-            named = (
-                f"it names {len(self.clients)}, {', '.join(self.clients[:8])}" if self.clients else "it names nobody"
-            )
+            named = f"it names {len(self.clients)}, {', '.join(self.clients[:8])}" if self.clients else "it names none"
             raise IdentityError(
-                f"all of this node's own data is of one client, whom the node config key 'clients' must name; {named}"
+                f"this node's own data belongs to one client, which the node config key 'clients' must name; {named}"
             )
         return self.clients[0]
 
 
-def place_of(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
+def data_path(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
     """Return the path of the data: the node's own, else ``path``, absolute or relative to the data folder.
 
-    Raises
-    ------
-    DataError
-        When there is neither, or when the path that the node config names does not exist.
+    Raises DataError when there is neither, or when the node's own path does not exist.
     """
     if own is not None:
         if CLIENT not in str(own.path) and not own.path.exists():
@@ -80,14 +72,14 @@ def place_of(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
         return own.path
     if path is None:
         raise DataError(
-            "[data] names no path, so every node needs data of its own, and this node has none: give it the node "
+            "[data] names no path, so every node needs its own data, and this node has none: give it the node "
             "config key 'data', for example --node-config 'clients=\"mercy\" data=\"mercy.csv\"'"
         )
     return data_dir / Path(path).expanduser()
 
 
-def title_of(path: str | None, own: OwnData | None) -> str:
-    """Name the data for messages and reports: by the experiment's file, never by a node's own."""
+def data_title(path: str | None, own: OwnData | None) -> str:
+    """Return the title of the data for messages and reports; the file name of a node's own data stays hidden."""
     return Path(path).name if path is not None and own is None else OWN_TITLE
 
 

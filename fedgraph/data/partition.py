@@ -75,15 +75,8 @@ def client_names(clients: int) -> list[str]:
 def partition(settings: PartitionSettings, labels: Indices, seed: int) -> list[Indices]:
     """Divide the examples among clients.
 
-    Returns
-    -------
-    list of ndarray
-        Indices into ``labels`` of each client, sorted, without overlap.
-
-    Raises
-    ------
-    DataError
-        When a client would have no examples, naming it, or when the settings do not fit the labels.
+    Returns indices into ``labels`` of each client, sorted, without overlap. Raises DataError when a client would have
+    no examples, naming it, or when the settings do not fit the labels.
     """
     clients, mean_size = settings.clients, settings.examples_per_client
     if settings.partition == "shards":
@@ -122,7 +115,7 @@ def iid(labels: Indices, clients: int, seed: int) -> list[Indices]:
 
 
 def shards(labels: Indices, clients: int, shards_per_client: int, seed: int) -> list[Indices]:
-    """Sort examples by label, cut them into ``clients * shards_per_client`` equal shards, and deal these at random."""
+    """Sort examples by label, cut them into ``clients * shards_per_client`` equal shards, and shuffle these."""
     count = clients * shards_per_client
     if count > len(labels):
         raise DataError(
@@ -132,14 +125,14 @@ def shards(labels: Indices, clients: int, shards_per_client: int, seed: int) -> 
     draws = generator(seed, "partition", "shards")
     shuffled = _shuffled(np.arange(len(labels)), draws)
     pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], count)
-    dealt = _shuffled(np.arange(count), draws).reshape(clients, shards_per_client)
-    return _checked([np.concatenate([pieces[shard] for shard in own]) for own in dealt], "shards")
+    drawn = _shuffled(np.arange(count), draws).reshape(clients, shards_per_client)
+    return _checked([np.concatenate([pieces[shard] for shard in own]) for own in drawn], "shards")
 
 
 def dirichlet(labels: Indices, clients: int, alpha: float, seed: int, minimum: int = 10) -> list[Indices]:
-    """Divide each class by a draw of Dir(alpha); clients that already have n / clients examples get none of it.
+    """Divide each class by a draw of Dir(alpha); clients that already have n / clients examples get no more.
 
-    Redrawn until every client has ``minimum`` examples. Raises DataError if that is impossible, or does not happen in
+    Redrawn until every client has ``minimum`` examples. Raises DataError if that is impossible or takes more than
     ``DIRICHLET_DRAWS`` draws.
     """
     if clients * minimum > len(labels):
@@ -212,7 +205,7 @@ def class_imbalance(labels: Indices, clients: int, examples_per_client: int | No
     seen[-1] = len(classes)
     rank = np.arange(len(classes))[:, None]
     takers = rank < seen
-    most = int(((available - takers.sum(1)) / (takers / seen).sum(1)).min())  # one each is kept back for rounding
+    most = int(((available - takers.sum(1)) / (takers / seen).sum(1)).min())  # one each is reserved for rounding
     size = examples_per_client or min(PAPER_EXAMPLES // clients, most)
     if size < len(classes):
         raise DataError(
@@ -230,7 +223,7 @@ def class_imbalance(labels: Indices, clients: int, examples_per_client: int | No
 
 
 def power_law(labels: Indices, clients: int, examples_per_client: int | None, seed: int) -> list[Indices]:
-    """Deal random examples, with sizes as the quantiles 0.01 ... 0.99 of the power law a x^(a-1), a = 1.65911 (POW).
+    """Assign random examples, with sizes as the quantiles 0.01 ... 0.99 of the power law a x^(a-1), a = 1.65911 (POW).
 
     Does not use all examples: ``clients * examples_per_client`` in all, without overlap; None means 6000, or all if
     there are fewer. Raises DataError if there are too few, or if a client gets none.
@@ -250,14 +243,14 @@ def power_law(labels: Indices, clients: int, examples_per_client: int | None, se
 def match(test_labels: Indices, train_parts: Sequence[Indices], train_labels: Indices, seed: int) -> list[Indices]:
     """Choose test examples for each client, without overlap, in the class proportions of its training part.
 
-    Of each class a client gets the same share as it has of that class's training examples. If the parts cover only some
-    of ``train_labels``, all shares are raised by one common factor, as far as the scarcest class allows.
+    A client gets the same share of each class as it has of that class's training examples. If the parts cover only some
+    of ``train_labels``, all shares are raised by a common factor, limited by the scarcest class.
     """
     classes = np.unique(train_labels)
     held = np.stack([(train_labels[part][None] == classes[:, None]).sum(1) for part in train_parts], axis=1)
     available = (train_labels[None] == classes[:, None]).sum(1)
-    dealt = held.sum(1)
-    factor = (available[dealt > 0] / dealt[dealt > 0]).min()
+    drawn = held.sum(1)
+    factor = (available[drawn > 0] / drawn[drawn > 0]).min()
     members = _by_label(test_labels, classes, generator(seed, "partition", "match"))
     sizes = np.array([len(rows) for rows in members])
     quotas = factor * sizes[:, None] * held / available[:, None]

@@ -1,4 +1,4 @@
-"""The examples of all clients as those of a single client, for a centralised model."""
+"""The examples of all clients pooled for a centralised model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,11 @@ EVERYBODY = "everybody"
 
 @dataclass(frozen=True)
 class PooledSplit:
-    """The examples of all clients of a split, client after client, given to each of some equal clients.
+    """The examples of all clients of a split, in order, held by each of ``clients`` identical clients.
 
     Attributes
     ----------
-    split : Split
-        The examples.
-    ends : Tensor
-        Cumulative number of examples of the clients of ``split``, int64 ``[members]``.
-    clients : int
-        Number of equal clients.
+    ends : cumulative number of examples of the clients of ``split``, int64 ``[members]``.
     """
 
     split: Split
@@ -71,11 +66,8 @@ class PooledSplit:
 def pooled(data: CohortData) -> CohortData:
     """Give the examples of all clients, in their order, to one client named ``everybody``.
 
-    Returns
-    -------
-    CohortData
-        Its ``mean`` and ``std`` are 0 and 1, because each example keeps the scaling of the client from which it came:
-        metrics on pooled data are in scaled units. Evaluate a centralised model on the clients' own data instead.
+    Its ``mean`` and ``std`` are 0 and 1, because each example keeps the scaling of the client from which it came:
+    metrics on pooled data are in scaled units. Evaluate a centralised model on the clients' own data instead.
     """
     return replace(
         data,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.data.base import DataSource
-from fedgraph.data.data_set import own_class, own_settings
+from fedgraph.data.data_set import custom_class, custom_settings
 from fedgraph.data.own import OwnData
 from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.errors import DataError, ExperimentError
@@ -66,7 +66,7 @@ _SETS: dict[str, tuple[str, str]] = {
     ),
 }
 
-OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "images", "graphs")
+OWN_FILE_SETS = ("series", "table", "mixed-table", "table-columns", "panel", "images", "graphs")
 """Data sets that read the user's own file, which may differ from node to node."""
 
 _CATALOGUES = (
@@ -83,28 +83,16 @@ _CATALOGUES = (
 
 
 def catalogue_entries() -> tuple[CatalogueEntry, ...]:
-    """Return all named data sets with licence, size and files.
-
-    Returns
-    -------
-    tuple of CatalogueEntry
-        In the order in which ``fedgraph data`` prints them.
-    """
+    """Return all named data sets with licence, size and files. In the order in which ``fedgraph data`` prints them."""
     return tuple(entry for path in _CATALOGUES for entry in load_object(path, "catalogue"))
 
 
 def settings_by_set() -> dict[str, type[Settings]]:
-    """Return the settings class of each data set.
-
-    Returns
-    -------
-    dict of str to type
-        By the value of ``[data] set``.
-    """
+    """Return the settings class of each data set. By the value of ``[data] set``."""
     return {name: load_object(path, "[data] set") for name, (path, _) in _SETS.items()}
 
 
-def is_own_class(name: object) -> bool:
+def is_custom_class(name: object) -> bool:
     """Return whether the value of ``[data] set`` is the dotted path of a class."""
     return isinstance(name, str) and ":" in name
 
@@ -112,34 +100,30 @@ def is_own_class(name: object) -> bool:
 def parse_data(table: Mapping[str, Any]) -> Settings:
     """Validate a ``[data]`` table.
 
+    Raises ExperimentError for an unknown set (the message
+    lists the known ones) or an unknown key (the message lists the set's keys).
+
     Parameters
     ----------
     table : mapping
         Its key ``set`` chooses the settings class.
-
-    Returns
-    -------
-    Settings
-        Of the class in :func:`settings_by_set`.
-
-    Raises
-    ------
-    ExperimentError
-        For an unknown set (the message lists the known ones) or an unknown key (the message lists the set's keys).
     """
     name = table.get("set")
-    if isinstance(name, str) and is_own_class(name):
-        return parse(own_settings(name), table, f"[data] (set {name})")
+    if isinstance(name, str) and is_custom_class(name):
+        return parse(custom_settings(name), table, f"[data] (set {name})")
     if not isinstance(name, str) or name not in _SETS:
         raise ExperimentError(
-            f"[data] set is {name!r}; known sets: {', '.join(sorted(_SETS))}, or 'package.module:Class' for a data set "
-            "of your own"
+            f"[data] set is {name!r}; known sets: {', '.join(sorted(_SETS))}, or 'package.module:Class' for your own "
+            "data set"
         )
     return parse(load_object(_SETS[name][0], "[data] set"), table, f"[data] (set {name})")
 
 
 def open_source(settings: Settings, data_dir: Path, own: OwnData | None = None) -> DataSource:
     """Open the data set that validated settings describe.
+
+    Raises DataError when own data is given for a data set that reads no file of the
+    user's own.
 
     Parameters
     ----------
@@ -149,26 +133,16 @@ def open_source(settings: Settings, data_dir: Path, own: OwnData | None = None) 
         Folder in which files are looked for.
     own : OwnData, optional
         A node's own data, read instead of the file in the settings.
-
-    Returns
-    -------
-    DataSource
-        The configured data set.
-
-    Raises
-    ------
-    DataError
-        When own data is given for a data set that reads no file of the user's own.
     """
     name: str = settings.set  # type: ignore[attr-defined]
-    if is_own_class(name):
-        made = own_class(name)
+    if is_custom_class(name):
+        made = custom_class(name)
         found: DataSource = made(settings, data_dir) if own is None else made(settings, data_dir, own)
         return found
-    if own is not None and name not in OF_ONES_OWN:
+    if own is not None and name not in OWN_FILE_SETS:
         raise DataError(
-            f"[data] set '{name}' is the same for all nodes, and the node config key 'data' gives this one data of its "
-            f"own: leave it out, or use one of the sets {', '.join(OF_ONES_OWN)}"
+            f"[data] set '{name}' is the same for all nodes, and the node config key 'data' gives this node its own "
+            f"data: leave it out, or use one of the sets {', '.join(OWN_FILE_SETS)}"
         )
     kind = load_object(_SETS[name][1], "[data] set")
     source: DataSource = kind(settings, data_dir) if own is None else kind(settings, data_dir, own)

@@ -1,4 +1,4 @@
-"""Which examples a client is tested on: its own, or a test set that all clients share."""
+"""Test sets: own examples, or a test set that all clients share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedgraph.support.randomness import generator
 
 
 class SplitSettings(PartitionSettings):
-    """The keys of ``[data]`` that split what a user's own file, or a table of scikit-learn, gives to each client.
+    """The keys of ``[data]`` that split each client's part of a user's file or of a table of scikit-learn.
 
     Attributes
     ----------
     shares : fractions of each client's examples for training, validation and test, drawn at random.
-    test   : ``own`` = a client is tested on examples of its own; ``shared`` = all clients are tested on the same: the
-             third share of the examples of each class, put aside before the others are divided among clients. Where
+    test   : ``own`` = a client is tested on its own examples; ``shared`` = all clients are tested on the same: the
+             third share of the examples of each class, held out before the others are divided among clients. Where
              clients have different classes, their own test examples cannot show what they learn from each other.
     """
 
@@ -36,32 +36,25 @@ class SplitSettings(PartitionSettings):
         if self.test == "own" and file is not None:
             raise ValueError('test-path needs test = "shared"')
         if self.test == "shared" and file is None and self.shares[2] == 0:
-            raise ValueError('test = "shared" puts the third of shares aside, and that is 0')
+            raise ValueError('test = "shared" needs a third of shares above 0')
         return self
 
     @property
     def own_shares(self) -> tuple[float, float, float]:
-        """Fractions for training, validation and test of the examples that a client has to itself."""
+        """Fractions of a client's own examples for training, validation and test."""
         train, validation, test = self.shares
         return self.shares if self.test == "own" else (train / (1 - test), validation / (1 - test), 0.0)
 
 
-def set_aside(labels: Indices, share: float, seed: int) -> Indices:
-    """Draw a test set that all clients share: a share of the examples of each class.
+def draw_shared_test(labels: Indices, share: float, seed: int) -> Indices:
+    """Draw a test set that all clients share, stratified by class.
+
+    Returns sorted positions of the test examples.
 
     Parameters
     ----------
-    labels : ndarray
-        Class of each example, ``[examples]``.
-    share : float
-        Of the examples of each class; at least one example, and no class's only example.
-    seed : int
-        Of the draw.
-
-    Returns
-    -------
-    ndarray
-        Sorted positions of the test examples.
+    labels : class of each example, ``[examples]``.
+    share : of the examples of each class; at least one example, and no class's only example.
     """
     draws = generator(seed, "shared test set")
     chosen = []
@@ -73,19 +66,15 @@ def set_aside(labels: Indices, share: float, seed: int) -> Indices:
 
 
 def shared_test_file(test: str, path: str | None, data_dir: Path, own: OwnData | None) -> Path | None:
-    """Return the file or folder of the test set that all clients share; None if there is none.
+    """Return the file or folder of the shared test set; None if there is none.
 
-    Raises
-    ------
-    DataError
-        For a node's own data without such a file, since a part of it would be a different test set from that of the
-        others.
+    Raises DataError for a node's own data without such a file, as nodes would have different test sets.
     """
     if path is not None:
         return data_dir / Path(path).expanduser()
     if test == "shared" and own is not None:
         raise DataError(
-            'nodes with data of their own share a test set only by a file that every node has: [data] test = "shared" '
-            "needs test-path, looked for in the data folder of the node"
+            'with own data at the nodes, [data] test = "shared" needs test-path, a file in the data folder of every '
+            "node"
         )
     return None

@@ -1,4 +1,4 @@
-"""Examples as plain tensors: of a custom data set, and of arrays that were not there in training."""
+"""Preprocessing of plain tensors: of a custom data set, and of new arrays."""
 
 from __future__ import annotations
 
@@ -22,21 +22,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def no_targets(task: TaskSpec) -> Tensor:
-    """Return targets of no examples."""
+def empty_targets(task: TaskSpec) -> Tensor:
+    """Return targets of zero examples."""
     if task.kind == "classification":
         return torch.zeros(0, dtype=torch.int64)
     return torch.zeros(0, *task.output_shape)
 
 
 def checked_targets(where: str, inputs: Tensor, targets: Tensor, task: TaskSpec) -> Tensor:
-    """Return targets of the type and shape that the task wants. Raises DataError for others."""
+    """Return targets with the dtype and shape of the task. Raises DataError if they do not fit."""
     if task.kind == "classification":
         classes = task.output_shape[0]
         if targets.dim() != 1 or len(targets) != len(inputs) or targets.is_floating_point():
-            raise DataError(
-                f"{where} classes are {targets.dtype} {list(targets.shape)}, not a whole number per example"
-            )
+            raise DataError(f"{where} classes are {targets.dtype} {list(targets.shape)}, not an integer per example")
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
             raise DataError(
                 f"{where} classes are from {int(targets.min())} to {int(targets.max())}, and the task has {classes}, "
@@ -66,7 +64,7 @@ class MaskedSplit(ExampleSplit):
 
 
 class TensorForm(Form):
-    """Inputs as arrays, as a custom data set has them: of an .npz file, ``inputs`` and perhaps ``targets``."""
+    """Arrays ``inputs`` and optionally ``targets`` of an .npz file, as in a custom data set."""
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`."""
@@ -89,7 +87,7 @@ class TensorForm(Form):
 
 @dataclass(frozen=True)
 class NewTensors(NewData):
-    """Inputs of one client that were not there in training, in their own units, and perhaps targets."""
+    """New inputs of one client in their own units, optionally with targets."""
 
     task: TaskSpec
     inputs: Tensor
@@ -102,15 +100,15 @@ class NewTensors(NewData):
         return (self.client,)
 
     def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
-        """Raise DataError: only the class knows how a client is scaled."""
-        raise DataError("the scale of a new client is up to the class of the data set")
+        """Raise DataError: only the data set class knows how a client is scaled."""
+        raise DataError("the scale of a new client is defined by the data set class")
 
     def cohort(self, scales: Scales) -> CohortData:
         """See :class:`NewData`."""
         one = {name: value[0] for name, value in scales.items()}
         targets = self.targets
         if targets is None:
-            targets = no_targets(self.task).new_zeros(len(self.inputs), *no_targets(self.task).shape[1:])
+            targets = empty_targets(self.task).new_zeros(len(self.inputs), *empty_targets(self.task).shape[1:])
         if self.task.kind != "classification":
             targets = (targets - one["mean"]) / one["std"]
         rows = row_table([np.arange(len(self.inputs))])

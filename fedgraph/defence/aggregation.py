@@ -44,10 +44,7 @@ def _block_lengths(rows: Tensor) -> Tensor:
 def bounded(rows: Tensor, bound: float | Tensor) -> Tensor:
     """Scale rows ``[clients, ...]`` that are longer than ``bound``, one number or ``[clients]``, down to it.
 
-    Returns
-    -------
-    Tensor
-        Of the same shape; ``rows`` itself where none is longer.
+    Returns a Tensor of the same shape; ``rows`` itself where none is longer.
     """
     length = lengths(rows)
     limits = torch.as_tensor(bound, dtype=torch.float64).expand_as(length)
@@ -64,6 +61,7 @@ def bounded_embeddings(embeddings: Tensor, present: Tensor, times: float) -> Ten
     An owner's typical length is the median over its samples. Where it is longer than ``times`` the median of the
     owners, all its embeddings are scaled down by the same factor, which an alignment learned afterwards makes up for.
     Single embeddings that are longer than ``times`` the typical one of their owner are then scaled down to that.
+    Returns ``[samples, owners, size]``.
 
     Parameters
     ----------
@@ -73,11 +71,6 @@ def bounded_embeddings(embeddings: Tensor, present: Tensor, times: float) -> Ten
         Which owner has which sample, bool ``[samples, owners]``.
     times : float
         Above 0.
-
-    Returns
-    -------
-    Tensor
-        ``[samples, owners, size]``.
     """
     length = torch.linalg.vector_norm(embeddings, dim=2, dtype=torch.float64)
     typical = torch.where(present & (length > 0), length, torch.nan).nanmedian(dim=0).values
@@ -93,17 +86,14 @@ def bounded_embeddings(embeddings: Tensor, present: Tensor, times: float) -> Ten
 def krum_scores(updates: Tensor, attackers: int) -> Tensor:
     """Return for each update the sum of squared distances to its nearest fellows (Blanchard et al. 2017, section 4).
 
+    Returns float64 ``[clients]``; infinite where no distance is defined.
+
     Parameters
     ----------
     updates : Tensor
         ``[clients, parameters]``.
     attackers : int
         Number of attackers f that is assumed; the fellows are the ``clients - f - 2`` nearest.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[clients]``; infinite where no distance is defined.
     """
     # Without matrix products, in which differences of long vectors cancel.
     apart = torch.cdist(updates[None], updates[None], compute_mode="donot_use_mm_for_euclid_dist")[0].double()
@@ -117,7 +107,7 @@ def robust_average(
     """Return weighted medians or trimmed means of each column, for several sets of weights.
 
     A trimmed mean drops ``trim`` of the weight at each end of the sorted values, in parts where a value lies on the
-    border (Yin et al. 2018, definitions 1 and 2, with weights).
+    border (Yin et al. 2018, definitions 1 and 2, with weights). Returns ``[targets, parameters]``.
 
     Parameters
     ----------
@@ -129,11 +119,6 @@ def robust_average(
         The average.
     trim : float
         Share of the weight, below one half.
-
-    Returns
-    -------
-    Tensor
-        ``[targets, parameters]``.
     """
     dropped = _MIDDLE if average == "median" else trim
     shares = weights.double() / weights.double().sum(dim=1, keepdim=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from fedgraph.data import CLIENT, OF_ONES_OWN, is_own_class, parse_data
+from fedgraph.data import CLIENT, OWN_FILE_SETS, is_custom_class, parse_data
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment.method_tables import resolved_table
 from fedgraph.experiment.methods import Method, built_in, built_ins, resolve
@@ -107,12 +107,8 @@ class Experiment:
     def as_dict(self) -> dict[str, Any]:
         """Return the resolved experiment: all tables with all defaults filled in, that of its method included.
 
-        Keys that are None are left out, and so is ``[output] resume``. Tables of other methods are as given.
-
-        Raises
-        ------
-        ExperimentError
-            When the table of the method does not fit it.
+        Keys that are None are left out, and so is ``[output] resume``. Tables of other methods are as given. Raises
+        ExperimentError when the table of the method does not fit it.
         """
         return self._resolved(Settings.as_table)
 
@@ -184,12 +180,8 @@ class Experiment:
 def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     """Validate the tables of an experiment file.
 
-    Tables of methods are checked later, when the method runs.
-
-    Raises
-    ------
-    ExperimentError
-        For an unknown table or key (with the known ones), a missing or an unusable value.
+    Tables of methods are checked later, when the method runs. Raises ExperimentError for an unknown table or key (with
+    the known ones), a missing or an unusable value.
     """
     fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "fairness", "clients", "defence", "output")
     head = parse(ExperimentTable, _table(tables, "experiment"), "[experiment]")
@@ -267,7 +259,8 @@ def load_experiment(
 
     The path of a user's own data, of a graph file, of another run, or of the folder of public keys is looked for next
     to the experiment, then in the current folder, and made absolute where it is found. Data and graph that are in
-    neither are looked for in the data folder when they are read.
+    neither are looked for in the data folder when they are read. Raises ExperimentError when the file is missing or not
+    TOML, and as for :func:`parse_experiment`.
 
     Parameters
     ----------
@@ -280,11 +273,6 @@ def load_experiment(
         Another method, by short name or dotted path, that runs instead of the one in the file.
     client : str, optional
         Dotted path of the client class, instead of that of the file or of the method.
-
-    Raises
-    ------
-    ExperimentError
-        When the file is missing or not TOML, and as for :func:`parse_experiment`.
     """
     if isinstance(path, Mapping):
         return _checked(path, overrides, method, client, Path.cwd())
@@ -325,7 +313,7 @@ def _checked(
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}
     for table, key, is_there in _PATHS:
         chosen_set = _table(tables, "data").get("set")
-        if table == "data" and chosen_set not in OF_ONES_OWN and not is_own_class(chosen_set):
+        if table == "data" and chosen_set not in OWN_FILE_SETS and not is_custom_class(chosen_set):
             continue
         named = str(_table(tables, table).get(key, ""))
         candidates = (folder / named, Path(named)) if named else ()
@@ -364,15 +352,7 @@ def _with_method(tables: Mapping[str, Any], key: str, method: str) -> dict[str, 
 def find_experiment(path: str | Path) -> Path:
     """Find an experiment file: as given from the current folder, or among those that come with the project.
 
-    Returns
-    -------
-    Path
-        Absolute path.
-
-    Raises
-    ------
-    ExperimentError
-        When neither exists, or it is no path at all.
+    The path is absolute. Raises ExperimentError when neither exists, or it is no path at all.
     """
     if not isinstance(path, str | PathLike):
         raise ExperimentError(
@@ -390,10 +370,7 @@ def find_experiment(path: str | Path) -> Path:
 def plugin_folders(experiment: str | Path | Mapping[str, Any] | None) -> list[str]:
     """Return the folders whose modules an experiment may name: that of its file, if it has one, and the current one.
 
-    Raises
-    ------
-    ExperimentError
-        When there is no such file.
+    Raises ExperimentError when there is no such file.
     """
     folders = [str(find_experiment(experiment).parent)] if isinstance(experiment, str | Path) else []
     return [*folders, str(Path.cwd())]

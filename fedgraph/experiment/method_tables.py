@@ -18,22 +18,14 @@ def resolved_table(
 ) -> dict[str, Any]:
     """Return the table of a method with all defaults filled in.
 
+    Raises ExperimentError when the table does not fit the settings class.
+
     Parameters
     ----------
-    strategy_class : type
-        The strategy. Its settings class says the keys; of a stock Flower strategy they are the arguments of its
-        constructors that have plain values.
-    table : mapping
-        The table as given.
-    where : str
-        Names the table in messages.
-    write : callable
-        How settings are written: ``Settings.as_table`` or ``Settings.as_written``.
-
-    Raises
-    ------
-    ExperimentError
-        When the table does not fit the settings class.
+    strategy_class : the strategy. Its settings class says the keys; of a stock Flower strategy they are the arguments
+        of its constructors that have plain values.
+    where : names the table in messages.
+    write : how settings are written: ``Settings.as_table`` or ``Settings.as_written``.
     """
     kind = getattr(strategy_class, "settings_type", None)
     if isinstance(kind, type) and issubclass(kind, Settings):

@@ -60,10 +60,8 @@ def run_by_experiments(found: Any) -> Any:
     """Return the class that experiments run: the ``algorithm_class`` of a strategy for users' own Flower apps, else
     itself.
 
-    Raises
-    ------
-    ExperimentError
-        For a class that is derived from such a strategy, because an experiment would not run its additions.
+    Raises ExperimentError for a class that is derived from such a strategy, because an experiment would not run its
+    additions.
     """
     algorithm = getattr(found, "algorithm_class", None)
     if algorithm is None:
@@ -79,10 +77,7 @@ def run_by_experiments(found: Any) -> Any:
 def built_in(name: str) -> type | None:
     """Find the algorithm or strategy of a built-in method.
 
-    Returns
-    -------
-    type or None
-        The class; None when no built-in method has this name.
+    Returns the class; None when no built-in method has this name.
     """
     words = name.split("-")
     # Most are in a module of their name or of its first words, and no other is imported.
@@ -92,13 +87,7 @@ def built_in(name: str) -> type | None:
 
 
 def built_ins() -> dict[str, type]:
-    """Return the algorithms and strategies of all built-in methods.
-
-    Returns
-    -------
-    dict of str to type
-        Classes by the name of the method.
-    """
+    """Return the algorithms and strategies of all built-in methods. Classes by the name of the method."""
     every: dict[str, type] = {}
     for module in _modules():
         every = {**_named(module), **every}
@@ -108,6 +97,8 @@ def built_ins() -> dict[str, type]:
 def resolve(method: str | None, strategy: str | None, client: str | None) -> Method:
     """Find the method that an experiment names.
 
+    Raises ExperimentError when neither method nor strategy is given, or both are, or the short name is unknown.
+
     Parameters
     ----------
     method : str or None
@@ -116,11 +107,6 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
         Dotted path of a strategy, instead of a method.
     client : str or None
         Dotted path of a client class, instead of the default.
-
-    Raises
-    ------
-    ExperimentError
-        When neither method nor strategy is given, or both are, or the short name is unknown.
     """
     if method is not None and strategy is not None:
         raise ExperimentError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import path_of
+from fedgraph.support.plugins import dotted_path
 
 Overrides = str | Iterable[str] | Mapping[str, Any]
 """One ``table.key=value``, several, or a mapping from ``table.key`` to the value."""
@@ -17,12 +17,8 @@ Overrides = str | Iterable[str] | Mapping[str, Any]
 def apply_overrides(tables: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
 
-    ``table={key = value}`` replaces a whole table. ``tables`` is not changed.
-
-    Raises
-    ------
-    ExperimentError
-        When an override has no ``=`` or goes through something that is not a table.
+    ``table={key = value}`` replaces a whole table. ``tables`` is not changed. Raises ExperimentError when an override
+    has no ``=`` or goes through something that is not a table.
     """
     result = json.loads(json.dumps(tables, default=_as_text))
     for path, value in overrides_by_key(overrides).items():
@@ -42,10 +38,7 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Overrides) -> dict[str
 def overrides_by_key(*several: Overrides) -> dict[str, Any]:
     """Return overrides, however they are given, as one mapping from ``table.key`` to the value, the last of each key.
 
-    Raises
-    ------
-    ExperimentError
-        When an override has no ``=``.
+    Raises ExperimentError when an override has no ``=``.
     """
     found: dict[str, Any] = {}
     for overrides in several:
@@ -59,7 +52,7 @@ def overrides_by_key(*several: Overrides) -> dict[str, Any]:
 def _as_text(value: Any) -> str:
     if hasattr(value, "iloc") or type(value).__name__ in ("ndarray", "Tensor"):
         raise ExperimentError(f"a {type(value).__name__} is no value of an experiment: fedgraph.run takes data frames")
-    return path_of(value) if callable(value) else str(value)
+    return dotted_path(value) if callable(value) else str(value)
 
 
 def _pairs(overrides: Overrides) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@
 
 from fedgraph.federation.exchange import OrderedGrid, split_replies
 from fedgraph.federation.federation import Federation, Present, data_of, hosts_of, nodes_of
-from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
+from fedgraph.federation.identity import configured_clients, hosted_clients, listed, prove, read_public_keys
 from fedgraph.federation.opening_query import SomeAnswer, ask_all_nodes, identify, nodes_may_come
 from fedgraph.federation.roll_call import ClientsTable, RollCall
 from fedgraph.federation.traffic import Traffic
@@ -23,12 +23,12 @@ __all__ = [
     "Traffic",
     "ask_all_nodes",
     "by_reason",
+    "configured_clients",
     "data_of",
     "hosted_clients",
     "hosts_of",
     "identify",
     "listed",
-    "named_clients",
     "nodes_may_come",
     "nodes_of",
     "prove",

@@ -12,17 +12,8 @@ def contradictions(answers: Mapping[int, Answer]) -> dict[int, str]:
     """Find nodes that cannot all take part, by their answers to the opening query.
 
     Each node has one vote, however many clients it says that it hosts. Of two nodes that host the same client, the one
-    that disputes clients with more nodes is left out, and both where that does not tell them apart.
-
-    Parameters
-    ----------
-    answers : mapping of int to Answer
-        Answers by node id.
-
-    Returns
-    -------
-    dict of int to str
-        Reasons by node id. Where no value is that of most nodes, none of them is left out for it.
+    that disputes clients with more nodes is left out, and both where that does not tell them apart. Returns reasons by
+    node id. Where no value is that of most nodes, none of them is left out for it.
     """
     hosting = {node: answer for node, answer in answers.items() if answer.clients}
     counts: dict[int, Hashable] = {n: a.partition[1] for n, a in answers.items() if a.partition is not None}

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.federation.federation import Present
 from fedgraph.federation.traffic import Traffic
-from fedgraph.messages import check_content, error_of, mark_empty
+from fedgraph.messages import check_content, mark_empty, read_error
 from fedgraph.support.errors import IdentityError, ReplyError
 from fedgraph.support.untrusted import in_short
 
@@ -141,7 +141,7 @@ def split_replies(
         answered.add(node)
         if reply.has_error():
             log.error("node %d: %s", node, in_short(reply.error.reason or "", _LONGEST_TRACEBACK))
-        problem = error_of(reply)
+        problem = read_error(reply)
         if problem is None:
             try:
                 check_content(reply.content)

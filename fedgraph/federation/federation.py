@@ -92,12 +92,8 @@ class Federation(Present):
     def of(cls, identities: Mapping[int, Identity]) -> Federation:
         """Build the federation from the nodes' answers to the opening query.
 
-        Raises
-        ------
-        IdentityError
-            When a client is hosted twice, or when nodes host no client at all.
-        DataError
-            When clients disagree on the task, or a client has no training examples although it should.
+        Raises IdentityError when a client is hosted twice, or when nodes host no client at all. Raises DataError when
+        clients disagree on the task, or a client has no training examples although it should.
         """
         node_of = nodes_of({node: identity.clients for node, identity in identities.items()})
         if not node_of:
@@ -131,7 +127,8 @@ class Federation(Present):
         """Return how many examples of a split tensors over all clients have room for, each client being padded to it.
 
         As many as the largest client has, but no more than ten times as many as the median of clients: otherwise one
-        client that says that it has billions would fill the memory of all.
+        client that says that it has billions would fill the memory of all. Raises DataError naming a client that has
+        more, unless ``tolerant``.
 
         Parameters
         ----------
@@ -139,11 +136,6 @@ class Federation(Present):
             The split.
         tolerant : bool
             Whether to go on where a client has more; its own tensors then do not fit, and it is absent.
-
-        Raises
-        ------
-        DataError
-            Naming a client that has more, unless ``tolerant``.
         """
         counts = self.num_examples[split]
         most, bound = int(counts.max()), 10 * max(1, int(counts.median()))
@@ -162,22 +154,14 @@ class Federation(Present):
 def nodes_of(hosted: Mapping[int, Sequence[str]], word: str = "client") -> dict[str, int]:
     """Return the node of every client.
 
+    Node id by client name. Raises IdentityError when a client is hosted twice.
+
     Parameters
     ----------
     hosted : mapping of int to sequence of str
         Names of the clients that each node hosts, by node id.
     word : str, default "client"
         Name for a client in error messages, for example "owner".
-
-    Returns
-    -------
-    dict of str to int
-        Node id by client name.
-
-    Raises
-    ------
-    IdentityError
-        When a client is hosted twice.
     """
     node_of: dict[str, int] = {}
     for node, names in hosted.items():
@@ -202,17 +186,14 @@ def data_of(descriptions: Iterable[str]) -> str:
 def hosts_of(names: Sequence[str], node_of: Mapping[str, int]) -> dict[int, Tensor]:
     """Group the positions of clients by the node that hosts them.
 
+    Returns by node id the positions of its clients in ``names``, int64.
+
     Parameters
     ----------
     names : sequence of str
         All clients, in order.
     node_of : mapping of str to int
         Node id by client name; names that are missing here are left out.
-
-    Returns
-    -------
-    dict of int to Tensor
-        By node id the positions of its clients in ``names``, int64.
     """
     hosts: dict[int, list[int]] = defaultdict(list)
     for position, name in enumerate(names):

@@ -27,21 +27,15 @@ from fedgraph.support.files import composed
 def listed(text: str) -> list[str]:
     """Split a comma-separated list of a node config; as in CSV, an entry with a comma is put in double quotes.
 
-    Returns
-    -------
-    list of str
-        The entries; empty for an empty text.
+    An empty text has no entries.
     """
     return next(csv.reader([text], skipinitialspace=True), [])
 
 
-def named_clients(node_config: Mapping[str, Any]) -> tuple[str, ...]:
+def configured_clients(node_config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the clients that a node config names with ``clients = "a,b"``.
 
-    Returns
-    -------
-    tuple of str
-        Names without surrounding blanks; empty if the node config has no ``clients``.
+    Names without surrounding blanks; empty if the node config has no ``clients``.
     """
     return tuple(composed(name.strip()) for name in listed(str(node_config.get("clients", ""))) if name.strip())
 
@@ -50,16 +44,11 @@ def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tupl
     """Return the clients that a node hosts, a subset of the data set's ``known`` clients.
 
     Node config ``clients = "a,b"`` names them. Otherwise ``partition-id`` and ``num-partitions`` divide the known
-    clients into contiguous blocks whose sizes differ by at most one.
-
-    Raises
-    ------
-    IdentityError
-        When the node config has neither, names no client, an unknown one or one twice, or when its partition numbers
-        are not whole or out of range.
+    clients into contiguous blocks whose sizes differ by at most one. Raises IdentityError when the node config has
+    neither, names no client, an unknown one or one twice, or when its partition numbers are not whole or out of range.
     """
     if "clients" in node_config:
-        names = named_clients(node_config)
+        names = configured_clients(node_config)
         unknown = [name for name in names if name not in set(known)]
         if unknown:
             raise IdentityError(
@@ -108,6 +97,8 @@ def challenge() -> str:
 def prove(private_key: Path, challenge: str, node: int, clients: Iterable[str]) -> bytes:
     """Sign the list of clients that a node hosts.
 
+    Raises IdentityError when the file cannot be read or contains no such key.
+
     Parameters
     ----------
     private_key : Path
@@ -118,16 +109,6 @@ def prove(private_key: Path, challenge: str, node: int, clients: Iterable[str]) 
         Flower's id of the node.
     clients : iterable of str
         Names of the clients, in any order.
-
-    Returns
-    -------
-    bytes
-        The signature.
-
-    Raises
-    ------
-    IdentityError
-        When the file cannot be read or contains no such key.
     """
     try:
         key = load_ssh_private_key(private_key.expanduser().read_bytes(), password=None)
@@ -160,15 +141,8 @@ def check_proof(keys: PublicKeys, proof: bytes | None, challenge: str, node: int
 def read_public_keys(folder: Path) -> PublicKeys:
     """Read the public key of each client from the files ``NAME.pub`` of a folder.
 
-    Returns
-    -------
-    mapping of str to EllipticCurvePublicKey
-        Keys by client name; names are percent-decoded file names.
-
-    Raises
-    ------
-    ExperimentError
-        When the folder contains no such file, or a file is not a key of ``ssh-keygen -t ecdsa``.
+    Returns keys by client name; names are percent-decoded file names. Raises ExperimentError when the folder contains
+    no such file, or a file is not a key of ``ssh-keygen -t ecdsa``.
     """
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for file in sorted(folder.glob("*.pub")):

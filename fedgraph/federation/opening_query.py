@@ -17,7 +17,15 @@ from fedgraph.federation.federation import Federation
 from fedgraph.federation.identity import challenge, check_proof
 from fedgraph.federation.roll_call import Answer, RollCall
 from fedgraph.federation.traffic import Traffic
-from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, is_unreachable, mark_empty, proof_of
+from fedgraph.messages import (
+    CHALLENGE_KEY,
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    Identity,
+    is_unreachable,
+    mark_empty,
+    read_proof,
+)
 from fedgraph.support.errors import IdentityError
 
 log = logging.getLogger("fedgraph")
@@ -42,6 +50,10 @@ def identify(
 ) -> Federation:
     """Run the opening query: ask all nodes which clients they host, and wait until all are there.
 
+    Returns all clients and the nodes that host them. Raises IdentityError as for :func:`ask_all_nodes`, and when a
+    client is hosted twice or nodes host no client at all. Raises DataError when clients disagree on the task, or a
+    client has no training examples although it should.
+
     Parameters
     ----------
     grid : Grid
@@ -60,18 +72,6 @@ def identify(
         Counter that the exchange is added to.
     tolerate : bool, default False
         Continue without nodes whose answer is missing, unusable or contradicts the others, see :func:`ask_all_nodes`.
-
-    Returns
-    -------
-    Federation
-        All clients and the nodes that host them.
-
-    Raises
-    ------
-    IdentityError
-        As for :func:`ask_all_nodes`, and when a client is hosted twice or nodes host no client at all.
-    DataError
-        When clients disagree on the task, or a client has no training examples although it should.
     """
     config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
     content = RecordDict({"config": config})
@@ -102,7 +102,10 @@ def ask_all_nodes(
     """Run one exchange with all nodes, including those that connect in time, and return their answers.
 
     The exchange ends when all clients that the roll call waits for have answered: all expected clients, or every
-    partition that nodes report and at least ``min_clients`` clients, or when no more nodes may come.
+    partition that nodes report and at least ``min_clients`` clients, or when no more nodes may come. Returns answers by
+    node id. Raises IdentityError when a node cannot name its clients (with the node's own message), does not prove that
+    it may host them although the roll call has keys, or when clients are still missing after ``roll_call.wait``
+    seconds.
 
     Parameters
     ----------
@@ -128,17 +131,6 @@ def ask_all_nodes(
         every ten seconds.
     traffic : Traffic, optional
         Counter that the exchange is added to.
-
-    Returns
-    -------
-    dict of int to SomeAnswer
-        Answers by node id.
-
-    Raises
-    ------
-    IdentityError
-        When a node cannot name its clients (with the node's own message), does not prove that it may host them although
-        the roll call has keys, or when clients are still missing after ``roll_call.wait`` seconds.
     """
     heard_of: dict[int, SomeAnswer] = {}
     failed: dict[int, str] = {}
@@ -212,7 +204,7 @@ def _admitted(
     answer = read(content)
     roll_call.check_expected(answer.clients)
     if roll_call.keys is not None:
-        check_proof(roll_call.keys, proof_of(content), challenged, node, answer.clients)
+        check_proof(roll_call.keys, read_proof(content), challenged, node, answer.clients)
     return answer
 
 

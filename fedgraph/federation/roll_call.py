@@ -79,17 +79,14 @@ class RollCall:
     def of(cls, table: ClientsTable, min_clients: int, wait: float) -> RollCall:
         """Build the roll call of an experiment.
 
+        Raises ExperimentError when the public keys cannot be read, or lack that of an expected client.
+
         Parameters
         ----------
         table : ClientsTable
             The table ``[clients]``.
         min_clients, wait : int, float
             The keys of ``[experiment]``; ``wait`` in seconds.
-
-        Raises
-        ------
-        ExperimentError
-            When the public keys cannot be read, or lack that of an expected client.
         """
         keys = None if table.public_keys is None else read_public_keys(Path(table.public_keys))
         without = [name for name in table.expect or () if keys is not None and name not in keys]
@@ -108,17 +105,14 @@ class RollCall:
     def missing(self, answers: Iterable[Answer], silent: Iterable[int]) -> str | None:
         """Return in words which clients are still missing, or None when all are there.
 
+        Raises IdentityError when waiting cannot help, because nodes disagree on ``num-partitions``.
+
         Parameters
         ----------
         answers : iterable of Answer
             Usable answers so far.
         silent : iterable of int
             Ids of the nodes that are connected and have not answered.
-
-        Raises
-        ------
-        IdentityError
-            When waiting cannot help, because nodes disagree on ``num-partitions``.
         """
         known = list(answers)
         hosted = {name for answer in known for name in answer.clients}

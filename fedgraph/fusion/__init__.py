@@ -1,13 +1,13 @@
-"""The server's part of F3: embeddings of all owners in, one prediction out (Ma, Hoang, Chen; UAI 2023).
+"""The server part of F3: predictions from the embeddings of all owners (Ma, Hoang, Chen; UAI 2023).
 
-Settings, the fusion network that they describe, its training, and predictions. Frozen models of owners are in
+Settings, fusion networks, training and prediction. The owners' frozen models are in
 :mod:`fedgraph.fusion.owner_models`.
 
     >>> from fedgraph.fusion import FusionSettings
     >>> FusionSettings(graph="none").alignment
     'soft'
 
-Without a federation, and in scikit-learn's manner, :class:`FusionClassifier`::
+:class:`FusionClassifier` is a scikit-learn estimator that needs no federation::
 
     from fedgraph import FusionClassifier
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedgraph.fusion.build import build_network, check_fusion
 from fedgraph.fusion.fusion_settings import FusionSettings, Rate, SingleFusion
 from fedgraph.fusion.joined_samples import JoinedSamples
-from fedgraph.fusion.learning import class_weights, learn, optimizer_of
+from fedgraph.fusion.learning import class_weights, learn, make_optimizer
 from fedgraph.fusion.model_file import FittedFusion, fit_joined
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import Prediction, predict
@@ -52,7 +52,7 @@ __all__ = [
     "fit_joined",
     "learn",
     "log_loss",
-    "optimizer_of",
+    "make_optimizer",
     "owner_scores",
     "predict",
     "scores",
@@ -62,7 +62,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the classifier when it is asked for: scikit-learn takes a second, and no run needs it."""
+    """Import the classifier on first use: importing scikit-learn takes a second, and runs do not need it."""
     if name != "FusionClassifier":
         raise AttributeError(f"module 'fedgraph.fusion' has no attribute '{name}'")
     from fedgraph.fusion.classifier import FusionClassifier

@@ -16,16 +16,15 @@ from fedgraph.support.errors import ExperimentError
 Parameterisation = Literal["square", "sigmoid"]
 
 _SMALLEST = 1e-12
-"""Entries of the squared matrix are raised to this: the logarithm of 0 would be infinite."""
+"""Lower bound of the entries of the squared matrix, as the logarithm of 0 is infinite."""
 
 
 class Alignment(nn.Module):
-    """Base class of the maps that make owners' embeddings comparable.
+    """Base class of the maps of owners' embeddings into a common space.
 
     Attributes
     ----------
-    offset : Parameter or None
-        Added to each owner's aligned embedding, ``[owners, aligned]``; None: the maps are linear, as in the paper.
+    offset : added to each owner's aligned embedding, ``[owners, aligned]``; None: the maps are linear, as in the paper.
     """
 
     offset: nn.Parameter | None
@@ -44,7 +43,7 @@ class Alignment(nn.Module):
 
 
 class NoAlignment(Alignment):
-    """Embeddings as they are; owners with shorter ones than others are padded with zeros beforehand."""
+    """Leaves embeddings unchanged; shorter ones are padded with zeros beforehand."""
 
     def __init__(self, owners: int, size: int) -> None:
         super().__init__()
@@ -102,29 +101,18 @@ class SoftAlignment(_Products):
 class HardAlignment(_Products):
     """Nearly doubly stochastic matrices P_i, ``diag(r) K0 diag(c)`` after some steps of Sinkhorn-Knopp (eq. 21).
 
+    Raises ExperimentError when owners have different sizes: a permutation has as many rows as columns.
+
     Parameters
     ----------
-    sizes : Tensor
-        Length of each owner's embedding, int64 ``[owners]``.
-    size, aligned : int
-        Columns and rows of every P_i; all embeddings must have this length.
-    generator : torch.Generator
-        Draws the initial M, from Xavier's uniform distribution.
-    parameterisation : {"square", "sigmoid"}
-        ``K0 = M * M`` (square), or ``K0 = exp(sigmoid(M) / temperature)`` (sigmoid).
-    iterations : int
-        T of eq. 21; afterwards rows sum to 1, columns nearly so.
-    temperature : float
-        Temperature of the parameterisation ``sigmoid``.
-    trained : bool
-        False keeps the initial matrices.
-    entropy : float
-        Weight of the mean entropy of rows, in nats, in the loss: the less entropy, the nearer to permutations.
-
-    Raises
-    ------
-    ExperimentError
-        When owners have different sizes: a permutation has as many rows as columns.
+    sizes : length of each owner's embedding, int64 ``[owners]``.
+    size, aligned : columns and rows of every P_i; all embeddings must have this length.
+    generator : draws the initial M from Xavier's uniform distribution.
+    parameterisation : ``K0 = M * M`` (square), or ``K0 = exp(sigmoid(M) / temperature)`` (sigmoid).
+    iterations : t of eq. 21; afterwards rows sum to 1, and columns approximately.
+    temperature : temperature of the parameterisation ``sigmoid``.
+    trained : false keeps the initial matrices.
+    entropy : weight of the mean row entropy (nats) in the loss; matrices of low entropy are close to permutations.
     """
 
     def __init__(
@@ -143,9 +131,9 @@ class HardAlignment(_Products):
         if aligned != size or not bool((sizes == size).all()):
             known = ", ".join(str(each) for each in sizes.unique().tolist())
             raise ExperimentError(
-                f"alignment = 'hard' permutes the entries of embeddings, so that all must have one size and keep it; "
+                f"alignment = 'hard' permutes the entries of embeddings, which requires one size for all; "
                 f"the owners' sizes are {known} and the aligned size is {aligned}: use alignment = 'soft', or leave "
-                f"aligned-size out and give all local models the same embedding size"
+                f"out aligned-size and give all local models the same embedding size"
             )
         self.parameterisation = parameterisation
         self.iterations = iterations
@@ -173,19 +161,14 @@ class HardAlignment(_Products):
 
 
 def sinkhorn(log_start: Tensor, iterations: int) -> Tensor:
-    """Normalise columns and rows in turn: eq. 21 on logarithms, every r computed from the c before it.
+    """Normalise columns and rows alternately: eq. 21 on logarithms, each r computed from the preceding c.
+
+    Returns ``log K_T``, ``[..., size, size]``.
 
     Parameters
     ----------
-    log_start : Tensor
-        ``log K0``, ``[..., size, size]``.
-    iterations : int
-        T of eq. 21.
-
-    Returns
-    -------
-    Tensor
-        ``log K_T``, ``[..., size, size]``.
+    log_start : ``log K0``, ``[..., size, size]``.
+    iterations : t of eq. 21.
     """
     rows = torch.zeros_like(log_start[..., :1])
     columns = torch.zeros_like(log_start[..., :1, :])

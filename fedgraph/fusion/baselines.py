@@ -1,7 +1,7 @@
 """Fusion networks without a graph, rows F and G of F3's Table 2: a simplified Set Transformer, and concatenation.
 
-Ma, Hoang, Chen (UAI 2023), section 7; Lee et al., Set Transformer (ICML 2019): self-attention blocks without positions,
-so that owners are a set.
+Ma, Hoang, Chen (UAI 2023), section 7; Lee et al., Set Transformer (ICML 2019): self-attention blocks without
+positional encoding.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class TransformerFusion(FusionNetwork):
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
         """See :class:`FusionNetwork`."""
         values = self.entrance(self.alignment(embeddings * present[..., None]))
-        # Attention of a sample that no owner has would be undefined.
+        # The attention of a sample without owners would be undefined.
         seen = present | ~present.any(1, keepdim=True)
         for block in self.blocks:
             values = block(values, seen[:, None, None], generator)
@@ -114,6 +114,6 @@ class ConcatenationFusion(FusionNetwork):
     def dropped(
         self, embeddings: Tensor, present: Tensor, share: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """See :class:`FusionNetwork`; those that stay are scaled up, so that sums over owners keep their mean."""
+        """See :class:`FusionNetwork`; the remaining owners are scaled up, which keeps the expected sum over owners."""
         _, present = super().dropped(embeddings, present, share, generator)
         return embeddings / (1 - share), present

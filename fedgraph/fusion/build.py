@@ -21,16 +21,19 @@ _TRANSFORMER = (2, 4, 16, 8, 0.5)
 """Row F of Table 2: layers, heads, width, width of the feed-forward layers, dropout."""
 
 _SINKHORN = (10, 0.01)
-"""Hard alignments: steps of normalising columns and rows, temperature."""
+"""Hard alignments: number of normalisation steps, temperature."""
 
 _NEIGHBOUR_FEATURES = 8
-"""Number of learned features for finding nearest neighbours."""
+"""Number of learned features by which nearest neighbours are found."""
 
 
 def build_network(
     settings: FusionSettings, sizes: Tensor, classes: int, given_graph: Tensor | None = None, seed: int = 0
 ) -> FusionNetwork:
-    """Build an untrained fusion network; alignment, graph and layers each have random numbers of their own.
+    """Build an untrained fusion network; alignment, graph and layers use separate random streams.
+
+    Returns a FusionNetwork in training mode. Raises ExperimentError when the settings do not fit each other, the
+    owners' sizes or the given graph.
 
     Parameters
     ----------
@@ -41,19 +44,9 @@ def build_network(
     classes : int
         Number of classes.
     given_graph : Tensor, optional
-        The given graph, ``[owners, owners]``; rows weight the owners in columns. Needed by graph = 'given'.
+        ``[owners, owners]``, rows weight the owners in columns; required by graph = 'given'.
     seed : int
         Seed of the initial weights.
-
-    Returns
-    -------
-    FusionNetwork
-        In training mode.
-
-    Raises
-    ------
-    ExperimentError
-        When the settings do not fit each other, the owners' sizes or the given graph.
     """
     if settings.fusion == "ensemble":
         return FusionEnsemble(
@@ -66,12 +59,10 @@ def build_network(
 
 
 def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
-    """Check settings for combinations that can never work, before owners are asked for anything.
+    """Check for combinations of settings that cannot work, before any message is sent to owners.
 
-    Raises
-    ------
-    ExperimentError
-        When the settings do not fit each other or this machine, or need a given graph that is missing.
+    Raises ExperimentError when the settings do not fit each other or this machine, or need a given graph that is
+    missing.
     """
     settings.torch_device()
     smallest = torch.ones(2, dtype=torch.int64)
@@ -99,13 +90,13 @@ def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) ->
     """Return the alignment, and the length of aligned embeddings."""
     if settings.aligned_size is not None and settings.alignment != "soft":
         raise ExperimentError(
-            f"aligned-size = {settings.aligned_size}, but alignment = '{settings.alignment}' keeps embeddings at their "
-            "size: leave aligned-size out, or use alignment = 'soft'"
+            f"aligned-size = {settings.aligned_size}, but alignment = '{settings.alignment}' keeps the size of "
+            "embeddings: leave out aligned-size, or use alignment = 'soft'"
         )
     if settings.alignment_affine and settings.alignment != "soft":
         raise ExperimentError(
-            f"alignment-affine adds an offset to matrices P_i that are free, but alignment = '{settings.alignment}': "
-            "use alignment = 'soft', or leave alignment-affine out"
+            f"alignment-affine requires free matrices P_i, but alignment = '{settings.alignment}': "
+            "use alignment = 'soft', or leave out alignment-affine"
         )
     aligned = settings.aligned_size or size
     random, trained = generator(seed, "alignment"), settings.alignment_trained
@@ -143,7 +134,7 @@ def _consensus(
 
 def _checked(given_graph: Tensor | None, owners: int) -> Tensor:
     if given_graph is None:
-        raise ExperimentError("graph = 'given', but there is no given graph: set the table [graph], or another graph")
+        raise ExperimentError("graph = 'given' requires a client graph: set the table [graph], or another graph")
     if given_graph.shape != (owners, owners):
         raise ExperimentError(
             f"the given graph is {list(given_graph.shape)}; it must be [owners, owners], {owners} each"

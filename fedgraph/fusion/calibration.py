@@ -1,7 +1,7 @@
-"""Calibration: probabilities of a fusion network made to agree with frequencies among validation samples.
+"""Calibration of the probabilities of a fusion network on validation samples.
 
-Stopped where the area under the ROC curve is largest, a network ranks samples well and may be wrong about all of their
-probabilities, so that 0.5 is no good threshold. Its logits get a common factor and an offset per class: Platt's scaling
+Early stopping by the area under the ROC curve yields a network that ranks samples well but may be poorly calibrated, so
+that 0.5 is not a good threshold. The logits get a common factor and an offset per class: Platt's scaling
 for two classes, temperature scaling with a bias for more (Platt 1999; Guo et al., ICML 2017; Alexandari et al., ICML
 2020).
 """
@@ -17,18 +17,18 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from fedgraph.fusion.network import FusionNetwork
-from fedgraph.fusion.prediction import Average, averaged, logits_of
+from fedgraph.fusion.prediction import Average, averaged, compute_logits
 from fedgraph.fusion.scores import decided
 
 _FACTORS = (-10.0, 3.0)
-"""Bounds of the factor's logarithm: samples that are classified without an error would take any factor."""
+"""Bounds of the logarithm of the factor, which is unbounded for perfectly classified samples."""
 _LARGEST_OFFSET = 20.0
 _SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The factor of the logits, and the offsets added then, ``[classes]``; that of the first class is 0."""
+    """The factor of the logits, and the offsets ``[classes]`` added afterwards; that of the first class is 0."""
 
     factor: float
     offset: tuple[float, ...]
@@ -41,26 +41,20 @@ class Calibration:
 def calibrate(
     network: FusionNetwork, validation: tuple[Tensor, Tensor, Tensor], draws: int, seed: int, average: Average
 ) -> Calibration:
-    """Fit factor and offset to the loss of validation samples, and build them into the network's last layer.
+    """Minimise the loss of validation samples over factor and offsets, and fold both into the network's last layer.
+
+    What has been found.
 
     Parameters
     ----------
-    network : FusionNetwork
-        The fitted network, which is changed.
-    validation : tuple of Tensor
-        Embeddings, presence and labels, as for :func:`fedgraph.fusion.predict`; the last are int64 ``[samples]``.
-    draws, seed, average : int, int, str
-        Of its predictions.
-
-    Returns
-    -------
-    Calibration
-        What has been found.
+    network : the fitted network, which is changed.
+    validation : embeddings, presence and labels, as for :func:`fedgraph.fusion.predict`; the last are int64
+        ``[samples]``.
     """
     from scipy.optimize import minimize  # takes a tenth of a second
 
     embeddings, present, labels = validation
-    logits = logits_of(network, embeddings, present, draws, seed).double()
+    logits = compute_logits(network, embeddings, present, draws, seed).double()
     labels = labels.cpu()
 
     def loss(values: Tensor) -> Tensor:
@@ -88,11 +82,11 @@ def _applied(logits: Tensor, values: Tensor) -> Tensor:
 
 
 def better_threshold(probabilities: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return the share of samples of two classes that are predicted rightly, by 0.5 and by the best threshold."""
+    """Return the accuracy of two-class predictions at the threshold 0.5 and at the best threshold."""
     right = (decided(probabilities) == labels).double().mean()
     order = probabilities[:, 1].argsort()
     ones = labels[order].double()
-    # With the threshold behind the first n samples these are predicted as class 0, all others as class 1.
+    # A threshold after the first n samples predicts these as class 0, all others as class 1.
     zeros_before = torch.cat([ones.new_zeros(1), (1 - ones).cumsum(0)])
     ones_after = ones.sum() - torch.cat([ones.new_zeros(1), ones.cumsum(0)])
     return float(right), float((zeros_before + ones_after).max() / len(labels))

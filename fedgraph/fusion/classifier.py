@@ -1,4 +1,4 @@
-"""F3 without a federation: embeddings of owners in, a classifier in scikit-learn's manner out.
+"""F3 without a federation: a scikit-learn classifier on the embeddings of several owners.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """
@@ -23,51 +23,51 @@ from torch import Tensor
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.fusion_settings import FusionSettings
-from fedgraph.fusion.model_file import FittedFusion, fit_joined, type_of_classes
-from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
+from fedgraph.fusion.model_file import FittedFusion, class_dtype, fit_joined
+from fedgraph.fusion.owner_samples import OwnerSamples, from_columns, from_mapping, owner_columns
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.fusion.scores import decided
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
-from fedgraph.support.settings import of_keywords
+from fedgraph.support.settings import from_keywords
 
 _OWN = ("owners", "validation_fraction", "random_state")
-"""Parameters that are no settings of the fusion."""
+"""Parameters that are not settings of the fusion."""
 
 _TRAIN, _VALIDATION = SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")
 
 
 class FusionClassifier(ClassifierMixin, BaseEstimator):
-    """Fuses embeddings that several owners have of the same samples, with a learned consensus graph over the owners.
+    """Fusion of several owners' embeddings of the same samples, with a learned consensus graph over the owners.
 
-    Parameters are those of ``[f3]`` in an experiment, with the same defaults (``fedgraph keys f3`` explains them), and
-    three more. From the same embeddings and seed it learns the same network as a run of F3, bit for bit on a CPU.
+    Parameters are those of ``[f3]`` in an experiment, with the same defaults (see ``fedgraph keys f3``), and the
+    additional ones below. On a CPU, the same embeddings and seed give bit for bit the network of a run of F3.
 
-    X is a mapping of owners to their embeddings ``[samples, size]``, sizes may differ:
+    X maps owners to their embeddings ``[samples, size]``, whose sizes may differ:
 
     - NumPy arrays, tensors or lists, whose rows are the same samples; or
     - data frames of pandas, whose index has the ids of samples, or pairs ``(ids, embeddings)``: samples are joined by
       id, an owner may lack some, and y is a Series with ids as index, a mapping of ids to labels, or a pair ``(ids,
       labels)``. Predictions are then a Series or a data frame with the ids as index.
 
-    An owner's data frame has to have the columns that it had in ``fit``, in the same order.
+    An owner's data frame must have the same columns as in ``fit``, in the same order.
 
-    A row of NaN alone is a sample that the owner lacks. For tools of scikit-learn X may be one array or data frame
-    ``[samples, features]``, whose columns ``owners`` assigns; its index is not looked at.
+    A row of NaN only marks a sample that the owner lacks. For tools of scikit-learn X may be one array or data frame
+    ``[samples, features]``, whose columns are assigned by ``owners``; its index is ignored.
 
     Parameters
     ----------
     owners : mapping or int, optional
-        Which columns of a single array are whose: by owner a slice, or a list of positions or of names of columns; or a
+        Columns of each owner when X is a single array: by owner a slice, or a list of positions or of names; or a
         number of equal parts.
     graph : str or ClientGraph, default "icdf"
-        As in ``[f3]``; a ClientGraph over the owners is ``graph = "given"`` there.
+        As in ``[f3]``; a ClientGraph over the owners corresponds to ``graph = "given"``.
     members, reference_options : mapping, optional
-        As in ``[f3]``; None is the default there.
+        As in ``[f3]``; None for its default.
     validation_fraction : float, default 0.1
-        Share of the samples of ``fit``, stratified by class, for choosing the best epoch and learning rate; not
-        used where ``fit`` is given validation samples.
+        Share of the samples of ``fit``, stratified by class, for choosing the best epoch and learning rate; ignored
+        if ``fit`` is given validation samples.
     random_state : int, RandomState or None
         Seed of the initial weights, the order of samples, the graphs and the validation samples; an int is the seed of
         an experiment.
@@ -77,22 +77,22 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     classes_ : ndarray
         The classes, sorted.
     owners_ : tuple of str
-        The owners, sorted by name, as everywhere.
+        The owners, sorted by name.
     graph_ : ClientGraph or None
-        The graph over the owners: learned edge probabilities, nearest neighbours, or as given; None for a fusion
-        without a graph, and for an ensemble.
+        The graph over the owners: learned edge probabilities, nearest neighbours, or the given graph; None for a
+        fusion without a graph and for an ensemble.
     history_ : DataFrame
-        Losses by ``learning_rate`` and ``epoch``, those of one ``owner_dropout`` after those of the other.
+        Losses by ``learning_rate`` and ``epoch``, grouped by ``owner_dropout``.
     n_iter_ : int
-        The epoch that was chosen.
+        The chosen epoch.
     validation_loss_ : float
-        The loss of the validation samples at that epoch.
+        Validation loss at that epoch.
     fusion_ : FittedFusion
-        The model, as in the file of a run.
+        The model, as written by a run.
 
     Examples
     --------
-    Two owners of different features of the same flowers; the second lacks some flowers:
+    Two owners with different features of the same flowers; the second lacks some flowers:
 
     >>> from sklearn.datasets import load_iris
     >>> from fedgraph import FusionClassifier
@@ -188,6 +188,9 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> FusionClassifier:
         """Train the fusion model.
 
+        Returns self. Raises TypeError or ValueError for invalid parameters or samples, and RunError when training
+        diverges at every learning rate.
+
         Parameters
         ----------
         X : mapping or array
@@ -195,28 +198,14 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         y : array or labels by id
             The labels.
         validation : pair, optional
-            ``(X, y)`` of samples for choosing the best epoch and learning rate; by default some are held out.
-
-        Returns
-        -------
-        FusionClassifier
-            Itself.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For parameters and samples that cannot be used.
-        RunError
-            When training diverges at every learning rate.
+            ``(X, y)`` of samples for choosing the best epoch and learning rate; held out of X by default.
         """
         _ = self.settings  # checked before the samples
         samples = self._samples(X, fitting=True)
         labels = _checked_labels(samples, y)
         classes = np.unique(labels)
         if len(classes) < 2:
-            raise ValueError(
-                f"y has samples of one class only, {str(classes[0])!r}: a classifier needs two classes or more"
-            )
+            raise ValueError(f"y contains only one class, {str(classes[0])!r}: a classifier needs at least two")
         seed, order = _seed(self.random_state), samples.order
         embeddings, present = samples.embeddings[order], samples.present[order]
         codes = _codes(labels, classes)[order]
@@ -235,15 +224,12 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class, averaged over draws of the graph.
 
+        Returns float32 ``[samples, classes]``; a data frame where owners give ids of samples.
+
         Parameters
         ----------
         X : mapping or array
             Embeddings by owner; an owner may be left out. Or one array.
-
-        Returns
-        -------
-        ndarray or DataFrame
-            float32 ``[samples, classes]``; a data frame where owners give ids of samples.
         """
         check_is_fitted(self)
         samples = self._samples(X, fitting=False)
@@ -253,15 +239,12 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """Predict the most probable class.
 
+        Returns ``[samples]``; a Series where owners give ids of samples.
+
         Parameters
         ----------
         X : mapping or array
             As :meth:`predict_proba`.
-
-        Returns
-        -------
-        ndarray or Series
-            ``[samples]``; a Series where owners give ids of samples.
         """
         check_is_fitted(self)
         samples = self._samples(X, fitting=False)
@@ -273,26 +256,22 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         return pd.Series(found, pd.Index(samples.ids))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy of predictions of X, whose labels y may be given in all forms that ``fit`` takes."""
+        """Return the accuracy of predictions of X; the labels y take any form that ``fit`` accepts."""
         check_is_fitted(self)
         samples = self._samples(X, fitting=False)
         return float(accuracy_score(samples.labels(y), self._decided(samples), sample_weight=sample_weight))
 
     def save(self, path: str | Path) -> None:
-        """Write the model atomically, as ``fusion.safetensors`` of a run, with classes and columns."""
+        """Write the model atomically, in the format of a run's ``fusion.safetensors``, with classes and columns."""
         check_is_fitted(self)
         self.fusion_.write(Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> FusionClassifier:
-        """Read a model that :meth:`save` or a run of F3 has written.
+        """Read a model written by :meth:`save` or by a run of F3.
 
-        Classes keep their type: whole numbers, numbers, truth values or text; those of a run are text.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, broken or no such model.
+        Classes keep their type (int, float, bool or str); those of a run are str. Raises RunError when the file is
+        missing, broken or not such a model.
         """
         fusion = FittedFusion.read(Path(path))
         chosen = {name: getattr(fusion.settings, name) for name in FusionSettings.model_fields}
@@ -300,16 +279,16 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         made._take(fusion, fusion.typed_classes)
         return made
 
-    # ---- of a federation too ---------------------------------------------------------------------------------------
+    # ---- also used by a federation ---------------------------------------------------------------------------------
 
     @property
     def settings(self) -> FusionSettings:
-        """The parameters as settings of F3. Raises ValueError for those that cannot be."""
+        """The parameters as settings of F3. Raises ValueError for invalid ones."""
         keywords = {name: value for name, value in self.get_params(deep=False).items() if name not in _OWN}
         if isinstance(self.graph, ClientGraph):
             keywords["graph"] = "given"
         chosen = {name: value for name, value in keywords.items() if value is not None}
-        return of_keywords(FusionSettings, chosen, type(self).__name__)
+        return from_keywords(FusionSettings, chosen, type(self).__name__)
 
     def fit_joined(
         self,
@@ -320,12 +299,14 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         on_epoch: Callable[[FusionEpoch], None] | None = None,
         columns: Mapping[str, Sequence[str]] | None = None,
     ) -> FusionClassifier:
-        """Train on samples that have been joined and split, as the server of a federation has them.
+        """Train on joined and split samples, as on the server of a federation.
+
+        Returns self.
 
         Parameters
         ----------
         data : FusionData
-            Samples in the order of the text of their ids; a given graph is taken from the parameters.
+            Samples, sorted by the text of their ids; a given graph is taken from the parameters.
         owners : sequence of str
             The owners, sorted.
         classes : array
@@ -336,18 +317,13 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             Called after every epoch.
         columns : mapping of str to sequence of str, optional
             Names of the columns of owners whose embeddings were data frames.
-
-        Returns
-        -------
-        FusionClassifier
-            Itself.
         """
         settings, data = self.settings, replace(data, given_graph=self._given(owners))
         try:
             build_network(settings, data.sizes, data.classes, data.given_graph, seed)
             fusion, found = fit_joined(
                 settings, data, owners, tuple(map(str, classes)), seed, on_epoch=on_epoch,
-                columns=columns or {}, class_type=type_of_classes(classes),
+                columns=columns or {}, class_type=class_dtype(classes),
             )  # fmt: skip
         except (DataError, ExperimentError) as error:
             raise ValueError(str(error)) from error
@@ -368,7 +344,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     # ---- parameters and inputs -------------------------------------------------------------------------------------
 
     def _given(self, owners: Sequence[str]) -> Tensor | None:
-        """Return the given graph over the owners, as an experiment has it."""
+        """Return the given graph over the owners as weights ``[owners, owners]``."""
         if not isinstance(self.graph, ClientGraph):
             return None
         try:
@@ -377,10 +353,10 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(str(error)) from error
 
     def _samples(self, X: Any, fitting: bool) -> OwnerSamples:
-        """Read X in any of its forms."""
-        # Some sparse matrices of SciPy are dicts too.
+        """Read X in any accepted form."""
+        # Some sparse matrices of SciPy are dicts.
         if isinstance(X, Mapping) and not hasattr(X, "toarray"):
-            samples = of_mapping(X)
+            samples = from_mapping(X)
             if fitting:
                 for name in ("n_features_in_", "feature_names_in_"):
                     self.__dict__.pop(name, None)
@@ -391,9 +367,9 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
                 )
             values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
             names = getattr(self, "feature_names_in_", None)
-            samples = of_columns(values, columns_of(self.owners, values.shape[1], names), names)
+            samples = from_columns(values, owner_columns(self.owners, values.shape[1], names), names)
         if not len(samples):
-            raise ValueError("there are 0 samples while a minimum of 1 is required")
+            raise ValueError("found 0 samples while a minimum of 1 is required")
         return samples
 
     def _predicted(self, samples: OwnerSamples) -> Prediction:
@@ -418,14 +394,12 @@ def _codes(labels: NDArray[Any], classes: NDArray[Any]) -> Tensor:
     """Return the positions of labels among the classes, int64 ``[samples]``."""
     unknown = {*labels.tolist()} - {*classes.tolist()}
     if unknown:
-        raise ValueError(
-            f"validation samples have classes that no training sample has: {quoted(list(map(str, unknown)))}"
-        )
+        raise ValueError(f"classes of validation samples without training samples: {quoted(list(map(str, unknown)))}")
     return torch.from_numpy(np.searchsorted(classes, labels))
 
 
 def _seed(random_state: Any) -> int:
-    """Return the seed of an experiment: an int itself, or one drawn from the random state."""
+    """Return an int unchanged, or a seed drawn from the random state."""
     if isinstance(random_state, (int, np.integer)):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

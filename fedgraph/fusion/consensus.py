@@ -1,4 +1,4 @@
-"""Consensus graphs of a fusion network: drawn, of nearest neighbours, or given (F3, section 5)."""
+"""Consensus graphs of a fusion network: random, nearest-neighbour or given (F3, section 5)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedgraph.fusion.graphs import BernoulliGraph, FeatureNeighbours
 
 
 class Consensus(nn.Module):
-    """A graph over the owners, normalised as by Kipf and Welling: ``D^-1/2 A D^-1/2`` with self loops in A.
+    """Base class of graphs over the owners, normalised as by Kipf and Welling: ``D^-1/2 A D^-1/2``, A with self loops.
 
-    ``stochastic``: whether it is redrawn for every use; ``settles``: whether evaluation needs :meth:`settle`.
+    ``stochastic``: whether it is drawn again for every use; ``settles``: whether evaluation requires :meth:`settle`.
     """
 
     stochastic = False
@@ -22,14 +22,14 @@ class Consensus(nn.Module):
     def propagate(
         self, aligned: Tensor, features: Tensor, there: Tensor, counted: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return the product of the normalised graph with features, and the weights of owners in sums over its rows.
+        """Multiply features by the normalised graph; return also the weights of owners in sums over its rows.
 
         aligned  : aligned embeddings, ``[batch, owners, aligned]``.
         features : transposed, ``[batch, columns, owners]``; 0 for absent owners.
-        there    : float ``[batch, owners]``, the rows that are summed.
-        counted  : float ``[batch, owners]``, owners that count towards degrees, which are at least 1.
+        there : float ``[batch, owners]``, the rows to sum.
+        counted : float ``[batch, owners]``, owners that count towards degrees (at least 1).
 
-        The product is ``[batch, columns, owners]``, transposed too, the weights ``[batch, 1, owners]``.
+        Returns the transposed product ``[batch, columns, owners]`` and the weights ``[batch, 1, owners]``.
         """
         return normalised_products(self.adjacency(aligned, there), features, there, counted)
 
@@ -38,11 +38,11 @@ class Consensus(nn.Module):
         raise NotImplementedError
 
     def graphs(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the graphs of evaluation without self loops, ``[draws, owners, owners]``; one where none is drawn."""
+        """Return the evaluation graphs without self loops, ``[draws, owners, owners]``; one if deterministic."""
         return self.expected()[None]
 
     def settle(self, aligned: Tensor, there: Tensor) -> None:
-        """Compute what evaluation needs from all training samples."""
+        """Compute the evaluation graph from all training samples."""
 
     def constrain(self) -> None:
         """Project parameters back into their range."""
@@ -71,7 +71,7 @@ class _LearnedConsensus(Consensus):
 class DrawnConsensus(_LearnedConsensus):
     """Random graphs with learned edge probabilities.
 
-    per_sample : in training, a graph for every sample; otherwise one for the whole batch, as always in evaluation.
+    per_sample : in training, draw a graph per sample; otherwise one per batch, as always in evaluation.
     """
 
     stochastic = True
@@ -85,17 +85,17 @@ class DrawnConsensus(_LearnedConsensus):
     ) -> tuple[Tensor, Tensor]:
         """See :class:`Consensus`."""
         shared = not (self.training and self.per_sample)
-        # The graph is symmetric: sums over rows are products with the rows that are summed up.
+        # The graph is symmetric: a sum over rows is a product with the indicator of these rows.
         both = self.graph.propagate(torch.cat([features, there[:, None]], 1), counted, generator, shared)
         return both[:, :-1], both[:, -1:]
 
     def graphs(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """See :class:`Consensus`; those that :meth:`propagate` uses with the same generators."""
+        """See :class:`Consensus`; the graphs that :meth:`propagate` uses with the same generators."""
         return self.graph.shared(generators)
 
 
 class NeighbourConsensus(Consensus):
-    """The nearest neighbours by learned features, of the batch in training and of all training samples afterwards."""
+    """Nearest neighbours by learned features: of the batch in training, of all training samples in evaluation."""
 
     settles = True
 
@@ -119,7 +119,7 @@ class NeighbourConsensus(Consensus):
 
 
 class GivenConsensus(Consensus):
-    """A fixed graph, used as it is: weights stay, and it may be asymmetric; self loops become 1."""
+    """A fixed, possibly asymmetric graph; self loops are set to 1."""
 
     weights: Tensor
 
@@ -137,7 +137,7 @@ class GivenConsensus(Consensus):
 
 
 class ExpectedConsensus(_LearnedConsensus):
-    """The edge probabilities themselves as weights, learned and not drawn: one graph for all samples (no paper)."""
+    """Learned edge probabilities as weights of one deterministic graph for all samples (not from the paper)."""
 
     def adjacency(self, aligned: Tensor, there: Tensor) -> Tensor:
         """See :class:`Consensus`."""

@@ -1,7 +1,7 @@
-"""An ensemble of fusion networks on the same embeddings: more training at the server, and not one exchange more.
+"""An ensemble of fusion networks on the same embeddings: more training at the server, no further communication.
 
-Weights of members by the likelihood of validation samples: Dempster, Laird, Rubin (J. R. Stat. Soc. B 39, 1977), the EM
-algorithm for the proportions of a mixture.
+Weights of members maximise the likelihood of validation samples by the EM algorithm for the proportions of a mixture:
+Dempster, Laird, Rubin (J. R. Stat. Soc. B 39, 1977).
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ _STEPS = 200
 class FusionEnsemble(FusionNetwork):
     """The weighted mean of the probabilities of several networks, each with its own scaling.
 
-    It is assembled from networks that were trained one by one.
+    Its members are trained separately.
 
     Attributes
     ----------
-    members : ModuleList of FusionNetwork
-        The networks.
-    weights : Tensor
-        Their weights, ``[members]``, of sum 1; at first all the same.
+    weights : ``[members]`` with sum 1, initially equal.
     """
 
     weights: Tensor
@@ -43,7 +40,7 @@ class FusionEnsemble(FusionNetwork):
         return self.draws(embeddings, present, [generator])[0]
 
     def draws(self, embeddings: Tensor, present: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """See :class:`FusionNetwork`; members that draw graphs draw theirs one after the other."""
+        """See :class:`FusionNetwork`; members draw their graphs sequentially."""
         mean = torch.zeros(())
         for weight, network in zip(self.weights, self.members, strict=True):
             assert isinstance(network, FusionNetwork)
@@ -53,17 +50,13 @@ class FusionEnsemble(FusionNetwork):
 
 
 def mixture_weights(probabilities: Tensor) -> Tensor:
-    """Return the weights of members with the largest likelihood of some samples, by expectation maximisation.
+    """Return the mixture weights of maximum likelihood, by expectation maximisation.
+
+    Returns float64 ``[members]`` with sum 1.
 
     Parameters
     ----------
-    probabilities : Tensor
-        Those that each member gives the true class, ``[members, samples]``.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[members]``, of sum 1.
+    probabilities : of the true class by each member, ``[members, samples]``.
     """
     likely = probabilities.double().clamp(min=_SMALLEST)
     weights = torch.full((len(likely), 1), 1 / len(likely), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Settings of the server of F3: alignment, consensus graph, fusion network and its training."""
+"""Settings of the server of F3: alignment, consensus graph, fusion network and training."""
 
 from __future__ import annotations
 
@@ -34,54 +34,51 @@ class FusionSettings(Settings):
     fusion : ``graph``: two layers of graph convolution with skip connections, then the mean over owners;
         ``mean-pooling``: the same without a graph (eq. 5 of the paper when alignment is none); ``transformer``;
         ``concatenation``: a multi-layer perceptron on the embeddings of all owners, which is never aligned;
-        ``ensemble``: several of these, trained one by one, whose probabilities are averaged.
-    members              : of the ensemble, how many networks of each kind, from different random numbers.
-    member_weights       : in that average, ``equal``, or those with the largest likelihood of ``validation`` samples.
-    scaling : of each owner's embeddings before anything else, by its training samples: ``none``; ``owner``, to mean
-        0 and, on average over its numbers, variance 1.
-    alignment : ``soft``: a free matrix per owner; ``hard``: nearly a permutation per owner; ``none``: embeddings as
-        they are, padded with zeros where sizes differ.
+        ``ensemble``: several of these, trained separately, whose probabilities are averaged.
+    members : number of networks of each kind in the ensemble, with different random numbers.
+    member_weights : ``equal``, or those of maximum likelihood on ``validation`` samples.
+    scaling : of each owner's embeddings, by its training samples: ``none``; ``owner``, to mean 0 and an average
+        variance of 1.
+    alignment : ``soft``: a free matrix per owner; ``hard``: nearly a permutation per owner; ``none``: embeddings
+        are used unchanged, padded with zeros where sizes differ.
     alignment_trained    : false keeps the initial matrices.
     alignment_affine     : add a trained offset to each owner's aligned embedding, with alignment = ``soft``.
-    sinkhorn             : what a hard alignment starts from: ``square`` (M * M) or ``sigmoid`` (exp(100 sigmoid(M))).
-    sinkhorn_entropy     : weight, in the loss, of the entropy of the rows of all hard alignments (mean, in nats), which
-        draws them to permutations; 0.01 in the released program, not in the paper.
-    aligned_size         : length of an aligned embedding; None: that of the longest embedding of any owner.
+    sinkhorn : initial matrix of a hard alignment: ``square`` (M * M) or ``sigmoid`` (exp(100 sigmoid(M))).
+    sinkhorn_entropy : weight in the loss of the mean row entropy (nats) of hard alignments, which favours
+        permutations; 0.01 in the released program, not in the paper.
+    aligned_size : length of an aligned embedding; None for that of the longest embedding.
     graph : ``icdf``: learned edge probabilities, drawn by the inverse CDF; ``gumbel``: by Gumbel-Softmax;
         ``neighbours``: the nearest by learned features; ``given``: the client graph of [graph]; ``none``.
-    reference            : the distribution whose inverse CDF is used: Normal, Laplace, Cauchy, Uniform, Gumbel,
-        Logistic, or another of torch.distributions that has one.
+    reference : the distribution of ``icdf``: Normal, Laplace, Cauchy, Uniform, Gumbel, Logistic, or another of
+        torch.distributions with an inverse CDF.
     reference_options    : its parameters, such as {loc = 0.0, scale = 2.0}.
-    temperature          : tau; the smaller, the nearer drawn edges are to 0 or 1.
-    draw_per             : in training, a graph for each ``sample`` or one for a whole ``batch``; ``never``: the learned
-        probabilities of edges are the weights of the graph, in training and in predictions.
+    temperature : tau; drawn edges approach 0 or 1 as it decreases.
+    draw_per : in training, a graph per ``sample`` or per ``batch``; ``never``: the learned edge probabilities are
+        the weights of the graph, in training and in predictions.
     draws                : graphs over which predictions are averaged; the same for all samples.
-    average              : what is averaged over them: ``probabilities``, or ``logits`` as in the released program.
-    neighbours           : of each owner, with graph = ``neighbours``.
-    absent               : owners that lack a sample are ``left-out`` of the graph and of the mean, as if they did not
-        exist, or count as owners with ``zeros`` for features.
+    average : quantity averaged over them: ``probabilities``, or ``logits`` as in the released program.
+    neighbours : number of neighbours of each owner, with graph = ``neighbours``.
+    absent : owners that lack a sample are ``left-out`` of the graph and the mean, or have ``zeros`` for features.
     hidden               : width of the first layer of graph and mean-pooling.
-    head                 : widths of hidden layers between their mean over owners and the classes; none in the paper,
-        where logits are sums over owners.
+    head : widths of hidden layers between the mean over owners and the classes; empty in the paper, where logits
+        are sums over owners.
     concatenation_hidden : widths of the hidden layers of concatenation.
-    epochs, patience     : largest number of epochs, and of epochs without a better validation.
-    monitor              : what is better in validation: a lower ``loss``, or a higher ``auc``.
-    calibrated           : after training, fit a factor and an offset of the logits to validation samples and build them
-        into the network, so that probabilities are frequencies and, of two classes, 0.5 is the right threshold. With
-        monitor = "auc" it may not be, as that looks at the order of samples alone. Of an ensemble, each member.
-    learning_rates       : each is tried; the one with the best validation is kept, of those that do not diverge.
-    batch_size           : samples of a training step.
-    owner_dropout        : share of owners that each training sample is learned without, drawn anew in every step; it
-        keeps a network from relying on any single owner, and from learning training samples by heart. Of several, each
-        is tried, and the one with the best validation is kept, as with learning rates.
-    weight_decay         : of weights, not of biases and graphs, as in AdamW.
-    class_weights        : of samples in the training loss: ``none``; ``balanced``, so that all classes count the same.
-    workers              : threads that draw graphs; None uses all cores. No result depends on it.
-    compile              : train with included native code, where the machine has a C++ compiler: ``concatenation``, and
-        ``graph`` and ``mean-pooling`` with soft or no alignment, where graphs are learned (of up to 64 owners, by
-        Gumbel-Softmax or the normal distribution) or there are none; from 300 training samples on. Many times as fast,
-        with other random numbers: results have the same distribution.
-    device               : ``cpu``, ``cuda``, or ``auto``, a GPU where there is one.
+    epochs, patience : maximum number of epochs, and of epochs without improvement in validation.
+    monitor : validation criterion: ``loss`` or ``auc``.
+    calibrated : after training, calibrate the logits (of each member of an ensemble) on validation samples by a
+        factor and an offset. Useful with monitor = "auc", which considers only the order of samples.
+    learning_rates : each is tried; the one with the best validation is kept.
+    batch_size : samples per training step.
+    owner_dropout : share of owners dropped at random from each training sample in every step, which regularises the
+        network. Each of several is tried, and the one with the best validation is kept, as with learning rates.
+    weight_decay : decoupled (AdamW), of weights only, not of biases and graphs.
+    class_weights : in the training loss: ``none``; ``balanced``, inversely proportional to class frequencies.
+    workers : threads that draw graphs; None uses all cores. Results do not depend on it.
+    compile : train with native code, if the machine has a C++ compiler: ``concatenation``, and ``graph`` and
+        ``mean-pooling`` with soft or no alignment and no graph or a learned one (up to 64 owners, by Gumbel-Softmax
+        or the normal distribution), from 300 training samples. Much faster; random numbers differ, but results have
+        the same distribution.
+    device : ``cpu``, ``cuda``, or ``auto`` for a GPU if available.
     """
 
     fusion: Literal["graph", "mean-pooling", "transformer", "concatenation", "ensemble"] = "graph"
@@ -121,17 +118,17 @@ class FusionSettings(Settings):
 
     @property
     def dropout_shares(self) -> tuple[float, ...]:
-        """Each share of owners to try."""
+        """All values of ``owner_dropout`` to try."""
         return self.owner_dropout if isinstance(self.owner_dropout, tuple) else (self.owner_dropout,)
 
     def trials(self) -> list[tuple[FusionSettings, float]]:
-        """Return what each network is trained with in turn: settings with one owner dropout, and a learning rate."""
+        """Return all pairs of settings with a single owner dropout, and a learning rate."""
         single = [self.model_copy(update={"owner_dropout": share}) for share in self.dropout_shares]
         return [(each, rate) for each in single for rate in self.learning_rates]
 
     @classmethod
     def practical(cls) -> dict[str, Any]:
-        """Return the fields that are set otherwise than in the paper where one wants predictions, with their values.
+        """Return recommended values that differ from the paper's.
 
         Chosen on validation samples of road sensors, patches of digits and grids.
         """
@@ -147,8 +144,8 @@ class FusionSettings(Settings):
             "owner_dropout": (0.0, 0.2),
         }
 
-    def warn_of_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
-        """Log a warning that names owners without training samples, whose alignment is random but used in predictions.
+    def warn_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
+        """Warn about owners without training samples, whose random alignment enters predictions.
 
         Parameters
         ----------
@@ -157,25 +154,22 @@ class FusionSettings(Settings):
         present : Tensor
             bool ``[samples, owners]``.
         training : Tensor
-            Which samples are for training: positions, or bool ``[samples]``.
+            Training samples: positions, or bool ``[samples]``.
         """
         if self.fusion == "concatenation" or self.alignment == "none" or not self.alignment_trained:
             return
         lacking = present.any(0) & ~present[training].any(0)
         if bool(lacking.any()):
             log.warning(
-                "of %s there are no training samples: their alignment stays as it was drawn at random, and predictions "
-                "of samples that they have count it all the same; give them some, or leave these owners out",
+                "%s: no training samples; the alignment remains random, and enters predictions of samples that these "
+                "owners have; add training samples, or leave these owners out",
                 ", ".join(owners[place] for place in lacking.nonzero().flatten().tolist()),
             )
 
     def networks(self, seed: int) -> list[tuple[FusionSettings, int]]:
-        """Return the settings and the seed of each network to train: the members of an ensemble, or one.
+        """Return settings and seed of each network to train: the members of an ensemble, or a single network.
 
-        Returns
-        -------
-        list of (FusionSettings, int)
-            The first network of each kind has ``seed`` itself, as it would have alone.
+        The first network of each kind has the seed of a single network.
         """
         if self.fusion != "ensemble":
             return [(self, seed)]
@@ -189,9 +183,6 @@ class FusionSettings(Settings):
     def torch_device(self) -> torch.device:
         """Return the device on which the fusion is computed.
 
-        Raises
-        ------
-        ExperimentError
-            When CUDA is demanded and not available.
+        Raises ExperimentError when ``cuda`` is set and not available.
         """
         return chosen(self.device, "device")

@@ -16,7 +16,7 @@ from fedgraph.support.files import State
 
 @dataclass(frozen=True)
 class JoinedSamples:
-    """Samples of several owners, owners in the order of their names, samples in the order of their keys.
+    """Samples of several owners; owners are sorted by name, samples by key.
 
     Attributes
     ----------
@@ -29,14 +29,14 @@ class JoinedSamples:
     split : Tensor
         int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
     labels : Tensor
-        int64 ``[samples]``, -1 where unknown.
+        int64 ``[samples]``, -1 if unknown.
     embeddings : Tensor
         float32 ``[samples, owners, size]``; 0 where an owner lacks the sample, and beyond the owner's own size.
     present : Tensor
         bool ``[samples, owners]``, whether an owner has the sample.
     predictions : Tensor
         float32 ``[samples, owners, classes]``, probabilities by the owners' own models; 0 where an owner lacks the
-        sample; ``[samples, owners, 0]`` unless all nodes sent some.
+        sample; ``[samples, owners, 0]`` unless all nodes sent predictions.
     sizes : Tensor
         int64 ``[owners]``, length of each owner's embedding.
     fingerprints : tuple of str
@@ -65,7 +65,7 @@ class JoinedSamples:
         return replace(self, keys=tuple(self.keys[place] for place in places), **kept)
 
     def without(self, lost: Container[str]) -> JoinedSamples:
-        """Return the samples that other owners have, after some have sent nothing usable; their columns are empty."""
+        """Return the samples of the other owners; the columns of lost owners are empty."""
         stay = torch.tensor([owner not in lost for owner in self.owners])
         present = self.present & stay
         embeddings, predictions = self.embeddings * stay[:, None], self.predictions * stay[:, None]
@@ -74,7 +74,7 @@ class JoinedSamples:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The owners, as the clients that they are."""
+        """The owners, by the name that cohorts use."""
         return self.owners
 
     @property
@@ -90,7 +90,7 @@ class JoinedSamples:
         return TaskSpec("classification", (), (len(self.classes),), classes=self.classes)
 
     def state(self) -> State:
-        """Return everything, to be saved."""
+        """Return the samples as a state, for saving."""
         named = {name: getattr(self, name) for name in _TENSORS}
         texts = {name: list(getattr(self, name)) for name in _TEXTS}
         return {**named, **texts}

@@ -1,9 +1,9 @@
-"""Training of fusion networks as calls into C++, for float32 on a CPU: one call takes many minibatches.
+"""Training of fusion networks in C++, for float32 on a CPU; one call processes many minibatches.
 
-A minibatch of a hundred samples of a few owners is little arithmetic in a hundred small tensor operations, each of
-which takes longer to start than to compute. Here P_i and W0 (F3, eqs. 7 and 8) are one linear map for each owner,
-``W0' P_i``, and what belongs to a minibatch stays in a core's cache. Results equal those of PyTorch's operations to
-float tolerance, with graphs from the same distribution in another order of random numbers.
+A minibatch of a hundred samples of a few owners is a hundred small tensor operations, dominated by their overhead.
+Here P_i and W0 (F3, eqs. 7 and 8) are combined into one linear map per owner, ``W0' P_i``, and a minibatch stays in a
+core's cache. Results equal those of PyTorch up to float tolerance, with graphs from the same distribution but a
+different order of random numbers.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from fedgraph.models.native import loader as native
 from fedgraph.models.native.fusion_source import SOURCE
 
 _FEWEST_SAMPLES = 300
-"""Least number of training samples for which compiling, a few seconds once on a machine, is worth it."""
+"""Minimum number of training samples for which compilation, a few seconds once per machine, pays off."""
 _MOST_OWNERS = 64
-"""Most owners for which drawn graphs are computed in C++; those of more are large enough for matrix products."""
+"""Maximum number of owners for random graphs in C++; beyond it, matrix products are fast."""
 _NOISE_AT_ONCE = 1 << 20
-"""Random numbers that are held at once, 4 MB."""
+"""Number of random numbers per block, 4 MB."""
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
-"""Of Adam, as ``torch.optim.Adam`` has them."""
+"""Constants of Adam, as in ``torch.optim.Adam``."""
 
 _NONE, _DRAWN, _EXPECTED = range(3)
 _NORMAL, _LOGIT = range(2)
 
 
 class _Pass(ctypes.Structure):
-    """``Pass`` of the C++ source, where the fields are documented."""
+    """``Pass`` of the C++ source, which documents the fields."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("owners", "size", "aligned", "hidden", "layers")),
@@ -58,11 +58,11 @@ class _Pass(ctypes.Structure):
 
 
 library = native.OnFirstUse("fusion", SOURCE, "the training of fusion networks", "[f3] compile")
-"""``library()``: the compiled training; None where it cannot be compiled."""
+"""``library()`` returns the compiled library, or None if it cannot be compiled."""
 
 
 def suits(network: FusionNetwork, settings: FusionSettings, samples: int) -> bool:
-    """Return whether C++ can train this network on so many samples, and the settings ask for compiled code."""
+    """Return whether the settings enable compiled code and it supports this network and number of samples."""
     known = type(network) is ConcatenationFusion or (
         type(network) is GraphFusion
         and type(network.alignment) in (SoftAlignment, NoAlignment)
@@ -73,7 +73,7 @@ def suits(network: FusionNetwork, settings: FusionSettings, samples: int) -> boo
 
 
 def _edges(consensus: nn.Module | None) -> dict[str, Any] | None:
-    """Return the fields of ``Pass`` about how edges are made; None for graphs that C++ does not know."""
+    """Return the fields of ``Pass`` about the graph; None for graphs without C++ support."""
     if consensus is None:
         return {"graph": _NONE}
     if not isinstance(consensus, (DrawnConsensus, ExpectedConsensus)) or consensus.graph.owners > _MOST_OWNERS:
@@ -91,18 +91,12 @@ def _edges(consensus: nn.Module | None) -> dict[str, Any] | None:
 
 
 class CompiledPasses:
-    """Training of a network that :func:`suits` accepts, in place, one pass over the samples after the other.
+    """In-place training of a network that :func:`suits` accepts, one pass over the samples per call.
 
     Parameters
     ----------
-    network : FusionNetwork
-        The network.
-    settings : FusionSettings
-        Size of minibatches, weight decay and owner dropout.
-    rate : float
-        Learning rate of Adam.
-    weights : Tensor or None
-        Weights of the classes, ``[classes]``.
+    settings : size of minibatches, weight decay and owner dropout.
+    weights : weights of the classes, ``[classes]``.
     """
 
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
@@ -125,7 +119,7 @@ class CompiledPasses:
             **({} if weights is None else {"classes": weights.float().contiguous()}),
         }
         lists = dict(zip(("values", "means", "squares"), map(_addresses, (parameters, *moments)), strict=True))
-        #: C++ sees addresses only: what lies there has to stay.
+        #: Keeps the memory alive to which C++ has pointers.
         self._kept = parameters, moments, tensors, lists
         self._pass = _Pass(
             layers=len(layers),
@@ -147,19 +141,14 @@ class CompiledPasses:
                 setattr(self._pass, name, value)
 
     def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
-        """Take a step for each minibatch of a pass over the training samples in a random order.
+        """Train for one pass over the training samples in random order.
+
+        Returns the mean loss per sample.
 
         Parameters
         ----------
-        training : sequence of Tensor
-            Scaled embeddings ``[samples, owners, size]``, presence and labels.
-        random : torch.Generator
-            Source of the order, of owners that are left out, and of graphs.
-
-        Returns
-        -------
-        float
-            The mean loss per sample.
+        training : scaled embeddings ``[samples, owners, size]``, presence and labels.
+        random : source of the order, the owner dropout and the graphs.
         """
         embeddings, present, labels = training
         samples, owners, size = embeddings.shape
@@ -185,7 +174,7 @@ class CompiledPasses:
     def _steps(
         self, rows: Tensor, there: Tensor, labels: Tensor, shape: tuple[int, ...], random: torch.Generator
     ) -> Tensor:
-        """Take the steps for some samples; return the sum of their losses."""
+        """Train on some samples; return the sum of their losses."""
         lengths = torch.tensor([len(each) for each in rows.split(self._pass.batch)])
         noise = torch.empty(len(lengths), *shape)
         if noise.numel() and self._graph is not None:
@@ -198,28 +187,28 @@ class CompiledPasses:
         compiled = library()
         assert compiled is not None
         if compiled.train_fusion(ctypes.byref(self._pass)):
-            raise MemoryError("there is no memory left to train the fusion network; set hidden or batch-size lower")
+            raise MemoryError("not enough memory to train the fusion network; reduce hidden or batch-size")
         self._taken += len(lengths)
         return (loss * lengths).sum()
 
 
 _LAYERS = 5
-"""Where the parameters of linear layers begin in the list of :func:`_parameters`."""
+"""Position of the first parameter of linear layers in :func:`_parameters`."""
 
 
 def _parameters(network: FusionNetwork) -> list[Tensor | None]:
-    """Return parameters in the order of ``Place`` of the C++ source; None for those that the network does not have."""
+    """Return parameters in the order of ``Place`` of the C++ source; None for missing ones."""
     if isinstance(network, ConcatenationFusion):
-        return [None] * _LAYERS + _of_layers(network.layers)
+        return [None] * _LAYERS + _layer_parameters(network.layers)
     assert isinstance(network, GraphFusion)
     matrix = network.alignment.matrix if isinstance(network.alignment, SoftAlignment) else None
     consensus = network.consensus
     theta = consensus.graph.theta if isinstance(consensus, (DrawnConsensus, ExpectedConsensus)) else None
     (first, second), (bias, last) = network.weights, network.biases
-    return [matrix, network.alignment.offset, first, bias, theta, second, last, *_of_layers(network.head)]
+    return [matrix, network.alignment.offset, first, bias, theta, second, last, *_layer_parameters(network.head)]
 
 
-def _of_layers(layers: nn.ModuleList) -> list[Tensor | None]:
+def _layer_parameters(layers: nn.ModuleList) -> list[Tensor | None]:
     return [each for layer in layers for each in (layer.get_parameter("weight"), layer.get_parameter("bias"))]
 
 

@@ -1,4 +1,4 @@
-"""Linear layers whose first weights a generator of their own draws."""
+"""Linear layers with initial weights drawn by a given generator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Linear(nn.Module):
-    """A linear layer with weights drawn by a generator, and a bias of 0 at first."""
+    """A linear layer with weights drawn by ``generator`` and a bias initialised to 0."""
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Linear(nn.Module):
 
 
 class Perceptron(nn.ModuleList):
-    """Linear layers of these ``widths`` with ReLU between them; a single width makes no layer."""
+    """Linear layers of these ``widths`` with ReLU between them; no layer for a single width."""
 
     def __init__(self, widths: Sequence[int], generator: torch.Generator) -> None:
         super().__init__(Linear(*shape, generator) for shape in pairwise(widths))

@@ -1,4 +1,4 @@
-"""A step of training a fusion network: optimiser, weights of classes, owners that are left out at random."""
+"""A training step of a fusion network: optimiser, class weights, owner dropout."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.network import FusionNetwork
 
 
-def optimizer_of(
+def make_optimizer(
     network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Return Adam, or AdamW (decoupled weight decay, of weights only) if there is a weight decay.
+    """Return Adam, or AdamW with decay of weights only if the settings have a weight decay.
 
-    Returns
-    -------
-    torch.optim.Optimizer
-        ``Adam``, or ``AdamW`` with two groups of parameters.
+    ``Adam``, or ``AdamW`` with two groups of parameters.
     """
     if settings.weight_decay == 0:
         return torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=fused)
@@ -30,11 +27,8 @@ def optimizer_of(
 def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
     """Return the weights of the classes in the loss, from the labels of training samples.
 
-    Returns
-    -------
-    Tensor or None
-        ``[classes]``; the mean of ``balanced`` weights over samples is 1, and a class without samples gets 0. None
-        without weights.
+    Returns ``[classes]``, or None without weights. ``balanced`` weights have mean 1 over samples, and 0 for a class
+    without samples.
     """
     if settings.class_weights == "none":
         return None
@@ -53,9 +47,10 @@ def learn(
     weights: Tensor | None = None,
     owner_dropout: float = 0.0,
 ) -> Tensor:
-    """Take one step of the optimiser along the gradient of the mean loss of some samples.
+    """Take one step of the optimiser on the mean loss of some samples.
 
-    The gradient of embeddings that require it is kept, as by ``Tensor.backward``.
+    Accumulates the gradient of embeddings that require it, as ``Tensor.backward``. Returns the loss before the step, a
+    scalar.
 
     Parameters
     ----------
@@ -70,16 +65,11 @@ def learn(
     labels : Tensor
         int64 ``[batch]``.
     random : torch.Generator
-        Source of the draws.
+        Source of random numbers.
     weights : Tensor, optional
         Weights of the classes, ``[classes]``; None: all the same.
     owner_dropout : float
-        Probability of leaving an owner that has it out of each training sample.
-
-    Returns
-    -------
-    Tensor
-        The loss before the step, a scalar.
+        Probability of dropping each present owner from a training sample.
     """
     if owner_dropout:
         embeddings, present = network.dropped(embeddings, present, owner_dropout, random)

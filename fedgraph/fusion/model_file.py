@@ -1,4 +1,4 @@
-"""``fusion.safetensors``: the final fusion model of a run of F3, with everything that is needed to use it."""
+"""``fusion.safetensors``: the final fusion model of a run of F3, with everything needed for inference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.models import flattened
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state, save_state
-from fedgraph.support.settings import part_of
+from fedgraph.support.settings import select_settings
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FittedFusion:
     Attributes
     ----------
     network : FusionNetwork
-        In evaluation mode, when read from a file.
+        In evaluation mode when read from a file.
     settings : FusionSettings
         Settings of the network and its predictions.
     owners : tuple of str
@@ -43,7 +43,7 @@ class FittedFusion:
     classes : tuple of str
         Names.
     fingerprints : tuple of str
-        Fingerprints of the frozen models on whose embeddings it was trained.
+        Fingerprints of the frozen models that computed the training embeddings.
     given_graph : Tensor or None
         The given graph, ``[owners, owners]``.
     seed : int
@@ -51,7 +51,7 @@ class FittedFusion:
     columns : mapping of str to sequence of str
         Names of the columns of owners whose embeddings were data frames.
     class_type : str
-        NumPy's type of classes that are no text, such as ``int64``; empty for text.
+        NumPy's type of the classes, such as ``int64``; empty for text.
     """
 
     network: FusionNetwork
@@ -68,7 +68,7 @@ class FittedFusion:
     def write(self, path: Path) -> None:
         """Write the model atomically."""
         state: dict[str, Any] = {
-            "settings": part_of(FusionSettings, self.settings.as_table(), "the fusion's settings").as_table(),
+            "settings": select_settings(FusionSettings, self.settings.as_table(), "the fusion's settings").as_table(),
             "owners": list(self.owners),
             "sizes": self.sizes,
             "classes": list(self.classes),
@@ -84,13 +84,7 @@ class FittedFusion:
 
     @classmethod
     def read(cls, path: Path) -> FittedFusion:
-        """Read a model.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, broken or no such model.
-        """
+        """Read a model. Raises RunError when the file is missing, broken or not such a model."""
         state = load_state(path)
         try:
             settings = FusionSettings.model_validate(state["settings"])
@@ -101,7 +95,7 @@ class FittedFusion:
             _ = restored_classes(classes, class_type)
             columns = {owner: tuple(names) for owner, names in state.get("columns", {}).items()}
         except Exception as error:
-            raise RunError(f"{path} is no fusion model of this version: {error}") from None
+            raise RunError(f"{path} is not a fusion model of this version: {error}") from None
         network.eval()
         return cls(
             network=network,
@@ -118,7 +112,7 @@ class FittedFusion:
 
     @property
     def typed_classes(self) -> NDArray[Any]:
-        """The classes as labels have them, numbers or truth values where ``class_type`` says so."""
+        """The classes, converted to ``class_type``."""
         return restored_classes(self.classes, self.class_type)
 
     @property
@@ -132,7 +126,7 @@ class FittedFusion:
 
     @property
     def alignment(self) -> Tensor | None:
-        """The matrices P_i, ``[owners, aligned, size]``; None where embeddings are not aligned, and for ensembles."""
+        """The matrices P_i, ``[owners, aligned, size]``; None without alignment, and for ensembles."""
         if not isinstance(self.network, GraphFusion) or self.settings.alignment == "none":
             return None
         return self.network.alignment.matrices().detach().cpu()
@@ -145,8 +139,8 @@ class FittedFusion:
         Parameters
         ----------
         embeddings : Tensor
-            float32 ``[samples, owners, size]``; shorter than the longest in training where no owner with a long one
-            has a sample.
+            float32 ``[samples, owners, size]``; size may be shorter than in training if the owners with longer
+            embeddings have no sample.
         present : Tensor
             bool ``[samples, owners]``.
         draws, seed : int, optional
@@ -177,7 +171,9 @@ def fit_joined(
     on_epoch: Callable[[FusionEpoch], None] | None = None,
     **further: Any,
 ) -> tuple[FittedFusion, FusionFit]:
-    """Fit the fusion of ``settings`` to samples that were joined and split; the second half of a run of F3.
+    """Fit the fusion of ``settings`` to joined and split samples.
+
+    Raises DataError or RunError as :func:`fedgraph.fusion.training.fit`.
 
     Parameters
     ----------
@@ -190,18 +186,13 @@ def fit_joined(
     seed : int
         Seed of the training.
     fingerprints : sequence of str
-        Fingerprints of the owners' frozen models, where these are known.
+        Fingerprints of the owners' frozen models, if known.
     on_epoch : callable, optional
         Called after every epoch.
     **further
         Further fields of :class:`FittedFusion`.
-
-    Raises
-    ------
-    DataError, RunError
-        As :func:`fedgraph.fusion.training.fit`.
     """
-    settings.warn_of_unaligned(owners, data.present, data.split == SAMPLE_SPLITS.index("train"))
+    settings.warn_unaligned(owners, data.present, data.split == SAMPLE_SPLITS.index("train"))
     found = fit(settings, data, seed, on_epoch)
     known = tuple(fingerprints) or ("",) * len(owners)
     fusion = FittedFusion(
@@ -210,13 +201,13 @@ def fit_joined(
     return fusion, found
 
 
-def type_of_classes(classes: NDArray[Any]) -> str:
-    """Return NumPy's type of classes that are whole numbers, numbers or truth values; empty for all others."""
+def class_dtype(classes: NDArray[Any]) -> str:
+    """Return NumPy's type of integer, float or bool classes; empty for all others."""
     return classes.dtype.name if classes.dtype.kind in "biuf" else ""
 
 
 def restored_classes(names: Sequence[str], class_type: str) -> NDArray[Any]:
-    """Return classes as they were before they became text. Raises ValueError for names that are not of the type."""
+    """Convert names of classes to ``class_type``. Raises ValueError for names that are not of this type."""
     if not class_type:
         return np.array(names)
     kind = np.dtype(class_type)

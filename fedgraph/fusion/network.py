@@ -1,7 +1,7 @@
 """Base class of fusion networks, and graph convolution with alignment and mean pooling over owners (F3).
 
-Embeddings are ``[samples, owners, size]`` throughout: a minibatch takes samples at random, and all owners' embeddings
-of a sample lie side by side in memory. Only products with P_i, and with the graphs of evaluation, put owners first.
+Embeddings are ``[samples, owners, size]``, as minibatches draw samples at random; only products with P_i and with the
+evaluation graphs put owners first.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 eqs. 4, 5, 7 and 8.
@@ -22,7 +22,7 @@ from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.privacy.secret import project
 
 _FEW_OWNERS = 8
-"""Most owners for which samples with graphs of their own, as some owners are absent, are evaluated entry by entry."""
+"""Maximum number of owners for which samples with absent owners are evaluated entry by entry of their graphs."""
 
 
 class FusionNetwork(nn.Module):
@@ -31,10 +31,10 @@ class FusionNetwork(nn.Module):
     Attributes
     ----------
     stochastic : bool
-        Whether predictions differ between draws. In training, graphs are drawn as the settings say; in evaluation, one
-        draw is used for all samples, so that a prediction does not depend on the other samples.
+        Whether predictions differ between draws. In training, graphs are drawn as set by ``draw_per``; in evaluation,
+        each draw is shared by all samples.
     scaling : EmbeddingScaling or None
-        Applied before everything else; None: embeddings are not scaled.
+        Applied first; None for no scaling.
     alignment : Alignment or None
         Alignment of the scaled embeddings.
     """
@@ -49,7 +49,7 @@ class FusionNetwork(nn.Module):
         self.register_module("alignment", None)
 
     def scaled(self, embeddings: Tensor, present: Tensor) -> Tensor:
-        """Return embeddings as ``forward`` and ``draws`` require them, ``[batch, owners, size]``."""
+        """Return scaled embeddings, the input of ``forward`` and ``draws``, ``[batch, owners, size]``."""
         return embeddings if self.scaling is None else self.scaling(embeddings, present)
 
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
@@ -62,7 +62,7 @@ class FusionNetwork(nn.Module):
         present : Tensor
             bool ``[batch, owners]``.
         generator : torch.Generator
-            Source of all random numbers; on the CPU, wherever the network is.
+            Source of all random numbers, on the CPU.
         """
         raise NotImplementedError
 
@@ -79,18 +79,18 @@ class FusionNetwork(nn.Module):
         return embeddings, present & kept.to(present.device)
 
     def settle(self, embeddings: Tensor, present: Tensor) -> None:
-        """Compute what evaluation needs from all training samples; called before evaluating."""
+        """Prepare evaluation from all training samples."""
 
     def constrain(self) -> None:
         """Project parameters back into their range; called after every step of the optimiser."""
 
     @property
     def output(self) -> tuple[Tensor, Tensor]:
-        """Weight ``[inputs, classes]`` and bias ``[classes]`` of the last layer, whose outcomes are the logits."""
+        """Weight ``[inputs, classes]`` and bias ``[classes]`` of the last layer."""
         raise NotImplementedError
 
     def rescale(self, factor: float, offset: Tensor) -> None:
-        """Multiply all logits by a factor, and add an offset ``[classes]``, by the last layer."""
+        """Multiply all logits by a factor and add an offset ``[classes]``, in the last layer."""
         weight, bias = self.output
         with torch.no_grad():
             weight.mul_(factor)
@@ -101,7 +101,7 @@ class FusionNetwork(nn.Module):
         return 0.0 if self.alignment is None else self.alignment.penalty()
 
     def trained(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Return weights, which decay may shrink, and all other trained parameters: biases and those of the graph."""
+        """Return the weights, which are subject to weight decay, and all other parameters: biases and the graph's."""
         weights: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for name, each in self.named_parameters():
@@ -113,7 +113,7 @@ class FusionNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class Mixing:
-    """The effect of drawn graphs on owners, for patterns of present owners.
+    """Drawn graphs for patterns of present owners.
 
     first  : ``[draws, patterns, owners, owners]``, ``D^-1/2 A D^-1/2 + I`` of the first layer; 0 for absent owners.
     second : ``[draws, patterns, owners]``, weights of owners in the sum over owners of the second layer.
@@ -128,23 +128,16 @@ class GraphFusion(FusionNetwork):
 
     Row i of H is ``P_i h_i``; A holds self loops; the second ``I`` is the skip connection. Absent owners are masked
     after each layer. Without a graph this is eq. 5. With a ``head``, which is not in the paper, L1 has as many outputs
-    as the head's first layer has units, and a perceptron follows the mean over owners: without it the logits are a sum
-    over owners, who then meet in the graph alone.
+    as the head's first layer has units, and a perceptron follows the mean over owners; without it the logits are a sum
+    over owners, who interact only through the graph.
 
     Parameters
     ----------
-    alignment : Alignment
-        ``[batch, owners, size] -> [batch, owners, aligned]``.
-    consensus : Consensus or None
-        The graph.
-    aligned, hidden, classes : int
-        Sizes of the inputs and outputs of both layers.
-    generator : torch.Generator
-        Draws the initial weights.
-    zeros_count : bool
-        Absent owners count towards degrees and the mean, with zeros for features; otherwise they are left out.
-    head : sequence of int
-        Widths of hidden layers between the mean over owners and the classes.
+    alignment : ``[batch, owners, size] -> [batch, owners, aligned]``.
+    aligned, hidden, classes : sizes of the inputs and outputs of both layers.
+    zeros_count : absent owners count towards degrees and the mean, with zeros for features; otherwise they are
+        excluded.
+    head : widths of hidden layers between the mean over owners and the classes.
     """
 
     alignment: Alignment
@@ -178,7 +171,7 @@ class GraphFusion(FusionNetwork):
         return self._logits(*self._first(embeddings, present), present, generator)
 
     def draws(self, embeddings: Tensor, present: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """See :class:`FusionNetwork`; in evaluation samples are multiplied with the graphs of all draws at once."""
+        """See :class:`FusionNetwork`; in evaluation the graphs of all draws are applied in one product."""
         used = generators if self.stochastic else generators[:1]
         everybody, owners = bool(present.all()) and len(present) > 0, present.shape[1]
         if self.training or (not everybody and owners > _FEW_OWNERS):
@@ -191,9 +184,9 @@ class GraphFusion(FusionNetwork):
         return self._headed(pooled.mT @ self.weights[1] + share[:, None] * self.biases[1])
 
     def _by_all(self, features: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the mean over owners before the second layer, of samples that all have, ``[draws, hidden, samples]``.
+        """Return the mean over owners before the second layer, of samples without absent owners.
 
-        One product with all graphs; ``features`` is ``[owners, hidden, samples]``.
+        One product with all graphs, ``[draws, hidden, samples]``; ``features`` is ``[owners, hidden, samples]``.
         """
         owners = len(features)
         mixing = self.mixing(torch.ones(1, owners, dtype=torch.bool, device=features.device), generators)
@@ -202,7 +195,7 @@ class GraphFusion(FusionNetwork):
         return torch.bmm(mixing.second / owners, hidden.flatten(2)).view(len(hidden), *features.shape[1:])
 
     def _by_each(self, features: Tensor, present: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the same of samples with graphs of their own, entry of the graph by entry: few owners have few."""
+        """Return the same for samples with individual graphs, entry by entry of the graph, for few owners."""
         known, patterns = present.unique(dim=0, return_inverse=True)
         mixing = self.mixing(known, generators)
         graphs = mixing.first.permute(0, 2, 3, 1)[..., patterns]
@@ -214,7 +207,7 @@ class GraphFusion(FusionNetwork):
         return (mixed.add_(self.biases[0][:, None]).relu_() * weight[:, :, None]).sum(1)
 
     def _features(self, embeddings: Tensor, present: Tensor) -> Tensor:
-        """Return ``W0' (P_i h_i + b_i)`` of present owners, one linear map for each, ``[owners, hidden, samples]``."""
+        """Return ``W0' (P_i h_i + b_i)`` of present owners by one linear map each, ``[owners, hidden, samples]``."""
         features = project(self.alignment.matrices(), self.weights[0]) @ embeddings.permute(1, 2, 0)
         if self.alignment.offset is not None:
             features = features + (self.alignment.offset @ self.weights[0])[..., None]
@@ -235,14 +228,14 @@ class GraphFusion(FusionNetwork):
     def projections(self) -> Tensor:
         """Return ``f_i W0' P_i``, the first layer before the graph: ``[owners, hidden, size]``.
 
-        f_i is that of the scaling. Together with ``offsets``, ``mixing`` and ``finish`` this is ``scaled`` and then
-        :meth:`draws` in parts, of which all but the last are linear.
+        f_i is that of the scaling. ``projections``, ``offsets``, ``mixing`` and ``finish`` split ``scaled`` and
+        :meth:`draws` into steps that are linear except for the last.
         """
         first = project(self.alignment.matrices(), self.weights[0])
         return first if self.scaling is None else first * self.scaling.factor[:, None, None]
 
     def offsets(self, projections: Tensor) -> Tensor:
-        """Return the terms that are added to products by :meth:`projections`, ``[owners, hidden]``:
+        """Return the terms added after :meth:`projections`, ``[owners, hidden]``:
         ``W0' (b_i - f_i P_i c_i)``.
 
         c_i is the centre of the scaling, b_i the offset of the alignment.
@@ -255,7 +248,7 @@ class GraphFusion(FusionNetwork):
         return added
 
     def mixing(self, present: Tensor, generators: Sequence[torch.Generator]) -> Mixing:
-        """Return the graphs that :meth:`draws` uses with these generators in evaluation; one where nothing is drawn.
+        """Return the evaluation graphs of :meth:`draws` with these generators; one if deterministic.
 
         present : bool ``[patterns, owners]``.
         """
@@ -269,17 +262,14 @@ class GraphFusion(FusionNetwork):
         return Mixing(skip + graphs * there[..., None] * there[:, None], second)
 
     def finish(self, first: Tensor, second: Tensor, present: Tensor) -> Tensor:
-        """Compute logits ``[draws, samples, classes]`` from the outcome of the linear maps.
+        """Compute logits ``[draws, samples, classes]`` from the results of the linear maps.
 
         Parameters
         ----------
-        first : Tensor
-            ``sum_j G_ij (M_j h_j + o_j)``, G of ``mixing.first``, M projections, o offsets; ``[draws, samples, owners,
-            hidden]``.
-        second : Tensor
-            ``mixing.second`` of each sample's pattern, ``[draws, samples, owners]``.
-        present : Tensor
-            Bool ``[samples, owners]``.
+        first : ``sum_j G_ij (M_j h_j + o_j)``, G of ``mixing.first``, M projections, o offsets; ``[draws, samples,
+            owners, hidden]``.
+        second : ``mixing.second`` of each sample's pattern, ``[draws, samples, owners]``.
+        present : bool ``[samples, owners]``.
         """
         there, counted = self.counts(present)
         number = counted.sum(1, keepdim=True).clamp(min=1)
@@ -296,7 +286,7 @@ class GraphFusion(FusionNetwork):
         there, counted = self.counts(present)
         mixed, weight = products, there[:, None]
         if self.consensus is not None:
-            # The mean over owners of the second layer only needs sums over the rows of the graph.
+            # The mean over owners of the second layer needs only sums over the rows of the graph.
             product, sums = self.consensus.propagate(aligned, products, there, counted, generator)
             mixed, weight = mixed + product, weight + sums
         return self._pooled(mixed, weight, there, counted)

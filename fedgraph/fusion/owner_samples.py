@@ -1,4 +1,4 @@
-"""Embeddings of owners as a user of Python has them, put together by sample, and the labels of these samples."""
+"""Embeddings of owners as Python objects, joined by sample, and the labels of these samples."""
 
 from __future__ import annotations
 
@@ -22,20 +22,13 @@ class OwnerSamples:
 
     Attributes
     ----------
-    owners : tuple of str
-        Names of the owners, sorted.
-    embeddings : Tensor
-        float32 ``[samples, owners, size]``, 0 where an owner lacks a sample and beyond its own size.
-    present : Tensor
-        bool ``[samples, owners]``.
-    sizes : Tensor
-        int64 ``[owners]``, length of each owner's embedding; 0 for an owner without any sample.
-    ids : tuple or None
-        Ids of the samples, in the order in which owners give them; None where samples are numbered.
-    same_ids : bool
-        Whether all owners give the same ids in the same order, so that labels without ids can only be in that order.
-    columns : mapping of str to tuple of str
-        Names of the columns of owners that give data frames.
+    owners : names of the owners, sorted.
+    embeddings : float32 ``[samples, owners, size]``, 0 where an owner lacks a sample and beyond its own size.
+    present : bool ``[samples, owners]``.
+    sizes : int64 ``[owners]``, length of each owner's embedding; 0 for an owner without any sample.
+    ids : ids of the samples, in order of appearance; None if samples are numbered.
+    same_ids : whether all owners give the same ids in the same order, which labels without ids then follow.
+    columns : names of the columns of owners that give data frames.
     """
 
     owners: tuple[str, ...]
@@ -51,59 +44,49 @@ class OwnerSamples:
 
     @property
     def order(self) -> list[int]:
-        """The positions of the samples as the federation sorts them: by the text of their ids."""
+        """The positions of the samples, sorted by the text of their ids as in a federation."""
         if self.ids is None:
             return list(range(len(self)))
         texts = [str(each) for each in self.ids]
         return sorted(range(len(texts)), key=texts.__getitem__)
 
     def labels(self, y: Any) -> NDArray[Any]:
-        """Return the labels in the order of the samples, ``[samples]``, or in another shape that y has.
+        """Return the labels in the order of the samples, ``[samples]``, or in the shape of y.
+
+        Raises ValueError when a sample has no label, or the assignment of labels is ambiguous.
 
         Parameters
         ----------
-        y : array, pandas Series, mapping or pair
-            Labels of samples by their number; or, where owners give ids, a Series with the ids as index, a mapping of
-            ids to labels, or a pair of ids and labels. Labels of samples that no owner has are not used.
-
-        Raises
-        ------
-        ValueError
-            When a sample has no label, or it is ambiguous which label belongs to which sample.
+        y : labels of samples by their number; or, where owners give ids, a Series with the ids as index, a mapping of
+            ids to labels, or a pair of ids and labels. Labels of other samples are ignored.
         """
         if self.ids is None or (self.same_ids and not _has_ids(y)):
             values = np.asarray(y)
             if not values.ndim:
                 raise ValueError(f"y should be a 1d array of labels; got {y!r}")
             if len(values) != len(self):
-                raise ValueError(f"found {len(self)} samples and {len(values)} labels: inconsistent numbers of samples")
+                raise ValueError(f"inconsistent numbers of samples: {len(self)} samples, {len(values)} labels")
             return values
         by_id = _labels_by_id(y)
         lacking = [str(each) for each in self.ids if each not in by_id]
         if lacking:
             raise ValueError(
-                f"y has no label of {len(lacking)} of {len(self)} samples: {quoted(lacking, _MOST_NAMED)}; ids and "
-                "their types have to be the same as the owners'"
+                f"y has no label for {len(lacking)} of {len(self)} samples: {quoted(lacking, _MOST_NAMED)}; ids and "
+                "their types must be the same as the owners'"
             )
         return np.asarray([by_id[each] for each in self.ids])
 
     def over(self, owners: Sequence[str], sizes: Tensor, columns: Mapping[str, Sequence[str]]) -> OwnerSamples:
-        """Return the samples with a column for each of ``owners``, as a model over these needs them.
+        """Return the samples with a column for each of ``owners``, the input of a model over these.
+
+        Raises ValueError for an unknown owner, for embeddings whose length is not that in ``sizes``, and for a data
+        frame with other columns or another order of columns.
 
         Parameters
         ----------
-        owners : sequence of str
-            The owners of the model.
-        sizes : Tensor
-            Length of each one's embedding, int64 ``[owners]``.
-        columns : mapping of str to sequence of str
-            Names of the columns of owners that had data frames when the model was fitted.
-
-        Raises
-        ------
-        ValueError
-            For an owner that is not among them, and one whose embeddings have another length than ``sizes`` says, or
-            whose data frame has other columns, or the same in another order.
+        owners : the owners of the model.
+        sizes : length of each owner's embedding, int64 ``[owners]``.
+        columns : names of the columns of owners that had data frames when the model was fitted.
         """
         unknown = [name for name in self.owners if name not in owners]
         if unknown:
@@ -116,8 +99,7 @@ class OwnerSamples:
                 continue
             if size != int(sizes[place]):
                 raise ValueError(
-                    f"embeddings of owner '{name}' have {size} numbers; those that the model was fitted on had "
-                    f"{int(sizes[place])}"
+                    f"embeddings of owner '{name}' have {size} numbers, but the model was fitted on {int(sizes[place])}"
                 )
             if name in columns and name in self.columns:
                 _check_columns(name, self.columns[name], columns[name])
@@ -126,23 +108,17 @@ class OwnerSamples:
         return replace(self, owners=tuple(owners), embeddings=embeddings, present=present, sizes=sizes)
 
 
-def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
-    """Join the samples of owners, given by name.
+def from_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
+    """Join the samples of owners, given by name. Raises ValueError for invalid input.
 
     Parameters
     ----------
-    found : mapping
-        By owner its embeddings ``[samples, size]``: all arrays or tensors, whose rows are the same samples; or all data
-        frames of pandas, whose index has the ids of the samples, or pairs of ids and embeddings. A row of NaN is a
+    found : embeddings ``[samples, size]`` by owner: either arrays or tensors whose rows are the same samples; or
+        pandas data frames, whose index has the ids of the samples, or pairs of ids and embeddings. A row of NaN is a
         sample that the owner lacks.
-
-    Raises
-    ------
-    ValueError
-        For anything else.
     """
     if not found:
-        raise ValueError("there are no owners: give the embeddings of each by its name")
+        raise ValueError("no owners: pass the embeddings of each owner by its name")
     names = {str(name): value for name, value in found.items()}
     if len(names) < len(found):
         raise ValueError("two owners have the same name")
@@ -152,8 +128,8 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
     if keyed and len(keyed) < len(owners):
         others = [name for name in owners if name not in keyed]
         raise ValueError(
-            f"{quoted(keyed)} give ids of their samples and {quoted(others)} none: give ids of all, as data frames "
-            "with an index or as pairs (ids, embeddings), or of none"
+            f"{quoted(keyed)} have ids of samples, but {quoted(others)} do not: pass ids for all owners, as data "
+            "frames with an index or as pairs (ids, embeddings), or for none"
         )
     arrays = {name: values for name, (_, values) in read.items()}
     columns = {name: named for name in owners if (named := _column_names(names[name])) is not None}
@@ -162,26 +138,24 @@ def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise ValueError(
-                f"owners have different numbers of samples ({listed}): give the ids of the samples too, as data frames "
-                "with an index or as pairs (ids, embeddings)"
+                f"owners have different numbers of samples ({listed}): pass ids of the samples, as data frames with an "
+                "index or as pairs (ids, embeddings)"
             )
         placed = _placed(arrays, {name: list(range(length)) for name, length in lengths.items()}, None)
         return replace(placed, columns=columns)
     ids = {name: list(read[name][0] or ()) for name in owners}
     every = list(dict.fromkeys(each for name in owners for each in ids[name]))
     if len({str(each) for each in every}) < len(every):
-        raise ValueError(
-            "some ids of samples differ in their type alone, such as 1 and '1': give them the same type everywhere"
-        )
+        raise ValueError("some ids of samples differ only in type, such as 1 and '1': use the same type everywhere")
     place_of = {each: place for place, each in enumerate(every)}
     placed = _placed(arrays, {name: [place_of[each] for each in ids[name]] for name in owners}, tuple(every))
     return replace(placed, same_ids=all(each == every for each in ids.values()), columns=columns)
 
 
-def of_columns(
+def from_columns(
     values: NDArray[Any], columns: Mapping[str, Sequence[int]], names: Sequence[str] | None = None
 ) -> OwnerSamples:
-    """Put together the samples of one array ``[samples, features]``, given which columns are whose."""
+    """Read the samples of one array ``[samples, features]``, given the columns of each owner."""
     arrays = {name: _checked(name, values[:, list(columns[name])]) for name in sorted(columns)}
     placed = _placed(arrays, {name: list(range(len(values))) for name in arrays}, None)
     if names is None:
@@ -189,26 +163,19 @@ def of_columns(
     return replace(placed, columns={owner: tuple(str(names[place]) for place in columns[owner]) for owner in arrays})
 
 
-def columns_of(owners: Any, num_columns: int, names: Sequence[str] | None) -> dict[str, list[int]]:
-    """Return which columns of an array are whose, by owner.
+def owner_columns(owners: Any, num_columns: int, names: Sequence[str] | None) -> dict[str, list[int]]:
+    """Return the columns of each owner in an array.
+
+    Raises ValueError when there are fewer columns than owners, an owner has none, or a column does not exist.
 
     Parameters
     ----------
-    owners : int or mapping
-        A number of equal parts, side by side; or by owner a slice, or a list of positions or of names of columns.
-    num_columns : int
-        Number of columns.
-    names : sequence of str, optional
-        Names of the columns, of a data frame.
-
-    Raises
-    ------
-    ValueError
-        When there are fewer columns than owners, an owner has none, or a column is not there.
+    owners : a number of equal parts; or by owner a slice, or a list of positions or of names of columns.
+    names : names of the columns, of a data frame.
     """
     if isinstance(owners, (int, np.integer)) and not isinstance(owners, bool):
         if owners < 1:
-            raise ValueError(f"owners: a number of parts is at least 1; got {owners}")
+            raise ValueError(f"owners: the number of parts must be at least 1; got {owners}")
         if num_columns < owners:
             raise ValueError(
                 f"{num_columns} feature(s) (shape=(n_samples, {num_columns})) while a minimum of {owners} is required, "
@@ -219,8 +186,8 @@ def columns_of(owners: Any, num_columns: int, names: Sequence[str] | None) -> di
         return {f"owner-{place:0{width}}": part.tolist() for place, part in enumerate(parts)}
     if not isinstance(owners, Mapping) or not owners:
         raise ValueError(
-            "X is one array, and owners does not say which of its columns are whose: give owners={'a': slice(0, 10), "
-            f"...}}, lists of columns, or a number of equal parts; or X as a mapping by owner (owners is {owners!r})"
+            "X is one array, but owners does not assign its columns: pass owners={'a': slice(0, 10), ...}, lists of "
+            f"columns, or a number of equal parts; or X as a mapping by owner (owners is {owners!r})"
         )
     return {str(owner): _columns_of_one(str(owner), each, num_columns, names) for owner, each in owners.items()}
 
@@ -234,21 +201,21 @@ def _columns_of_one(owner: str, chosen: Any, num_columns: int, names: Sequence[s
         words = [each for each in listed if isinstance(each, str)]
         lacking = [each for each in words if each not in known]
         if lacking:
-            where = f"X has the columns {quoted(known, 8)}" if known else "X has no names of columns"
-            raise ValueError(f"owner '{owner}' has the columns {quoted(lacking)}, and {where}")
+            where = f"X has the columns {quoted(known, 8)}" if known else "X has no column names"
+            raise ValueError(f"unknown columns of owner '{owner}': {quoted(lacking)}; {where}")
         found = [known.index(each) if isinstance(each, str) else int(each) for each in listed]
     outside = [place for place in found if not -num_columns <= place < num_columns]
     if outside:
-        raise ValueError(f"owner '{owner}' has the column {outside[0]}, and X has {num_columns} columns")
+        raise ValueError(f"owner '{owner}' has the column {outside[0]}, but X has {num_columns} columns")
     if not found:
-        raise ValueError(f"owner '{owner}' has no column of the {num_columns} of X")
+        raise ValueError(f"owner '{owner}' has none of the {num_columns} columns of X")
     return found
 
 
 def _placed(
     arrays: Mapping[str, NDArray[np.float32]], rows: Mapping[str, list[int]], ids: tuple[Any, ...] | None
 ) -> OwnerSamples:
-    """Put each owner's rows into their places; a row of NaN is a missing sample."""
+    """Put each owner's rows at their positions; a row of NaN is a missing sample."""
     number = len(ids) if ids is not None else max(map(len, rows.values()))
     sizes = torch.tensor([values.shape[1] for values in arrays.values()])
     embeddings = torch.zeros(number, len(arrays), int(sizes.max()))
@@ -272,23 +239,23 @@ def _ids_and_values(owner: str, samples: Any) -> tuple[list[Any] | None, NDArray
     else:
         return None, _checked(owner, samples)
     if len(ids) != len(values):
-        raise ValueError(f"owner '{owner}' has {len(ids)} ids of samples and {len(values)} embeddings")
+        raise ValueError(f"owner '{owner}' has {len(ids)} ids but {len(values)} embeddings")
     if len(set(ids)) < len(ids):
         twice = next(each for each in ids if ids.count(each) > 1)
-        raise ValueError(f"owner '{owner}' has the sample {twice!r} more than once")
+        raise ValueError(f"owner '{owner}' has sample {twice!r} more than once")
     return ids, values
 
 
 def _column_names(samples: Any) -> tuple[str, ...] | None:
-    """Return the names of the columns of an owner's data frame, also in a pair with ids; None for arrays."""
+    """Return the column names of an owner's data frame, also in a pair with ids; None for arrays."""
     values = samples[1] if isinstance(samples, tuple) and len(samples) == 2 else samples
-    # The columns of a table of pyarrow are the values themselves.
+    # ``columns`` of a pyarrow table are the values.
     names = getattr(values, "column_names", None) or getattr(values, "columns", None)
     return None if names is None or callable(names) else tuple(str(name) for name in names)
 
 
 def _check_columns(owner: str, found: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise ValueError unless the columns of an owner's data frame are those of ``fit``, as scikit-learn does."""
+    """Raise ValueError, worded as in scikit-learn, unless an owner's data frame has the columns of ``fit``."""
     if tuple(found) == tuple(wanted):
         return
     unseen = [name for name in found if name not in wanted]
@@ -303,32 +270,32 @@ def _check_columns(owner: str, found: Sequence[str], wanted: Sequence[str]) -> N
 
 
 def _plain_ids(ids: Any) -> list[Any]:
-    """Return ids as plain Python values, so that 1 of NumPy and 1 of Python are the same."""
+    """Return ids as plain Python values."""
     listed = ids.tolist() if hasattr(ids, "tolist") else ids
     return [each.item() if isinstance(each, np.generic) else each for each in listed]
 
 
 def _checked(owner: str, samples: Any) -> NDArray[np.float32]:
-    """Return an owner's embeddings as float32 ``[samples, size]``, in which whole rows may be NaN."""
+    """Return an owner's embeddings as float32 ``[samples, size]``; whole rows may be NaN."""
     if isinstance(samples, Tensor):
         samples = samples.detach().cpu()
         samples = samples.float() if samples.dtype == torch.bfloat16 else samples
     elif hasattr(samples, "to_numpy"):
         samples = samples.to_numpy()
     try:
-        # Numbers beyond float32 are found below, as infinite.
+        # Numbers beyond float32 become infinite and are found below.
         with np.errstate(over="ignore"):
             values = np.asarray(samples).astype(np.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(f"embeddings of owner '{owner}' are not numbers: {error}") from None
     if values.ndim != 2 or not values.shape[1]:
-        raise ValueError(f"embeddings of owner '{owner}' are an array [samples, size]; got the shape {values.shape}")
+        raise ValueError(f"embeddings of owner '{owner}' must have shape [samples, size]; got {values.shape}")
     missing = np.isnan(values)
     broken = np.isinf(values).any(1) | (missing.any(1) & ~missing.all(1))
     if broken.any():
         raise ValueError(
-            f"the embedding of owner '{owner}' for the sample in row {int(broken.argmax())} has NaN or infinity in it "
-            "(or numbers too large for float32); a row of NaN alone is a sample that the owner lacks"
+            f"the embedding of owner '{owner}' in row {int(broken.argmax())} contains NaN, infinity or a value too "
+            "large for float32; only a row of NaN marks a sample that the owner lacks"
         )
     return values
 
@@ -338,12 +305,12 @@ def _has_ids(y: Any) -> bool:
 
 
 def _is_frame(samples: Any) -> bool:
-    """Whether it is a data frame or series of pandas, whose index has the ids of samples."""
+    """Whether it is a pandas data frame or series, whose index has the ids of samples."""
     return hasattr(samples, "index") and hasattr(samples, "to_numpy")
 
 
 def _labels_by_id(y: Any) -> dict[Any, Any]:
-    """Return labels by the id of their sample."""
+    """Return labels by sample id."""
     if isinstance(y, Mapping):
         return dict(zip(_plain_ids(y), y.values(), strict=True))
     if _is_frame(y):
@@ -355,12 +322,12 @@ def _labels_by_id(y: Any) -> dict[Any, Any]:
         ids, values = _plain_ids(y[0]), np.asarray(y[1])
     else:
         raise ValueError(
-            "samples have ids, and y has none: give a Series with the ids as index, a mapping of ids to labels, or a "
+            "samples have ids, but y does not: pass a Series with the ids as index, a mapping of ids to labels, or a "
             "pair (ids, labels)"
         )
     if values.ndim != 1 or len(values) != len(ids):
-        raise ValueError(f"y has {len(ids)} ids of samples and labels of shape {values.shape}")
+        raise ValueError(f"y has {len(ids)} ids but labels of shape {values.shape}")
     found = dict(zip(ids, values, strict=True))
     if len(found) < len(ids):
-        raise ValueError("y has more than one label of the same sample")
+        raise ValueError("y has more than one label for a sample")
     return found

@@ -1,7 +1,7 @@
-"""Predictions of a fusion network, averaged over draws of the consensus graph, with their spread (F3, section 5).
+"""Predictions of a fusion network, averaged over draws of the consensus graph, and their deviation (F3, section 5).
 
-All samples share the same drawn graphs: the prediction of a sample does not depend on the other samples, nor on their
-order. The paper draws graphs anew; each sample's average has the same distribution.
+All samples share the drawn graphs, so a prediction does not depend on the other samples or their order. The paper draws
+graphs per sample; the distribution of each sample's average is the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads
 
 Average = Literal["probabilities", "logits"]
-"""The quantity that is averaged over draws of the graph."""
+"""The quantity to average over draws of the graph."""
 
 _BLOCK_SAMPLES = 512
 
@@ -29,10 +29,9 @@ class Prediction:
     Attributes
     ----------
     probabilities : Tensor
-        float32 ``[samples, classes]``, mean over draws, or those of mean logits.
+        float32 ``[samples, classes]``, the mean over draws, or those of mean logits.
     deviation : Tensor
-        float32 ``[samples, classes]``, standard deviation of probabilities over draws (of the population); 0 where
-        nothing is drawn.
+        float32 ``[samples, classes]``, population standard deviation of probabilities over draws; 0 if deterministic.
     """
 
     probabilities: Tensor
@@ -47,12 +46,14 @@ def predict(
     seed: int = 0,
     average: Average = "probabilities",
 ) -> Prediction:
-    """Predict, in evaluation mode, with one intra-op thread.
+    """Predict in evaluation mode, with one intra-op thread.
+
+    Returns a Prediction on the CPU.
 
     Parameters
     ----------
     network : FusionNetwork
-        On any device; its mode is restored afterwards.
+        On any device; its training mode is restored afterwards.
     embeddings : Tensor
         float32 ``[samples, owners, size]``.
     present : Tensor
@@ -62,31 +63,26 @@ def predict(
     seed : int
         Seed of the graphs.
     average : {"probabilities", "logits"}
-        What is averaged over the graphs.
-
-    Returns
-    -------
-    Prediction
-        On the CPU.
+        The quantity to average over the graphs.
     """
-    return averaged(logits_of(network, embeddings, present, draws, seed), average)
+    return averaged(compute_logits(network, embeddings, present, draws, seed), average)
 
 
 def graph_draws(draws: int, seed: int) -> list[torch.Generator]:
-    """Return generators of the graphs over which predictions are averaged, each to be used once."""
+    """Return single-use generators of the graphs over which predictions are averaged."""
     return [generator(seed, "graph draw", draw) for draw in range(draws)]
 
 
 def averaged(logits: Tensor, average: Average = "probabilities") -> Prediction:
     """Average logits ``[draws, samples, classes]`` to a prediction."""
-    # Along a last axis of a few classes the softmax takes ten times as long.
+    # The softmax along a short last axis is ten times slower.
     probabilities = logits.mT.contiguous().softmax(1).mT
     mean = probabilities.mean(0)
     deviation = (probabilities - mean).square().mean(0).sqrt()
     return Prediction(mean if average == "probabilities" else logits.mean(0).softmax(-1), deviation)
 
 
-def logits_of(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int, seed: int) -> Tensor:
+def compute_logits(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int, seed: int) -> Tensor:
     """Compute logits ``[draws, samples, classes]`` in blocks of samples."""
     device = next(network.parameters()).device
     before = network.training

@@ -1,4 +1,4 @@
-"""``predictions.csv`` and ``entropies.csv``: predictions of samples, and how far owners agree on them."""
+"""``predictions.csv`` and ``entropies.csv``: predictions of samples, and the agreement of owners on them."""
 
 from __future__ import annotations
 
@@ -59,14 +59,12 @@ def write_entropies(path: Path, joined: JoinedSamples) -> None:
 
 
 def entropies(predictions: Tensor, present: Tensor) -> Tensor:
-    """Compute the entropy in bits, ``[samples]``, of the predicted classes of the owners that have the sample.
+    """Compute the entropy in bits, ``[samples]``, of the classes predicted by the owners that have the sample.
 
     Parameters
     ----------
-    predictions : Tensor
-        Probabilities ``[samples, owners, classes]``.
-    present : Tensor
-        bool ``[samples, owners]``.
+    predictions : probabilities ``[samples, owners, classes]``.
+    present : bool ``[samples, owners]``.
     """
     votes = torch.nn.functional.one_hot(decided(predictions), predictions.shape[2]) * present[..., None]
     shares = votes.sum(1).double() / present.sum(1, keepdim=True).clamp(min=1)

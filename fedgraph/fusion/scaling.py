@@ -1,7 +1,7 @@
 """Scaling of embeddings before they are aligned.
 
-It is beyond the paper (F3: Ma, Hoang, Chen; UAI 2023): it changes where training starts and how fast it converges, not
-what a fusion network can express. A free P_i (section 4) and the first bias could do the same.
+Not part of the paper (F3: Ma, Hoang, Chen; UAI 2023): it affects initialisation and convergence, not the expressiveness
+of a fusion network, as a free P_i (section 4) and the first bias include it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SMALLEST = 1e-6
 
 
 class EmbeddingScaling(nn.Module):
-    """``f_i (h_i - c_i)`` for every owner i: on training samples, numbers have mean 0 and, on average, variance 1.
+    """``f_i (h_i - c_i)`` for every owner i, with mean 0 and an average variance of 1 on training samples.
 
     sizes : int64 ``[owners]``, the length of each owner's embedding; ``size`` is the longest.
     """
@@ -38,7 +38,7 @@ class EmbeddingScaling(nn.Module):
 
     @torch.no_grad()
     def fit(self, embeddings: Tensor, present: Tensor) -> None:
-        """Compute c and f from training samples ``[samples, owners, size]``; f is 0 where all are nearly the same."""
+        """Compute c and f from training samples ``[samples, owners, size]``; f is 0 for nearly constant embeddings."""
         there = present[..., None].double()
         number = there.sum(0).clamp(min=1)
         centre = (embeddings * there).sum(0) / number

@@ -1,4 +1,4 @@
-"""Scores of predicted classes: accuracy, F1, area under the ROC curve, loss.
+"""Classification metrics: accuracy, F1, area under the ROC curve, loss.
 
 Hand, Till: A Simple Generalisation of the Area Under the ROC Curve for Multiple Class Classification Problems (Machine
 Learning 45, 2001), eq. 7.
@@ -17,12 +17,12 @@ _SMALLEST_PROBABILITY = 1e-12
 
 
 def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """Score predictions of classes.
+    """Compute classification metrics.
 
-    With two classes F1 is that of the second, predicted where its probability is at least 0.5, and the area is for its
-    probability. With more, F1 is the mean over classes, and the area the mean over pairs of classes, of the samples of
-    one against those of the other (Hand & Till, 2001). Pairs in which a class has no sample are left out; without any
-    pair the area is NaN, as all scores are without samples.
+    With two classes, F1 and the area are those of the second class, which is predicted from a probability of 0.5. With
+    more, F1 is the mean over classes, and the area the mean over pairs of classes (Hand & Till, 2001); pairs with a
+    class without samples are skipped. The area is NaN without any pair, and all metrics are NaN without samples.
+    Returns ``accuracy``, ``f1``, ``auc`` and ``loss`` (cross-entropy in nats).
 
     Parameters
     ----------
@@ -30,18 +30,13 @@ def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
         ``[samples, classes]``.
     labels : Tensor
         int64 ``[samples]``.
-
-    Returns
-    -------
-    dict of str to float
-        ``accuracy``, ``f1``, ``auc`` and ``loss`` (cross-entropy in nats).
     """
     found = owner_scores(probabilities[:, None], _all_samples(labels), labels)
     return {name: float(values) for name, values in found.items()}
 
 
 def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
-    """Compute the cross-entropy of predictions, in nats.
+    """Compute the mean cross-entropy of predictions, in nats; NaN if a probability is.
 
     Parameters
     ----------
@@ -50,18 +45,15 @@ def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = Non
     labels : Tensor
         int64 ``[samples]``.
     weights : Tensor, optional
-        Weights of the classes, ``[classes]``; None: all the same.
-
-    Returns
-    -------
-    float
-        Mean over samples; NaN where a probability is.
+        Weights of the classes, ``[classes]``; equal by default.
     """
     return float(nll_loss(probabilities.clamp(min=_SMALLEST_PROBABILITY).log(), labels, weights))
 
 
 def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Score each owner's predictions of the samples that it has.
+    """Compute the metrics of each owner's predictions of its samples.
+
+    Returns those of :func:`scores` as float64 ``[owners]``; NaN for an owner with a non-finite prediction.
 
     Parameters
     ----------
@@ -71,13 +63,8 @@ def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[s
         bool ``[samples, owners]``.
     labels : Tensor
         int64 ``[samples]``.
-
-    Returns
-    -------
-    dict of str to Tensor
-        As :func:`scores`, float64 ``[owners]`` each; NaN for an owner of whose predictions one is not finite.
     """
-    # One thread, so that the sum of losses does not depend on the number of cores.
+    # One thread: the sum of losses must not depend on the number of cores.
     with pinned_threads(1):
         likelihood = predictions.gather(2, labels[:, None, None].expand(-1, predictions.shape[1], 1))[..., 0].double()
         losses = torch.where(present, -likelihood.clamp(min=_SMALLEST_PROBABILITY).log(), 0.0)
@@ -91,7 +78,7 @@ def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[s
 
 
 def decision_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return those of ``owner_scores`` that depend on the predicted class only: ``accuracy`` and ``f1``."""
+    """Return the metrics of ``owner_scores`` that depend only on the predicted class: ``accuracy`` and ``f1``."""
     classes = predictions.shape[2]
     chosen = decided(predictions)
     right = (chosen == labels[:, None]) & present
@@ -104,17 +91,14 @@ def decision_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dic
 
 
 def decided(probabilities: Tensor) -> Tensor:
-    """Return the predicted class: the most probable, or of two the second where it has at least 0.5.
+    """Return the predicted class: the most probable; of two, the second from a probability of 0.5.
+
+    Returns int64 ``[...]``.
 
     Parameters
     ----------
     probabilities : Tensor
         ``[..., classes]``.
-
-    Returns
-    -------
-    Tensor
-        int64 ``[...]``.
     """
     if probabilities.shape[-1] == 2:
         return (probabilities[..., 1] >= 0.5).long()
@@ -122,7 +106,7 @@ def decided(probabilities: Tensor) -> Tensor:
 
 
 def area_under_roc(probabilities: Tensor, labels: Tensor) -> float:
-    """Return the area under the ROC curve, over pairs of classes if there are more than two; NaN without any pair."""
+    """Return the area under the ROC curve, averaged over pairs of more than two classes; NaN without any pair."""
     return float(_areas(probabilities[:, None], _all_samples(labels), labels))
 
 
@@ -131,20 +115,20 @@ def _all_samples(labels: Tensor) -> Tensor:
 
 
 def _areas(predictions: Tensor, present: Tensor, labels: Tensor) -> Tensor:
-    """Return ``area_under_roc`` of each owner's predictions of the samples that it has, float64 ``[owners]``."""
+    """Return ``area_under_roc`` of each owner's predictions of its samples, float64 ``[owners]``."""
     classes = predictions.shape[2]
-    # Of two classes one score is enough: their probabilities have the same order, reversed.
+    # One score suffices for two classes, whose probabilities have reverse orders.
     scored = torch.arange(classes)[1 if classes == 2 else 0 :]
     score = predictions[..., scored].double().permute(1, 2, 0).contiguous()  # [owners, scored, samples]
     of_class = (one_hot(labels, classes)[..., None] * present[:, None]).double()  # [samples, classes, owners]
     own_class = of_class[:, scored].permute(2, 1, 0) > 0
-    # Scores of each class's own samples in ascending order, padded with infinity, which is above all scores.
+    # Scores of each class's samples in ascending order, padded with infinity.
     own = torch.where(own_class, score, torch.inf).sort(dim=2).values.contiguous()
     below, upto = (torch.searchsorted(own, score, right=right) for right in (False, True))
     count = of_class.sum(0).T  # [owners, classes]
-    # Number of samples of a class with a higher score for it than a given sample; equal ones count as a half.
+    # Number of samples of a class with a higher score for it than a given sample; ties count as a half.
     above = count[:, scored, None] - (below + upto) / 2
-    # A(i|j) of the paper: the share of pairs of a sample of i and one of j in which that of i is above.
+    # A(i|j) of the paper: the share of pairs of samples of i and j in which that of i has the higher score.
     areas = (above @ of_class.permute(2, 0, 1)) / (count[:, scored, None] * count[:, None])
     if classes == 2:
         return areas[:, 0, 0]

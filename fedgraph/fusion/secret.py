@@ -1,4 +1,4 @@
-"""A fusion network whose first layer is computed on secret shares, and the rest of it from the outcome.
+"""A fusion network whose first layer is computed on secret shares.
 
 F3 (Ma, Hoang, Chen; UAI 2023), section 5, eqs. 7 and 8. Everything up to the first bias is linear in the embeddings.
 """
@@ -26,13 +26,12 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.threads import pinned_threads
 
 _MOST_GRAPH_ENTRIES = 1 << 28
-"""Largest number of entries of all graphs of a request, 2 GiB as whole numbers: every aggregator gets them in one
-message."""
+"""Maximum number of entries of all graphs of a request, 2 GiB as int64, sent to every aggregator in one message."""
 
 
 @dataclass(frozen=True)
 class Stages:
-    """The linear maps of some samples; samples with the same present owners share the same graphs: a pattern.
+    """The linear maps of some samples; samples with the same present owners, a pattern, share graphs.
 
     Attributes
     ----------
@@ -41,8 +40,7 @@ class Stages:
     second : Tensor
         ``Mixing.second``, ``[draws, patterns, owners]``.
     constant : Tensor
-        Contribution of the offsets of scaling to the outcome, ``[draws, patterns, owners, hidden]``. It is public, and
-        added where the outcome is known.
+        Public contribution of the offsets of scaling to the result, ``[draws, patterns, owners, hidden]``.
     patterns : Tensor
         Pattern of each sample, int64 ``[samples]``.
     present : Tensor
@@ -57,13 +55,15 @@ class Stages:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Shape of the outcome, ``[draws, owners, samples, hidden]``."""
+        """Shape of the result, ``[draws, owners, samples, hidden]``."""
         draws, _, owners = self.second.shape
         return draws, owners, len(self.patterns), self.stage.projections.shape[1]
 
 
 class SecretFusion:
-    """A fitted fusion network with its first layer in whole numbers.
+    """A fitted fusion network with a quantised first layer.
+
+    Raises ExperimentError when the network has no linear first stage.
 
     Parameters
     ----------
@@ -72,16 +72,11 @@ class SecretFusion:
     sizes : Tensor
         Length of each owner's embedding, int64 ``[owners]``.
     owners : sequence of str
-        Names, for messages.
+        Their names, for messages.
     settings : ShareSettings
         Settings of the shares.
     draws, seed, average : int, int, str
         As in :func:`fedgraph.fusion.predict`.
-
-    Raises
-    ------
-    ExperimentError
-        When the network has no linear first stage.
     """
 
     def __init__(
@@ -96,7 +91,7 @@ class SecretFusion:
     ) -> None:
         if not isinstance(network, GraphFusion):
             raise ExperimentError(
-                f"{type(network).__name__} has no linear first layer, so that it cannot be computed on secret shares: "
+                f"{type(network).__name__} has no linear first layer and cannot be computed on secret shares: "
                 "train with fusion = 'graph' or 'mean-pooling'"
             )
         self.network = network.eval()
@@ -104,22 +99,18 @@ class SecretFusion:
         self.draws, self.seed, self.average = draws, seed, average
 
     def stages(self, present: Tensor) -> Stages:
-        """Return the linear maps of samples with these owners, bool ``[samples, owners]``.
+        """Return the linear maps of samples with the present owners, bool ``[samples, owners]``.
 
-        Raises
-        ------
-        ExperimentError
-            When outcomes could wrap around or disclose an embedding, see ``quantised`` and ``check_leaks``; when the
-            graphs, one for every draw and every set of owners that have a sample, take too much memory.
+        Raises ExperimentError when results could overflow or disclose an embedding, see ``quantised`` and
+        ``check_leaks``, and when the graphs, one per draw and set of present owners, take too much memory.
         """
         known, patterns = present.unique(dim=0, return_inverse=True)
         draws = self.draws if self.network.stochastic else 1
         entries = len(known) * draws * known.shape[1] ** 2
         if entries > _MOST_GRAPH_ENTRIES:
             raise ExperimentError(
-                f"samples that different owners lack meet different graphs: {len(known)} sets of owners, {draws} draws "
-                f"and {known.shape[1]} owners make graphs of {8 * entries / 2**30:.1f} GiB for every aggregator; use "
-                "fewer draws"
+                f"the graphs of {len(known)} sets of present owners, {draws} draws and {known.shape[1]} owners take "
+                f"{8 * entries / 2**30:.1f} GiB for every aggregator; use fewer draws"
             )
         with torch.no_grad(), pinned_threads(1):
             mixing = self.network.mixing(known, graph_draws(self.draws, self.seed))
@@ -133,6 +124,8 @@ class SecretFusion:
     def prediction(self, stages: Stages, shares: Tensor, points: Sequence[int]) -> Prediction:
         """Compute predictions from the aggregators' shares of the first layer.
 
+        Raises RunError as :func:`fedgraph.privacy.secret.reconstruct` does.
+
         Parameters
         ----------
         stages : Stages
@@ -141,16 +134,6 @@ class SecretFusion:
             int64 ``[given, draws, owners, samples, hidden]``.
         points : sequence of int
             Aggregators that sent the shares.
-
-        Returns
-        -------
-        Prediction
-            Of the samples.
-
-        Raises
-        ------
-        RunError
-            As :func:`fedgraph.privacy.secret.reconstruct` does.
         """
         found = outcome(reconstruct(shares, points, self.settings.threshold), stages.stage, self.settings)
         first = found.transpose(1, 2).float() + stages.constant[:, stages.patterns]
@@ -159,11 +142,11 @@ class SecretFusion:
             return averaged(self.network.finish(first, second, stages.present), self.average)
 
     def error_bound(self, stages: Stages) -> float:
-        """Return the largest possible error of a probability due to shares, for embeddings up to ``settings.largest``.
+        """Return an upper bound of the error of a probability due to shares, for embeddings up to ``settings.largest``.
 
-        The bound of the first layer's outcome is propagated through the rest: a rectifier stretches nothing, sums and
-        W1 add magnitudes, and a probability moves by tanh(D / 4) at most when no difference of two logits moves by more
-        than D. Float32's own rounding, some 1e-6, is not included. Typical errors are some hundred times smaller.
+        The bound of the first layer's result is propagated: ReLU is 1-Lipschitz, sums and W1 add magnitudes, and a
+        probability changes by at most tanh(D / 4) if differences of logits change by at most D. Float32 rounding, about
+        1e-6, is not included. Typical errors are about a hundred times smaller.
         """
         first = error_bound(stages.stage, self.settings)
         known = stages.present.new_zeros(len(first), len(self.sizes))

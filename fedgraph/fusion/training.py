@@ -1,4 +1,4 @@
-"""Training of a fusion network on embeddings: Adam, early stopping, the better learning rate (F3, appendix F)."""
+"""Training of a fusion network on embeddings: Adam, early stopping, choice of learning rate (F3, appendix F)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgraph.fusion.calibration import Calibration, calibrate
 from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
 from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.kernel import CompiledPasses, suits
-from fedgraph.fusion.learning import class_weights, learn, optimizer_of
+from fedgraph.fusion.learning import class_weights, learn, make_optimizer
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
@@ -30,12 +30,12 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class FusionData:
-    """Training data of a fusion network; samples of other splits than train and validation are not used.
+    """Training data of a fusion network; only samples of the splits train and validation are used.
 
     Attributes
     ----------
     embeddings : Tensor
-        float32 ``[samples, owners, size]``, as long as the longest of any owner, 0 beyond an owner's own size.
+        float32 ``[samples, owners, size]``, 0 beyond an owner's own size.
     present : Tensor
         bool ``[samples, owners]``; values where an owner lacks a sample are ignored.
     labels : Tensor
@@ -61,23 +61,18 @@ class FusionData:
     def of_split(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return embeddings, presence and labels of a split.
 
-        Raises
-        ------
-        DataError
-            When it is empty, lacks labels, or has embeddings that are not finite.
+        Raises DataError when it is empty, lacks labels, or has non-finite embeddings.
         """
         rows = (self.split == SAMPLE_SPLITS.index(name)).nonzero().flatten()
         if not len(rows):
-            raise DataError(
-                f"there are no {name} samples to fit the fusion network with: check the shares of splits, and overlap"
-            )
+            raise DataError(f"no {name} samples to fit the fusion network: check the shares of splits, and overlap")
         present, labels = self.present[rows], self.labels[rows]
         embeddings = torch.where(present[..., None], self.embeddings[rows], 0.0)
         if not bool(((labels > NO_LABEL) & (labels < self.classes)).all()):
-            raise DataError(f"{name} samples have labels outside of 0 to {self.classes - 1}")
+            raise DataError(f"{name} samples have labels outside 0 to {self.classes - 1}")
         if not bool(embeddings.isfinite().all()):
             owner = int((~embeddings.isfinite()).any(2).any(0).nonzero()[0])
-            raise DataError(f"the embeddings of the owner at position {owner} are not finite in {name} samples")
+            raise DataError(f"embeddings of the owner at position {owner} are not finite in {name} samples")
         return embeddings, present, labels
 
 
@@ -109,26 +104,14 @@ class FusionFit:
 
     Attributes
     ----------
-    fusion : str
-        Kind of the network, as ``FusionSettings.fusion``.
-    network : FusionNetwork
-        In evaluation mode.
-    learning_rate, epoch : float, int
-        Origin of the weights; epochs count from 1.
-    validation_loss : float
-        Loss of that epoch.
-    quality : float
-        Criterion of ``monitor`` at that epoch, the larger the better: the area under the ROC curve, or minus the loss.
-    history : tuple of FusionEpoch
-        All epochs of all learning rates with finite losses.
-    diverged : tuple of float
-        Learning rates that led to a loss that is not finite; none of their weights are used.
-    calibration : Calibration or None
-        What its logits were changed by after training.
-    owner_dropout : float
-        What it was trained with.
-    members : tuple of FusionFit
-        Those of an ensemble; its own learning rate and epoch are those of the best member.
+    fusion : kind of network, as ``FusionSettings.fusion``.
+    learning_rate, epoch : origin of the weights; epochs count from 1.
+    quality : value of ``monitor`` at that epoch, larger is better: the area under the ROC curve, or minus the loss.
+    history : all epochs of all learning rates with finite losses.
+    diverged : learning rates that led to a non-finite loss.
+    calibration : change of its logits after training.
+    owner_dropout : value used in training.
+    members : of an ensemble, whose learning rate and epoch are those of the best member.
     """
 
     fusion: str
@@ -169,41 +152,23 @@ class FusionFit:
 def fit(
     settings: FusionSettings, data: FusionData, seed: int, on_epoch: Callable[[FusionEpoch], None] | None = None
 ) -> FusionFit:
-    """Train the network of ``settings`` once per owner dropout and learning rate, from the same start; keep the best.
+    """Train the network of ``settings`` per owner dropout and learning rate, from the same start; keep the best.
 
-    Members of an ensemble are trained so one by one, and may end with different ones.
-
-    Training stops when validation, by ``monitor``, has not become better for ``patience`` epochs. It uses the same
-    drawn graphs in every epoch, so that epochs differ by their weights alone. On a CPU one intra-op thread computes all
-    but the drawn graphs, so that the result does not depend on the number of cores. A learning rate at which training
-    diverges is left out, with a warning.
+    Members of an ensemble are trained separately, and may have different learning rates. Training stops after
+    ``patience`` epochs without improvement of ``monitor`` in validation, which uses the same drawn graphs in every
+    epoch. On a CPU, one intra-op thread computes everything except the drawn graphs, so results do not depend on the
+    number of cores. A learning rate at which training diverges is skipped with a warning. Returns the network with the
+    weights of its best epoch. Raises DataError without usable training or validation samples, and RunError when
+    training diverges at every learning rate.
 
     Parameters
     ----------
-    settings : FusionSettings
-        Settings of the network and its training.
-    data : FusionData
-        Training and validation samples.
-    seed : int
-        Seed of the initial weights, the order of samples and the graphs.
-    on_epoch : callable, optional
-        Called after every epoch.
-
-    Returns
-    -------
-    FusionFit
-        The network with the weights of its best epoch.
-
-    Raises
-    ------
-    DataError
-        When there are no usable training or validation samples.
-    RunError
-        When training diverges at every learning rate.
+    settings : settings of the network and its training.
+    seed : seed of the initial weights, the order of samples and the graphs.
     """
     device = settings.torch_device()
     training = tuple(part.to(device) for part in data.of_split("train"))
-    # What is predicted is compared with labels on the CPU.
+    # Predictions are compared with labels on the CPU.
     *seen, wanted = data.of_split("validation")
     embeddings, present = (part.to(device) for part in seen)
     validation = embeddings, present, wanted
@@ -257,13 +222,13 @@ def _fit_one(
             found = _fit_at(rate, network, single, training, validation, seed, weights, record)
         except _DivergedError as error:
             diverged[rate] = error
-            log.warning("%s; this learning rate is left out", error)
+            log.warning("%s; this learning rate is skipped", error)
             continue
         if best is None or found.quality > best.quality:
             best = found
     if best is None:
         reasons = "; ".join(str(error) for error in diverged.values())
-        raise RunError(f"{reasons}. Give smaller learning-rates")
+        raise RunError(f"{reasons}. Use smaller learning-rates")
     best.network.eval()
     if settings.calibrated:
         calibration = calibrate(best.network, validation, settings.draws, seed, settings.average)
@@ -273,7 +238,7 @@ def _fit_one(
 
 
 class _DivergedError(Exception):
-    """Training led to a loss that is not finite; the message contains where."""
+    """Training led to a non-finite loss."""
 
 
 def _fit_at(
@@ -322,10 +287,10 @@ class _Passes:
     def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
         self._network, self._settings, self._weights = network, settings, weights
         (self._owner_dropout,) = settings.dropout_shares
-        self._optimizer = optimizer_of(network, settings, rate, fused=True)
+        self._optimizer = make_optimizer(network, settings, rate, fused=True)
 
     def __call__(self, training: Sequence[Tensor], random: torch.Generator) -> float:
-        """Train for one pass over the training samples in a random order; return the mean loss per sample."""
+        """Train for one pass over the training samples in random order; return the mean loss per sample."""
         embeddings, present, labels = training
         self._network.train()
         order = torch.randperm(len(labels), generator=random).to(labels.device)
@@ -344,7 +309,7 @@ def _validated(
     seed: int,
     weights: Tensor | None,
 ) -> tuple[float, float]:
-    """Return the validation loss, and the criterion of ``settings.monitor``, the larger the better."""
+    """Return the validation loss and the value of ``settings.monitor``, larger is better."""
     embeddings, present, labels = validation
     probabilities = predict(network, embeddings, present, settings.draws, seed, settings.average).probabilities
     loss = log_loss(probabilities, labels, weights)
@@ -352,5 +317,5 @@ def _validated(
         return loss, -loss
     area = area_under_roc(probabilities, labels)
     if math.isnan(area):
-        raise DataError("monitor = 'auc' needs validation samples of two classes at least: use monitor = 'loss'")
+        raise DataError("monitor = 'auc' needs validation samples of at least two classes: use monitor = 'loss'")
     return loss, area

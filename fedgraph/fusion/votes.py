@@ -1,7 +1,7 @@
 """Ensembles of the owners' own predictions, rows B, C and D of F3's Table 2 (Ma, Hoang, Chen; UAI 2023, section 7).
 
-Predictions are probabilities ``[samples, owners, classes]`` with ``present`` ``[samples, owners]``. A sample that
-no owner has gets the same probability for every class.
+Predictions are probabilities ``[samples, owners, classes]`` with ``present`` ``[samples, owners]``. A sample without
+owners gets the same probability for every class.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def majority_vote(
 ) -> Tensor:
     """Row B: compute the share of votes for each class among the owners that have a sample, ``[samples, classes]``.
 
-    kind : ``sharpened``, as in the released program, takes ``p^(1 / temperature)``, normalised, for a vote instead of
-           all or nothing for the most probable class.
+    kind : a ``sharpened`` vote, as in the released program, is the normalised ``p^(1 / temperature)`` instead of one
+           for the most probable class.
     """
     if kind == "sharpened":
         votes = (predictions.clamp(min=_SMALLEST_PROBABILITY).log() / temperature).softmax(-1)
@@ -36,10 +36,9 @@ def majority_vote(
 
 
 def best_threshold(predictions: Tensor, present: Tensor, labels: Tensor) -> float:
-    """Row C: find the share of votes for the second class at and above which predicting it gives the best F1.
+    """Row C: find the threshold on the share of votes for the second class with the best F1 on validation samples.
 
-    Candidates are half-way between all shares that occur among these samples, the validation samples; of equals, the
-    lowest is returned.
+    Candidates are the midpoints of shares that occur; the lowest of equally good ones is returned.
 
     Raises ExperimentError with more than two classes.
     """
@@ -53,7 +52,7 @@ def best_threshold(predictions: Tensor, present: Tensor, labels: Tensor) -> floa
 
 
 def thresholded(predictions: Tensor, present: Tensor, threshold: float) -> Tensor:
-    """Row C: return probabilities ``[samples, 2]`` that rise with the share of votes for the second class.
+    """Row C: return probabilities ``[samples, 2]`` that increase with the share of votes for the second class.
 
     They are 0.5 at the threshold. Raises ExperimentError with more than two classes.
     """
@@ -67,9 +66,9 @@ def thresholded(predictions: Tensor, present: Tensor, threshold: float) -> Tenso
 def ranked_owners(
     predictions: Tensor, present: Tensor, labels: Tensor, metric: Literal["f1", "accuracy"] = "f1"
 ) -> Tensor:
-    """Row D: rank the owners by their predictions of the validation samples: positions int64 ``[owners]``, best first.
+    """Row D: rank the owners by their predictions of validation samples: positions int64 ``[owners]``, best first.
 
-    An owner that has none of them comes last.
+    An owner without validation samples is last.
     """
     values = decision_scores(predictions, present, labels)[metric]
     return values.nan_to_num(-1.0).argsort(descending=True, stable=True)
@@ -91,7 +90,6 @@ def _votes(predictions: Tensor) -> Tensor:
 def _second_class_shares(predictions: Tensor, present: Tensor) -> Tensor:
     if predictions.shape[-1] != 2:
         raise ExperimentError(
-            f"thresholds on the share of votes are for two classes, and there are {predictions.shape[-1]}: use the "
-            "majority vote"
+            f"thresholds on the share of votes require two classes; got {predictions.shape[-1]}: use the majority vote"
         )
     return majority_vote(predictions, present)[:, 1]

@@ -9,7 +9,7 @@ Feature graphs are here too. Graphs that are learned are in :mod:`fedgraph.graph
     [2.0, 3.0, 4.0]
 """
 
-from fedgraph.graph.drawing import spring_layout
+from fedgraph.graph.drawing import GraphChart, in_a_circle
 from fedgraph.graph.feature_graph import FeatureGraph, Pair, client_similarity, read_feature_graph, write_feature_graph
 from fedgraph.graph.files import read_graph, write_graph
 from fedgraph.graph.means import graph_mean, graph_mean_weights, weighted_mean
@@ -25,6 +25,7 @@ from fedgraph.graph.value import ClientGraph
 __all__ = [
     "ClientGraph",
     "FeatureGraph",
+    "GraphChart",
     "GraphTable",
     "Pair",
     "absolute_distances",
@@ -33,9 +34,9 @@ __all__ = [
     "cosine_similarity",
     "graph_mean",
     "graph_mean_weights",
+    "in_a_circle",
     "read_feature_graph",
     "read_graph",
-    "spring_layout",
     "squared_distances",
     "weighted_mean",
     "write_feature_graph",

@@ -46,30 +46,17 @@ class Builders(Constructors):
     ) -> Self:
         """Build a graph from a matrix of distances by a Gaussian kernel: ``A[i, j] = exp(-(d_ij / sigma)^2)``.
 
+        Returns a ClientGraph over ``names``. Raises GraphError for a matrix of the wrong shape, negative distances, an
+        unusable sigma or cut, and distances that are not symmetric unless ``directed``.
+
         Parameters
         ----------
-        distances : array-like
-            ``[N, N]``. An infinite distance or NaN is no edge; a zero diagonal gives self loops of weight 1.
-        names : sequence
-            The clients, named ``str(name)``.
-        sigma : float, optional
-            In the unit of the distances; by default the standard deviation of the finite ones, including the diagonal,
-            as in DCRNN.
-        cut : float
-            Weights below it become 0.
-        directed : bool
-            Whether distances may be asymmetric.
-
-        Returns
-        -------
-        ClientGraph
-            Over ``names``.
-
-        Raises
-        ------
-        GraphError
-            For a matrix of the wrong shape, negative distances, an unusable sigma or cut, and distances that are not
-            symmetric unless ``directed``.
+        distances : ``[N, N]``. An infinite distance or NaN is no edge; a zero diagonal gives self loops of weight 1.
+        names : the clients, named ``str(name)``.
+        sigma : in the unit of the distances; by default the standard deviation of the finite ones, including the
+            diagonal, as in DCRNN.
+        cut : weights below it become 0.
+        directed : whether distances may be asymmetric.
         """
         names = _texts(names)
         matrix = _matrix(distances, len(names), "distances", columns=len(names))
@@ -96,6 +83,9 @@ class Builders(Constructors):
     ) -> Self:
         """Build a graph from a list of distances by the Gaussian kernel of :meth:`from_distances`.
 
+        Returns a ClientGraph over ``names``. Raises GraphError for lists of different lengths, and as
+        :meth:`from_distances` does.
+
         Parameters
         ----------
         sources, targets : sequence of str
@@ -108,16 +98,6 @@ class Builders(Constructors):
             By default all names in order of appearance.
         sigma, cut, directed
             As in :meth:`from_distances`.
-
-        Returns
-        -------
-        ClientGraph
-            Over ``names``.
-
-        Raises
-        ------
-        GraphError
-            For lists of different lengths, and as :meth:`from_distances` does.
         """
         values = torch.as_tensor(distances, dtype=torch.float64)
         if not len(sources) == len(targets) == len(values):
@@ -154,7 +134,9 @@ class Builders(Constructors):
     ) -> Self:
         """Build a graph from the places of clients.
 
-        A client has no distance to itself: there are no self loops, and the default sigma is over pairs.
+        A client has no distance to itself: there are no self loops, and the default sigma is over pairs. The result is
+        undirected, over ``names``. Raises GraphError for coordinates that are not finite or no places on earth, and as
+        the two functions do.
 
         Parameters
         ----------
@@ -170,16 +152,6 @@ class Builders(Constructors):
             As in :meth:`nearest`; only for that method.
         sigma, cut
             As in :meth:`from_distances`; ``cut`` only for the method ``gaussian``.
-
-        Returns
-        -------
-        ClientGraph
-            Undirected, over ``names``.
-
-        Raises
-        ------
-        GraphError
-            For coordinates that are not finite or no places on earth, and as the two functions do.
         """
         names = _texts(names)
         points = _matrix(coordinates, len(names), "coordinates", columns=2)
@@ -219,33 +191,18 @@ class Builders(Constructors):
         """Build the graph that links clients if one is among the ``k`` nearest *others* of the other.
 
         Every client has at least k neighbours, unless distances are infinite. Of equally near clients the first in
-        order are taken.
+        order are taken. The result is undirected. Raises GraphError for a ``k`` out of range, for arrays of the wrong
+        shape, negative distances and an unusable sigma.
 
         Parameters
         ----------
-        features : array-like
-            ``[N, F]``.
-        names : sequence
-            The clients, named ``str(name)``.
-        k : int
-            Between 1 and the number of other clients.
-        metric : {"euclidean", "precomputed"}
-            Of features; or ``features`` are distances ``[N, N]``, of which an infinite one or NaN is no neighbour. If
-            the matrix is asymmetric, an edge takes the shorter distance.
-        weights : {"binary", "gaussian"}
-            1, or ``exp(-(d / sigma)^2)``.
-        sigma : float, optional
-            By default the standard deviation of the finite distances between different clients.
-
-        Returns
-        -------
-        ClientGraph
-            Undirected.
-
-        Raises
-        ------
-        GraphError
-            For a ``k`` out of range, for arrays of the wrong shape, negative distances and an unusable sigma.
+        features : ``[N, F]``.
+        names : the clients, named ``str(name)``.
+        k : between 1 and the number of other clients.
+        metric : of features; or ``features`` are distances ``[N, N]``, of which an infinite one or NaN is no neighbour.
+            If the matrix is asymmetric, an edge takes the shorter distance.
+        weights : 1, or ``exp(-(d / sigma)^2)``.
+        sigma : by default the standard deviation of the finite distances between different clients.
         """
         names = _texts(names)
         if metric == "precomputed":
@@ -269,29 +226,15 @@ class Builders(Constructors):
         """Build the graph that links clients if they share one of their ``main`` most frequent labels.
 
         This graph is an oracle: it uses the clients' private label counts, which a server does not know; a run that
-        uses it must state so.
+        uses it must state so. The result is undirected, without self loops. Raises GraphError for counts that are
+        negative, not finite or of the wrong shape, and for other values of ``main`` or ``weights``.
 
         Parameters
         ----------
-        label_counts : array-like
-            ``[N, classes]``. Ties go to the smaller class index; labels without examples do not count.
-        names : sequence
-            The clients, named ``str(name)``.
-        main : int
-            Number of most frequent labels, 1 or more.
-        weights : {"binary", "overlap"}
-            1, or the cosine similarity of the two label distributions.
-
-        Returns
-        -------
-        ClientGraph
-            Undirected, without self loops.
-
-        Raises
-        ------
-        GraphError
-            For counts that are negative, not finite or of the wrong shape, and for other values of ``main`` or
-            ``weights``.
+        label_counts : ``[N, classes]``. Ties go to the smaller class index; labels without examples do not count.
+        names : the clients, named ``str(name)``.
+        main : number of most frequent labels, 1 or more.
+        weights : 1, or the cosine similarity of the two label distributions.
         """
         names = _texts(names)
         counts = _matrix(label_counts, len(names), "label counts")

@@ -41,22 +41,16 @@ class Constructors:
     ) -> Self:
         """Build a graph from pairs of clients, with a weight or without.
 
+        Raises GraphError for an edge that is no pair, and as :meth:`from_lists` does.
+
         Parameters
         ----------
-        edges : iterable of tuple, or mapping
-            ``(source, target, weight)``, or ``(source, target)`` with weight 1; or weights by pair. Clients are named
-            ``str(source)``.
-        names : sequence, optional
-            All clients, in order, also those without an edge; by default those of the edges, sorted.
-        directed : bool
-            Whether an edge is for the source alone, which listens to the target; otherwise both listen to each other.
-        allow_negative : bool
-            Whether weights below zero are accepted.
-
-        Raises
-        ------
-        GraphError
-            For an edge that is no pair, and as :meth:`from_lists` does.
+        edges : ``(source, target, weight)``, or ``(source, target)`` with weight 1; or weights by pair. Clients are
+            named ``str(source)``.
+        names : all clients, in order, also those without an edge; by default those of the edges, sorted.
+        directed : whether an edge is for the source alone, which listens to the target; otherwise both listen to each
+            other.
+        allow_negative : whether weights below zero are accepted.
         """
         sources, targets, weights = [], [], []
         given = [(*pair, weight) for pair, weight in edges.items()] if isinstance(edges, Mapping) else edges
@@ -106,21 +100,14 @@ class Constructors:
     def from_networkx(cls, graph: Any, weight: str = "weight", allow_negative: bool = False) -> Self:
         """Convert a NetworkX graph.
 
-        Nodes become clients named ``str(node)``.
+        Nodes become clients named ``str(node)``. Directed if ``graph`` is.
 
         Parameters
         ----------
-        graph : networkx.Graph
-            Or ``DiGraph``, for a directed client graph.
-        weight : str
-            Edge attribute with the weight; an edge u -> v becomes ``A[u, v]``: u listens to v. 1 where it has none.
-        allow_negative : bool
-            Whether weights below zero are accepted.
-
-        Returns
-        -------
-        ClientGraph
-            Directed if ``graph`` is.
+        graph : or ``DiGraph``, for a directed client graph.
+        weight : edge attribute with the weight; an edge u -> v becomes ``A[u, v]``: u listens to v. 1 where it has
+            none.
+        allow_negative : whether weights below zero are accepted.
         """
         if not hasattr(graph, "is_directed") or not hasattr(graph, "nodes"):
             raise GraphError(f"this is no graph of NetworkX but a {type(graph).__name__}; edges go to from_edges")
@@ -138,24 +125,13 @@ class Constructors:
     def from_pyg(cls, data: Any, names: Sequence[str] | None = None, allow_negative: bool = False) -> Self:
         """Convert a PyTorch Geometric ``Data``; the inverse of :meth:`to_pyg`. With an edge u -> v, v listens to u.
 
+        Directed if it is not symmetric. Raises GraphError when there is not one weight per edge and one name per node.
+
         Parameters
         ----------
-        data : torch_geometric.data.Data
-            Weights are ``edge_weight``, else a one-column ``edge_attr``, else 1.
-        names : sequence of str, optional
-            Client names; by default ``data.names``, else the node numbers.
-        allow_negative : bool
-            Whether weights below zero are accepted.
-
-        Returns
-        -------
-        ClientGraph
-            Directed if it is not symmetric.
-
-        Raises
-        ------
-        GraphError
-            When there is not one weight per edge and one name per node.
+        data : weights are ``edge_weight``, else a one-column ``edge_attr``, else 1.
+        names : client names; by default ``data.names``, else the node numbers.
+        allow_negative : whether weights below zero are accepted.
         """
         if getattr(data, "edge_index", None) is None:
             raise GraphError("the data has no edge_index, and so no edges: give it torch.zeros(2, 0, dtype=torch.long)")
@@ -189,12 +165,8 @@ class Constructors:
     ) -> Self:
         """Build a graph from lists: ``A[source, target] = weight``, so a source listens to its targets.
 
-        An undirected list may contain a pair in one or in both directions.
-
-        Raises
-        ------
-        GraphError
-            For unknown clients, naming them, for lists of different lengths, and as the constructor does.
+        An undirected list may contain a pair in one or in both directions. Raises GraphError for unknown clients,
+        naming them, for lists of different lengths, and as the constructor does.
         """
         if not len(sources) == len(targets) == len(weights):
             raise GraphError(
@@ -219,10 +191,7 @@ class Constructors:
     ) -> Self:
         """Build a graph from an adjacency matrix ``[N, N]``, dense or a sparse tensor.
 
-        Raises
-        ------
-        GraphError
-            When the matrix is not square or does not match ``names``, and as the constructor does.
+        Raises GraphError when the matrix is not square or does not match ``names``, and as the constructor does.
         """
         adjacency = torch.as_tensor(matrix)
         if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:

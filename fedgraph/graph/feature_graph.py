@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedgraph.graph.drawing import draw_graph
+from fedgraph.graph.drawing import GraphChart, in_a_circle
 from fedgraph.graph.tables import read_pairs
 from fedgraph.graph.value import ClientGraph
 from fedgraph.support.errors import GraphError, quoted
@@ -37,14 +37,11 @@ class Score:
 
     Attributes
     ----------
-    precision : float
-        Fraction of the found edges that are true; 0 where none was found, unless there are no true ones.
-    recall : float
-        Fraction of the true edges that were found; 1 where there are none.
-    f1 : float
-        Harmonic mean of both, ``2 hits / (found + true)``.
-    shd : int
-        Structural Hamming distance: the number of true edges that were not found and of found edges that are not true.
+    precision : fraction of the found edges that are true; 0 where none was found, unless there are no true ones.
+    recall : fraction of the true edges that were found; 1 where there are none.
+    f1 : harmonic mean of both, ``2 hits / (found + true)``.
+    shd : structural Hamming distance: the number of true edges that were not found and of found edges that are not
+        true.
     """
 
     precision: float
@@ -57,6 +54,8 @@ class Score:
 class FeatureGraph:
     """An undirected graph over named features without self loops.
 
+    Raises GraphError for names that are empty, repeated or not text, and for edges that are not a pair of two of them.
+
     Attributes
     ----------
     names : tuple of str
@@ -64,11 +63,6 @@ class FeatureGraph:
     edges : tuple of Pair
         Pairs of names. Each pair is kept once, in whatever order it is given; the names of a pair, and the pairs, are
         sorted in the order of ``names``.
-
-    Raises
-    ------
-    GraphError
-        For names that are empty, repeated or not text, and for edges that are not a pair of two of them.
     """
 
     names: tuple[str, ...]
@@ -94,10 +88,7 @@ class FeatureGraph:
     def from_adjacency(cls, names: Sequence[str], adjacency: Tensor) -> FeatureGraph:
         """Build a graph from a symmetric matrix, bool ``[features, features]`` with a diagonal of False.
 
-        Raises
-        ------
-        GraphError
-            For a matrix of another shape or type, without symmetry, or with self loops.
+        Raises GraphError for a matrix of another shape or type, without symmetry, or with self loops.
         """
         if adjacency.shape != (len(names), len(names)) or adjacency.dtype != torch.bool:
             raise GraphError(
@@ -134,10 +125,7 @@ class FeatureGraph:
     def plot(self, strengths: Mapping[Pair, float] | None = None) -> Figure:
         """Draw the graph in a circle, edges as wide as the ``strengths`` of their pairs, if these are given.
 
-        Returns
-        -------
-        matplotlib.figure.Figure
-            A notebook shows it; ``savefig`` writes it.
+        A notebook shows it; ``savefig`` writes it.
         """
         figure = picture(4.8, 4.8)
         self.draw(figure.subplots(), strengths)
@@ -145,12 +133,12 @@ class FeatureGraph:
 
     def draw(self, axes: Any, strengths: Mapping[Pair, float] | None = None) -> None:
         """Draw the graph into axes of Matplotlib, as :meth:`plot` does: every feature in the same place each time."""
-        import networkx as nx  # takes a fifth of a second
+        self.chart(strengths).draw(axes)
 
-        drawn = nx.Graph()
-        drawn.add_nodes_from(self.names)
-        drawn.add_weighted_edges_from((*pair, (strengths or {}).get(pair, 1.0)) for pair in self.edges)
-        draw_graph(axes, drawn, nx.circular_layout(sorted(self.names)), named=True)
+    def chart(self, strengths: Mapping[Pair, float] | None = None, **about: Any) -> GraphChart:
+        """Describe the picture of the graph; see :class:`GraphChart`."""
+        edges = ((*pair, (strengths or {}).get(pair, 1.0)) for pair in self.edges)
+        return GraphChart.of(edges, in_a_circle(self.names), named=True, **about)
 
     def subgraph(self, names: Sequence[str]) -> FeatureGraph:
         """Return the graph among ``names``, in that order. Raises GraphError naming features that the graph lacks."""
@@ -163,10 +151,7 @@ class FeatureGraph:
     def score(self, truth: FeatureGraph) -> Score:
         """Compare the edges with those of ``truth``, whatever the order of names.
 
-        Raises
-        ------
-        GraphError
-            When the two graphs are not over the same features: compare ``subgraph`` of both.
+        Raises GraphError when the two graphs are not over the same features: compare ``subgraph`` of both.
         """
         if set(self.names) != set(truth.names):
             apart = sorted(set(self.names) ^ set(truth.names))
@@ -202,21 +187,14 @@ class FeatureGraph:
 def client_similarity(graphs: Mapping[str, FeatureGraph]) -> ClientGraph:
     """Build the client graph of how similar the clients' feature graphs are.
 
+    The result is undirected, with the weight ``2 |E_i and E_j| / (|E_i| + |E_j|)`` (F1, Dice) between clients i and j
+    with edges E_i and E_j: 1 for equal graphs, 0 (no edge) for graphs without a common edge. Raises GraphError for
+    graphs over different features.
+
     Parameters
     ----------
     graphs : mapping of str to FeatureGraph
         At least one, by client, all over the same features.
-
-    Returns
-    -------
-    ClientGraph
-        Undirected, with the weight ``2 |E_i and E_j| / (|E_i| + |E_j|)`` (F1, Dice) between clients i and j with edges
-        E_i and E_j: 1 for equal graphs, 0 (no edge) for graphs without a common edge.
-
-    Raises
-    ------
-    GraphError
-        For graphs over different features.
     """
     features = next(iter(graphs.values())).names
     if any(set(graph.names) != set(features) for graph in graphs.values()):
@@ -251,6 +229,10 @@ _TETRAD_EDGE = re.compile(r"\d+\.\s+(\S+)\s+(-->|---)\s+(\S+)")
 def read_feature_graph(path: str | os.PathLike[str], moral: bool = False) -> FeatureGraph:
     """Read a feature graph from a file in one of ``KNOWN_FORMATS``, without directions of edges.
 
+    Returns a FeatureGraph over the features that the file names. Raises GraphError for an unreadable or unsupported
+    file, for edges that cannot be read, and for a graph without directions read as moral. The message begins with the
+    path.
+
     Parameters
     ----------
     path : str or path
@@ -258,17 +240,6 @@ def read_feature_graph(path: str | os.PathLike[str], moral: bool = False) -> Fea
     moral : bool
         Whether to read the edges as those of a Bayesian network, from parent to child, and link the parents of a child
         to each other.
-
-    Returns
-    -------
-    FeatureGraph
-        Over the features that the file names.
-
-    Raises
-    ------
-    GraphError
-        For an unreadable or unsupported file, for edges that cannot be read, and for a graph without directions read as
-        moral. The message begins with the path.
     """
     path = Path(path)
     try:
@@ -289,10 +260,7 @@ def read_feature_graph(path: str | os.PathLike[str], moral: bool = False) -> Fea
 def write_feature_graph(graph: FeatureGraph, path: str | os.PathLike[str]) -> None:
     """Write a feature graph as JSON, atomically; folders are made as needed.
 
-    Raises
-    ------
-    GraphError
-        For another extension than .json.
+    Raises GraphError for another extension than .json.
     """
     if Path(path).suffix != ".json":
         raise GraphError(f"{path}: a feature graph is written as .json")

@@ -62,7 +62,10 @@ def read_graph(
 ) -> ClientGraph:
     """Read a client graph from a file in one of ``KNOWN_FORMATS``.
 
-    Pickles are read without executing code from them.
+    Pickles are read without executing code from them. Returns a ClientGraph over ``names``, or the names in the file.
+    Raises GraphError for an unreadable or unsupported file, sigma or cut without a list of distances, a client of
+    ``names`` that the file lacks, and an asymmetric graph read with ``directed=False``. The message begins with the
+    path.
 
     Parameters
     ----------
@@ -88,17 +91,6 @@ def read_graph(
     notes : list of str, optional
         Gets a sentence about each thing that a reader of a list should know: how many of its distances the kernel has
         made edges, and that it is read as directed.
-
-    Returns
-    -------
-    ClientGraph
-        Over ``names``, or the names in the file.
-
-    Raises
-    ------
-    GraphError
-        For an unreadable or unsupported file, sigma or cut without a list of distances, a client of ``names`` that the
-        file lacks, and an asymmetric graph read with ``directed=False``. The message begins with the path.
     """
     path = Path(path)
     options = _Options(
@@ -133,12 +125,7 @@ def read_graph(
 def write_graph(graph: ClientGraph, path: str | os.PathLike[str]) -> None:
     """Write a client graph as ``.npz`` (names, edge_index, weights, directed), and beside it as ``.json``.
 
-    Each file is written atomically; folders are made as needed.
-
-    Raises
-    ------
-    GraphError
-        For another extension than ``.npz``.
+    Each file is written atomically; folders are made as needed. Raises GraphError for another extension than ``.npz``.
     """
     path = Path(path)
     if path.suffix != ".npz":
@@ -215,18 +202,21 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
                 f"cut = {options.cut:g}, as it does where they hardly differ: set [graph] sigma, a distance that is "
                 "still near, or a lower cut. If the numbers are weights, give the file the header from,to,weight"
             )
-        if 2 * (alone := len(graph.isolated)) > graph.num_clients and 0 < options.cut < 1:
+        if 2 * (isolated_clients := len(graph.isolated)) > graph.num_clients and 0 < options.cut < 1:
             near = _near(table, graph.names, options.cut)
             kept = f"{graph.without_self_loops().num_edges:,} of {len(table.values):,} edges"
-            told = f"leaves {kept} of the list of distances, and {alone:,} of {graph.num_clients:,} clients none"
+            problem = (
+                f"leaves {kept} of the list of distances, and {isolated_clients:,} of {graph.num_clients:,} clients "
+                "without edges"
+            )
             if options.sigma is not None:
                 raise GraphError(
-                    f"[graph] sigma = {options.sigma:g} {told}: set a larger one, such as {near:.4g}, with which nine "
-                    f"in ten clients have an edge; or a lower cut than {options.cut:g}"
+                    f"[graph] sigma = {options.sigma:g} {problem}: set a larger one, such as {near:.4g}, with which "
+                    f"nine in ten clients have an edge; or a lower cut than {options.cut:g}"
                 )
             options.notes.append(
-                f"the usual sigma, the deviation of distances, {told}; so sigma is {near:.4g}, with which nine in ten "
-                "clients have an edge ([graph] sigma)"
+                f"the usual sigma, the deviation of distances, {problem}; so sigma is {near:.4g}, with which nine in "
+                "ten clients have an edge ([graph] sigma)"
             )
             graph = kernel(near)
     else:

@@ -24,6 +24,7 @@ def graph_mean(
 
     The result is ``sum_j S_ij n_j row_j / sum_j S_ij n_j`` with ``S = (1 - alpha) I + alpha A_hat^K + everybody / N``,
     where A_hat is the random-walk matrix and K the number of hops. Over a complete graph with alpha 1 this is FedAvg.
+    Returns ``[clients, ...]``. A client that reaches no client with examples gets the mean by examples over all.
 
     Parameters
     ----------
@@ -41,11 +42,6 @@ def graph_mean(
         Weight of the mean over all clients.
     self_loops : bool
         Whether A_hat has self loops where they are missing.
-
-    Returns
-    -------
-    Tensor
-        ``[clients, ...]``. A client that reaches no client with examples gets the mean by examples over all.
     """
     return graph_mean_weights(graph, counts, alpha, hops, everybody, self_loops).to(rows) @ rows
 
@@ -55,15 +51,12 @@ def graph_mean_weights(
 ) -> Tensor:
     """Return the weights of :func:`graph_mean`.
 
+    Returns float64 ``[clients, clients]``; rows sum to one.
+
     Parameters
     ----------
     graph, counts, alpha, hops, everybody, self_loops
         As in :func:`graph_mean`.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[clients, clients]``; rows sum to one.
     """
     shares = counts.double() / counts.double().max().clamp(min=1)
     one = torch.eye(len(shares))
@@ -78,10 +71,7 @@ def graph_mean_weights(
 def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
     """Average rows ``[clients, ...]`` with weights ``[clients]``.
 
-    Returns
-    -------
-    Tensor
-        ``sum_i weights_i rows_i / sum_i weights_i``; the plain mean where no weight is above 0.
+    Returns ``sum_i weights_i rows_i / sum_i weights_i``; the plain mean where no weight is above 0.
     """
     shares = weights.to(rows) if bool((weights > 0).any()) else rows.new_ones(len(rows))
     return (shares / shares.sum()) @ rows

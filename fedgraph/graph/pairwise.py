@@ -36,7 +36,8 @@ def squared_distances(rows: Tensor, others: Tensor | None = None) -> Tensor:
     their mean, and where even then a pair is much closer than its norms, such as within one of several clusters, the
     product is computed in float64. For float32 input the relative error is below 1e-5 for pairs whose distance is more
     than 1/10,000 of their distance from the mean; for closer pairs the error is below 1e-13 of the square of the
-    latter.
+    latter. Returns ``|rows[i] - others[j]|^2``, ``[n, m]``; without ``others`` symmetric with a diagonal of zeros.
+    Raises FedgraphError when the shapes do not fit.
 
     Parameters
     ----------
@@ -44,16 +45,6 @@ def squared_distances(rows: Tensor, others: Tensor | None = None) -> Tensor:
         ``[n, parameters]``.
     others : Tensor, optional
         ``[m, parameters]``; by default the rows themselves.
-
-    Returns
-    -------
-    Tensor
-        ``|rows[i] - others[j]|^2``, ``[n, m]``; without ``others`` symmetric with a diagonal of zeros.
-
-    Raises
-    ------
-    FedgraphError
-        When the shapes do not fit.
     """
     _check(rows, others)
     rows = _floating(rows)
@@ -80,15 +71,8 @@ def squared_distances(rows: Tensor, others: Tensor | None = None) -> Tensor:
 def absolute_distances(rows: Tensor) -> Tensor:
     """Compute absolute distances ``sum_k |rows[i, k] - rows[j, k]|`` between all pairs of rows ``[n, parameters]``.
 
-    Returns
-    -------
-    Tensor
-        float64 ``[n, n]``, summed in float64, symmetric with a diagonal of zeros.
-
-    Raises
-    ------
-    FedgraphError
-        When ``rows`` is not a matrix.
+    Returns float64 ``[n, n]``, summed in float64, symmetric with a diagonal of zeros. Raises FedgraphError when
+    ``rows`` is not a matrix.
     """
     _check(rows, None)
     count, columns = rows.shape
@@ -105,21 +89,13 @@ def cosine_similarity(rows: Tensor, others: Tensor | None = None) -> Tensor:
     """Compute the cosine similarity ``rows[i].others[j] / (|rows[i]| |others[j]|)`` of all pairs of rows.
 
     The absolute error is below 1e-6: to distinguish small angles, use :func:`squared_distances` of unit vectors.
+    Returns ``[n, m]``; 0 for a row of zeros. Without ``others`` symmetric, with ones on the diagonal. Raises
+    FedgraphError when the shapes do not fit.
 
     Parameters
     ----------
     rows, others : Tensor
         As in :func:`squared_distances`.
-
-    Returns
-    -------
-    Tensor
-        ``[n, m]``; 0 for a row of zeros. Without ``others`` symmetric, with ones on the diagonal.
-
-    Raises
-    ------
-    FedgraphError
-        When the shapes do not fit.
     """
     _check(rows, others)
     lengths = torch.linalg.vector_norm(_floating(rows), dim=1)
@@ -133,6 +109,9 @@ def cosine_similarity(rows: Tensor, others: Tensor | None = None) -> Tensor:
 def attention_from_distances(distances: Tensor, temperature: float = 1.0, mask: Tensor | None = None) -> Tensor:
     """Compute attention weights ``softmax_j(-distances[i, j] / temperature)``.
 
+    Returns ``[n, m]``. Rows sum to one; a row without any allowed pair is zero. Raises FedgraphError for a temperature
+    of 0 and a mask of another shape.
+
     Parameters
     ----------
     distances : Tensor
@@ -142,16 +121,6 @@ def attention_from_distances(distances: Tensor, temperature: float = 1.0, mask: 
         towards its clients by ``sum_j weight_j (client_j - server)``.
     mask : Tensor, optional
         bool ``[n, m]``, the pairs that may have weight; all by default.
-
-    Returns
-    -------
-    Tensor
-        ``[n, m]``. Rows sum to one; a row without any allowed pair is zero.
-
-    Raises
-    ------
-    FedgraphError
-        For a temperature of 0 and a mask of another shape.
     """
     if temperature == 0 or math.isnan(temperature):
         raise FedgraphError(f"the temperature of attention is not 0; got {temperature}")

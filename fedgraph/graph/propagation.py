@@ -42,10 +42,7 @@ class PropagationMatrix:
 
     Attributes
     ----------
-    edge_index, weights : Tensor
-        The non-zero entries, int64 ``[2, E]`` sorted by row and float32 ``[E]``.
-    num_clients : int
-        N.
+    edge_index, weights : the non-zero entries, int64 ``[2, E]`` sorted by row and float32 ``[E]``.
     """
 
     edge_index: Tensor
@@ -81,17 +78,9 @@ class PropagationMatrix:
         """Compute ``M^hops @ stacked`` for values ``[N, ...]``.
 
         Values must be finite: a dense product spreads one NaN to every client. There are no gradients. On a CPU all
-        cores share the work; the result is bitwise identical for any number of cores.
-
-        Returns
-        -------
-        Tensor
-            float32 of the same shape, or float64 as ``stacked`` is, on its device.
-
-        Raises
-        ------
-        GraphError
-            When the leading axis is not N or ``hops`` is negative.
+        cores share the work; the result is bitwise identical for any number of cores. Returns float32 of the same
+        shape, or float64 as ``stacked`` is, on its device. Raises GraphError when the leading axis is not N or ``hops``
+        is negative.
         """
         stacked = torch.as_tensor(stacked)
         if stacked.ndim == 0 or stacked.shape[0] != self.num_clients:

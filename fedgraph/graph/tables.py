@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgraph.support.errors import GraphError
-from fedgraph.support.files import composed, separator_of, with_decimal_point
+from fedgraph.support.files import composed, detect_separator, with_decimal_point
 
 _SOURCE, _TARGET = ("from", "source"), ("to", "target")
 _DISTANCE, _WEIGHT = ("cost", "distance"), ("weight",)
@@ -94,7 +94,7 @@ def _lines(path: Path) -> tuple[list[tuple[int, list[str]]], int]:
     open_text = gzip.open if path.suffix.lower() == ".gz" else open
     with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
         text = stream.read()
-        separator = separator_of(text.lstrip().partition("\n")[0])
+        separator = detect_separator(text.lstrip().partition("\n")[0])
         found = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         rows = ((number, [composed(cell.strip()) for cell in row]) for number, row in enumerate(found, 1))
         if separator != ",":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.graph.build import Builders
 from fedgraph.graph.constructors import unknown_clients
-from fedgraph.graph.drawing import draw_graph, spring_layout
+from fedgraph.graph.drawing import MOST_EDGES, GraphChart, spring_layout
 from fedgraph.graph.edges import (
     asymmetric,
     canonical,
@@ -40,7 +40,10 @@ class ClientGraph(Builders):
 
     ``A[i, j]`` is the weight with which client i takes the values of client j into account ("i listens to j"). Self
     loops ``A[i, i]`` are kept as given: ``num_edges`` and ``degree`` count them, ``neighbours`` does not, and
-    normalisation adds a self loop only where there is none.
+    normalisation adds a self loop only where there is none. Raises GraphError for empty or repeated names, indices out
+    of range, weights that are not finite or are negative, an edge with two weights, and an undirected graph whose two
+    directions of a pair differ by more than 1e-5 of the larger plus 1e-7 of the largest weight of all (smaller
+    differences are averaged).
 
     Attributes
     ----------
@@ -55,13 +58,6 @@ class ClientGraph(Builders):
         Whether ``A[i, j]`` and ``A[j, i]`` may differ.
     allow_negative : bool
         Whether weights below zero are accepted.
-
-    Raises
-    ------
-    GraphError
-        For empty or repeated names, indices out of range, weights that are not finite or are negative, an edge with two
-        weights, and an undirected graph whose two directions of a pair differ by more than 1e-5 of the larger plus 1e-7
-        of the largest weight of all (smaller differences are averaged).
     """
 
     names: tuple[str, ...]
@@ -111,7 +107,10 @@ class ClientGraph(Builders):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges, including self loops: non-zero entries of A if directed, else pairs of clients."""
+        """Number of edges, including self loops.
+
+        Of a directed graph these are the non-zero entries of A, else pairs of clients.
+        """
         if self.directed:
             return self.weights.numel()
         return int((self.edge_index[0] <= self.edge_index[1]).sum())
@@ -170,12 +169,9 @@ class ClientGraph(Builders):
     def agreement(self, groups: Sequence[str]) -> dict[str, float]:
         """Compare the edges with groups of clients: ``[N]``, the group of each client.
 
-        Returns
-        -------
-        dict of str to float
-            ``precision``, the share of edges between clients of one group; ``recall``, the share of pairs of one group
-            that have an edge; ``weight``, the share of the weights that lies within groups. NaN where there is no edge,
-            or no pair. Self loops do not count.
+        Returns ``precision``, the share of edges between clients of one group; ``recall``, the share of pairs of one
+        group that have an edge; ``weight``, the share of the weights that lies within groups. NaN where there is no
+        edge, or no pair. Self loops do not count.
         """
         if len(groups) != self.num_clients:
             raise GraphError(f"groups must name the group of each of {self.num_clients} clients; got {len(groups)}")
@@ -199,6 +195,8 @@ class ClientGraph(Builders):
     ) -> ClientGraph:
         """Return the graph over ``names``, in that order.
 
+        Raises GraphError for such clients, naming them and similar names.
+
         Parameters
         ----------
         names : sequence of str
@@ -207,11 +205,6 @@ class ClientGraph(Builders):
             Whether clients that the graph lacks are an error or get no edges.
         extra : {"error", "drop"}
             Whether clients of the graph that are not in ``names`` are an error or are left out with their edges.
-
-        Raises
-        ------
-        GraphError
-            For such clients, naming them and similar names.
         """
         if missing not in ("error", "isolate") or extra not in ("error", "drop"):
             raise GraphError(
@@ -289,6 +282,8 @@ class ClientGraph(Builders):
     def normalised(self, normalisation: Normalisation = "random-walk", self_loops: bool = True) -> PropagationMatrix:
         """Return the propagation matrix, which never contains NaN.
 
+        The result is cached, so that repeated calls are cheap.
+
         Parameters
         ----------
         normalisation : {"random-walk", "symmetric", "none"}
@@ -298,11 +293,6 @@ class ClientGraph(Builders):
         self_loops : bool
             Whether to add I; without it, the first two kinds still add a self loop to a client that listens to no
             client.
-
-        Returns
-        -------
-        PropagationMatrix
-            Cached, so that repeated calls are cheap.
         """
         key = (normalisation, bool(self_loops))
         if key not in self._matrices:
@@ -315,22 +305,15 @@ class ClientGraph(Builders):
         """Compute ``normalised(...)^hops @ stacked`` for values ``[N, ...]``.
 
         By default each hop replaces a client's values by the weighted mean of its own and its neighbours'. Other
-        normalisations also rescale: see :meth:`normalised`.
-
-        Returns
-        -------
-        Tensor
-            float32 of the same shape, on the device of ``stacked``; see :meth:`PropagationMatrix.apply` for the errors.
+        normalisations also rescale: see :meth:`normalised`. Returns float32 of the same shape, on the device of
+        ``stacked``; see :meth:`PropagationMatrix.apply` for the errors.
         """
         return self.normalised(normalisation, self_loops).apply(stacked, hops)
 
     def to_networkx(self) -> nx.Graph:
         """Convert to a NetworkX graph.
 
-        Returns
-        -------
-        networkx.Graph
-            Or ``DiGraph`` if directed, over client names with the edge attribute ``weight``.
+        Returns a ``networkx.Graph``, or ``DiGraph`` if directed, over client names with the edge attribute ``weight``.
         """
         import networkx as nx  # takes a fifth of a second
 
@@ -346,13 +329,8 @@ class ClientGraph(Builders):
         """Convert to a PyTorch Geometric ``Data``.
 
         Messages of a graph convolution flow from row 0 of its ``edge_index`` to row 1, and ``A[i, j]`` is the weight
-        with which i listens to j: the rows are those of :attr:`edge_index` swapped, so that a convolution computes
-        ``A @ x``.
-
-        Returns
-        -------
-        torch_geometric.data.Data
-            With ``edge_index``, ``edge_weight``, ``num_nodes`` and ``names``.
+        with which i listens to j: the rows are those of :attr:`edge_index` swapped, so that a convolution computes ``A
+        @ x``. Returns a torch_geometric.data.Data with ``edge_index``, ``edge_weight``, ``num_nodes`` and ``names``.
         """
         from torch_geometric.data import Data  # here, because its import takes a second
 
@@ -380,7 +358,9 @@ class ClientGraph(Builders):
         label: str = "",
         places: Mapping[str, tuple[float, float]] | None = None,
     ) -> Figure:
-        """Draw the graph, with edges as wide as they weigh.
+        """Draw the graph, with edges as wide as they weigh; of many, the strongest.
+
+        A notebook shows it; ``savefig`` writes it.
 
         Parameters
         ----------
@@ -390,11 +370,6 @@ class ClientGraph(Builders):
             What the colours are.
         places : mapping of str to pair of float, optional
             Where each client is drawn, ``(x, y)``; by default neighbours are together.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-            A notebook shows it; ``savefig`` writes it.
         """
         figure = picture(6.4, 4.8)
         self.draw(figure.subplots(), values, label, places)
@@ -408,8 +383,17 @@ class ClientGraph(Builders):
         places: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         """Draw the graph into axes of Matplotlib, as :meth:`plot` does."""
-        drawn = self.without_self_loops().to_networkx().to_undirected()
-        draw_graph(axes, drawn, places or spring_layout(drawn), values, label)
+        self.chart(values=values, label=label, places=places).draw(axes)
+
+    def chart(self, places: Mapping[str, tuple[float, float]] | None = None, **about: Any) -> GraphChart:
+        """Describe the picture of the graph, in places or with neighbours together; see :class:`GraphChart`."""
+        plain = self.without_self_loops()
+        source, target = plain.edge_index.tolist()
+        edges = ((self.names[one], self.names[other], weight) for one, other, weight in
+                 zip(source, target, plain.weights.tolist(), strict=True))  # fmt: skip
+        found = places or spring_layout(plain.to_networkx().to_undirected())
+        at = {name: found[name] for name in self.names if name in found}
+        return GraphChart.of(edges, at, MOST_EDGES, **about)
 
     def _repr_html_(self) -> str:
         degree = dict(zip(self.names, self.without_self_loops().degree().tolist(), strict=True))

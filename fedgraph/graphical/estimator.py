@@ -20,8 +20,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedgraph.data.columns import Floats, Table, table_of, with_embeddings
-from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, dicts_of, read_values, values_of
+from fedgraph.data.columns import Floats, Table, from_frame, with_embeddings
+from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, as_dicts, read_values, to_values
 from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference import SamplingSettings
@@ -31,7 +31,7 @@ from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted, similar
 from fedgraph.support.randomness import generator
-from fedgraph.support.settings import Settings, of_keywords
+from fedgraph.support.settings import Settings, from_keywords
 
 log = logging.getLogger("fedgraph")
 
@@ -39,36 +39,35 @@ _Table = TypeVar("_Table", bound=Settings)
 
 
 class NeuralGraphicalModel(BaseEstimator):
-    """A probabilistic model of all columns of a data frame, which answers any question about any of them.
+    """A probabilistic model of all columns of a data frame, for queries about any of them.
 
     Parameters are those of ``[fedngm.ngm]`` in an experiment, and of ``[fedngm.ngr]`` where these differ, with the same
     defaults (``fedgraph keys fedngm.ngm`` explains them); other tables are mappings of their keys.
 
-    Data frames are those of pandas, polars or pyarrow, of numbers and categories, with gaps; for tools of scikit-learn
-    also arrays of numbers, whose columns are called x0, x1 and so on. Rows of questions may also be a dict by column,
-    a list of such dicts, or one row of pandas, a Series; what they leave out is unknown. Columns whose names are
-    numbers are called by the text of these, and may be asked for by either.
+    Data frames of pandas, polars or pyarrow hold numbers and categories, possibly missing; arrays of numbers are
+    accepted too, with columns x0, x1 and so on. Rows of queries may also be a dict by column, a list of dicts, or a
+    Series; absent columns are unknown. Names that are numbers are converted to text, and may be given as either.
 
     Parameters
     ----------
     graph : {"recover", "learn"} or FeatureGraph, default "recover"
-        Which features depend on each other directly: recovered from the rows before training; learned in training, by a
-        neural graph revealer (NGR); or given.
+        Direct dependencies between features: recovered from the rows before training; learned in training, by a neural
+        graph revealer (NGR); or given.
     path_weight, path_norm, path_log : optional
-        As in ``[fedngm.ngm]``, or with ``graph="learn"`` in ``[fedngm.ngr]``; None are the defaults there.
+        As in ``[fedngm.ngm]``, or with ``graph="learn"`` in ``[fedngm.ngr]``; None for their defaults.
     sparsity, threshold, density, refit
         As in ``[fedngm.ngr]``, for ``graph="learn"``.
     targets : sequence of str
-        Columns that ``score`` is about, and that the recovered graph gives neighbours (``recovery``'s
-        ``target_neighbours``); by default all.
+        Columns that ``score`` evaluates, and that get neighbours in the recovered graph (``target_neighbours`` of
+        ``recovery``); by default all.
     recovery, scaling, sampling : mapping, optional
-        As the tables ``[fedngm.recovery]``, ``[fedngm.scaling]`` and ``[fedngm.sampling]`` that are about one table:
-        ``recovery={"method": "ges"}``.
+        Keys of ``[fedngm.recovery]``, ``[fedngm.scaling]`` and ``[fedngm.sampling]`` that apply to a single table, such
+        as ``recovery={"method": "ges"}``.
     schema : Schema or mapping, optional
-        The columns: a schema, or what ``[data.table-schema]`` says of them, such as ``{"kinds": {"pain": "ordinal"},
-        "drop": ("name",)}``; by default they are inferred, and every category counts, however rare.
+        A schema, or keys of ``[data.table-schema]``, such as ``{"kinds": {"pain": "ordinal"}, "drop": ("name",)}``; by
+        default inferred, with all categories, however rare.
     validation_fraction : float, default 0.1
-        Share of the rows of ``fit`` by which the best epoch is chosen; not used where ``fit`` is given such rows.
+        Share of the rows of ``fit`` for choosing the best epoch; not used where ``fit`` is given such rows.
     random_state : int, RandomState or None
         Seed of validation rows, initial weights and the order of rows; an int is the seed of an experiment.
 
@@ -77,7 +76,7 @@ class NeuralGraphicalModel(BaseEstimator):
     model_ : GraphicalModel
         The model, as in the file of a run.
     graph_ : FeatureGraph
-        Which features depend on each other directly.
+        Direct dependencies between features.
     schema_ : Schema
         Names, kinds and categories of the features.
     r_squared_ : Series
@@ -168,7 +167,10 @@ class NeuralGraphicalModel(BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, validation: Any = None) -> NeuralGraphicalModel:
-        """Recover the graph, and train the model.
+        """Recover the graph and train the model.
+
+        Returns itself. Raises TypeError or ValueError for parameters and rows that cannot be used. Raises RunError when
+        a solver fails, or training diverges.
 
         Parameters
         ----------
@@ -178,18 +180,6 @@ class NeuralGraphicalModel(BaseEstimator):
             Not used.
         validation : data frame, optional
             Rows by which the best epoch is chosen; by default some of X are held out.
-
-        Returns
-        -------
-        NeuralGraphicalModel
-            Itself.
-
-        Raises
-        ------
-        TypeError, ValueError
-            For parameters and rows that cannot be used.
-        RunError
-            When a solver fails, or training diverges.
         """
         seed = _seed(self.random_state)
         with _value_errors():
@@ -202,7 +192,7 @@ class NeuralGraphicalModel(BaseEstimator):
             if validation is None:
                 training, held_out = self._divided(training, seed)
             else:
-                held_out = values_of(self._as_table(validation), schema, settings=about)
+                held_out = to_values(self._as_table(validation), schema, settings=about)
             own = Scaling.measured(training, schema, scaling.quantile, scaling.skewed)
             encoding = Encoding(schema, Scaling(dict(scaling.ranges)).completed(own), scaling.outside)
             found = self._fitted(schema, encoding.encode(training), encoding.encode(held_out), settings, seed)
@@ -217,19 +207,15 @@ class NeuralGraphicalModel(BaseEstimator):
     def predict(self, X: Any, target: str | int | None = None) -> NDArray[Any]:
         """Predict a column from the others: the expectation of a number, or the most probable category.
 
+        Returns ``[rows]``, or ``[rows, numbers]`` for an embedding. See
+        :meth:`fedgraph.graphical.model.GraphicalModel.predict`.
+
         Parameters
         ----------
         X : data frame, dict or list of dicts
-            Known values; those of the target are ignored. Columns that the model does not know are ignored too, with
-            a warning in the log the first time.
+            Known values; those of the target are ignored, and so are unknown columns, with a warning the first time.
         target : str, optional
             The column; by default the only one of ``targets``.
-
-        Returns
-        -------
-        ndarray
-            ``[rows]``, or ``[rows, numbers]`` for an embedding. See
-            :meth:`fedgraph.graphical.model.GraphicalModel.predict`.
         """
         name = self._target(target)
         with _value_errors():
@@ -239,17 +225,14 @@ class NeuralGraphicalModel(BaseEstimator):
     def predict_proba(self, X: Any, target: str | int | None = None) -> Any:
         """Predict the probabilities of the categories of a column, from the others.
 
+        Returns ``[rows, categories]``, with the categories as columns.
+
         Parameters
         ----------
         X : data frame, dict or list of dicts
             Known values; those of the target are ignored.
         target : str, optional
             The column; by default the only one of ``targets``.
-
-        Returns
-        -------
-        DataFrame
-            ``[rows, categories]``, with the categories as columns.
         """
         name = self._target(target)
         with _value_errors():
@@ -263,31 +246,30 @@ class NeuralGraphicalModel(BaseEstimator):
     ) -> dict[Any, Any]:
         """Return the distribution of each target given all that is known.
 
+        By target, ``mean`` and ``quantiles`` of numbers, or ``probabilities`` of ``categories``; see
+        :meth:`fedgraph.graphical.model.GraphicalModel.conditional`.
+
         Parameters
         ----------
         X : data frame, dict or list of dicts
             Known values; those of the targets in a data frame are ignored.
         targets : str or sequence of str
-            Columns asked for.
+            The columns to predict.
         quantiles : sequence of float
             Levels of the quantiles of numbers.
-
-        Returns
-        -------
-        dict
-            By target, ``mean`` and ``quantiles`` of numbers, or ``probabilities`` of ``categories``; see
-            :meth:`fedgraph.graphical.model.GraphicalModel.conditional`.
         """
         check_is_fitted(self)
         listed = [targets] if isinstance(targets, (str, int, np.integer)) else list(targets)
         asked, known = list(map(str, listed)), _with_text(X)
         with _value_errors():
-            rows = known if dicts_of(known) else self._rows(known, asked)
+            rows = known if as_dicts(known) else self._rows(known, asked)
             found = self.model_.conditional(rows, asked, quantiles, settings=self._draws)
         return {name: found[str(name)] for name in listed}
 
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """Draw rows from the model.
+
+        Returns a DataFrame of pandas, with the columns of the rows of ``fit``.
 
         Parameters
         ----------
@@ -297,11 +279,6 @@ class NeuralGraphicalModel(BaseEstimator):
             Known values: one row for all, or ``n_samples`` rows. They are returned unchanged.
         random_state : int, RandomState or None
             Seed of the draws.
-
-        Returns
-        -------
-        DataFrame
-            Of pandas, with the columns of the rows of ``fit``.
         """
         check_is_fitted(self)
         with _value_errors():
@@ -314,7 +291,8 @@ class NeuralGraphicalModel(BaseEstimator):
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean, over ``targets``, of the share of variance that predictions from all others explain (R²).
 
-        Categories count as the indicators of each. Columns that do not vary are left out.
+        Categories count as the indicators of each. Columns that do not vary are left out. Raises ValueError for rows
+        that cannot be used, and where a column is missing.
 
         Parameters
         ----------
@@ -322,11 +300,6 @@ class NeuralGraphicalModel(BaseEstimator):
             Rows, with all columns that are features of the model.
         y : None
             Not used.
-
-        Raises
-        ------
-        ValueError
-            For rows that cannot be used, and where a column is missing.
         """
         check_is_fitted(self)
         model = self.model_
@@ -348,10 +321,7 @@ class NeuralGraphicalModel(BaseEstimator):
     def load(cls, path: str | Path) -> NeuralGraphicalModel:
         """Read a model that :meth:`save` or a run of FedNGM has written; its categories are text.
 
-        Raises
-        ------
-        RunError
-            When the file is missing, damaged or no such model.
+        Raises RunError when the file is missing, damaged or no such model.
         """
         model = GraphicalModel.load(Path(path))
         settings = model.network.settings
@@ -361,7 +331,7 @@ class NeuralGraphicalModel(BaseEstimator):
         return made
 
     def __sklearn_tags__(self) -> Any:
-        """Say to scikit-learn that cells may be missing."""
+        """Tell scikit-learn that values may be missing."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
@@ -369,7 +339,7 @@ class NeuralGraphicalModel(BaseEstimator):
     # ---- fitting ---------------------------------------------------------------------------------------------------
 
     def _fitted(self, schema: Schema, training: Tensor, held_out: Tensor, settings: NGMSettings, seed: int) -> NGMFit:
-        """Fit the model of units ``[rows, units]``, as a client of a federation fits its own."""
+        """Fit the model to units ``[rows, units]``, as a client of a federation does."""
         if isinstance(settings, NGRSettings):
             return fit_ngr(schema, [training], [held_out], [EVERYBODY], settings, seed).fit
         if isinstance(self.graph, FeatureGraph):
@@ -385,7 +355,7 @@ class NeuralGraphicalModel(BaseEstimator):
         self._ignored: set[str] = set()
 
     def _divided(self, values: Floats, seed: int) -> tuple[Floats, Floats]:
-        """Return rows to train with, and others that are held out."""
+        """Split rows into training and held-out ones."""
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction is above 0 and below 1; got {self.validation_fraction}")
         rows = len(values)
@@ -404,7 +374,7 @@ class NeuralGraphicalModel(BaseEstimator):
         keywords = {name: getattr(self, name) for name in kind.model_fields}
         by_kind = ("path_weight", "path_norm", "path_log")
         chosen = {name: value for name, value in keywords.items() if value is not None or name not in by_kind}
-        return of_keywords(kind, chosen, type(self).__name__)
+        return from_keywords(kind, chosen, type(self).__name__)
 
     def _table(self, kind: type[_Table], name: str, **defaults: Any) -> _Table:
         """Return the settings of a table that is given as a mapping of its keys."""
@@ -412,11 +382,11 @@ class NeuralGraphicalModel(BaseEstimator):
         if isinstance(given, kind):
             return given
         keywords = {str(key).replace("-", "_"): value for key, value in (given or {}).items()}
-        return of_keywords(kind, defaults | keywords, f"{type(self).__name__}({name}=...)")
+        return from_keywords(kind, defaults | keywords, f"{type(self).__name__}({name}=...)")
 
     @property
     def _about(self) -> SchemaSettings:
-        """What is said of the columns; nothing leaves the process, so that rare categories count."""
+        """Settings of the columns; rare categories count, as nothing leaves the process."""
         if isinstance(self.schema, Schema):
             return SchemaSettings(least_rows=1)
         return self._table(SchemaSettings, "schema", least_rows=1)
@@ -438,7 +408,7 @@ class NeuralGraphicalModel(BaseEstimator):
         if target is not None:
             return str(target)
         if len(self._targets) != 1:
-            raise ValueError("which column? name the target to predict, or give the model one under targets")
+            raise ValueError("name the target to predict, or give the model a single one under targets")
         return self._targets[0]
 
     # ---- rows ------------------------------------------------------------------------------------------------------
@@ -451,8 +421,8 @@ class NeuralGraphicalModel(BaseEstimator):
             import pandas as pd
 
             values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
-            return table_of(pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])]))
-        table = table_of(X)
+            return from_frame(pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])]))
+        table = from_frame(X)
         if fitting:
             self.n_features_in_, self.feature_names_in_ = len(table.names), np.array(table.names, dtype=object)
         return table
@@ -460,13 +430,13 @@ class NeuralGraphicalModel(BaseEstimator):
     def _rows(self, X: Any, ignored: Sequence[str], whole: bool = False) -> Floats:
         """Return rows as values ``[rows, features]``; with ``whole`` no feature may be missing."""
         X = _with_text(X)
-        dicts = dicts_of(X)
+        dicts = as_dicts(X)
         rows = X if dicts else self._as_table(X)
         self._check_columns(dict.fromkeys(name for row in dicts for name in row) if dicts else rows.names, whole)
-        return values_of(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
+        return to_values(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
 
     def _check_columns(self, given: Iterable[str], whole: bool) -> None:
-        """Warn, once for each, of columns that are unknown to the model; with ``whole``, raise for missing ones."""
+        """Warn once about each column unknown to the model; with ``whole``, raise for missing ones."""
         schema = self.schema_
         there = with_embeddings(list(given), {each.name for each in schema.features if each.kind == "embedding"})
         lacking = [name for name in schema.names if name not in there]
@@ -474,14 +444,15 @@ class NeuralGraphicalModel(BaseEstimator):
         unknown = [name for name in there if name not in known]
         if whole and lacking:
             raise ValueError(
-                f"the rows have no column {quoted(lacking)}, from which others are predicted{similar(unknown, lacking)}"
+                f"the rows lack the columns {quoted(lacking)}, from which others are "
+                f"predicted{similar(unknown, lacking)}"
             )
         if new := [name for name in unknown if name not in self._ignored]:
             self._ignored.update(new)
             log.warning("columns that the model does not know are ignored: %s%s", quoted(new), similar(new, lacking))
 
     def _restored(self, name: str, values: Any) -> Any:
-        """Return categories as the values that the data frame of ``fit`` had: truth values, numbers or categories."""
+        """Return categories in the type of the data frame of ``fit``: booleans, numbers or categories."""
         kind = self._kinds.get(name)
         if kind is None or np.asarray(values).dtype.kind in "iuf":
             return values
@@ -500,7 +471,7 @@ class NeuralGraphicalModel(BaseEstimator):
 
 
 def _with_text(rows: Any) -> Any:
-    """Return one row of pandas as a data frame, and dicts with text for names that are numbers."""
+    """Convert a Series to a data frame, and numeric names in dicts to text."""
     if hasattr(rows, "iloc") and not hasattr(rows, "columns"):
         return rows.to_frame().T.infer_objects()
     if isinstance(rows, Mapping):
@@ -512,7 +483,7 @@ def _with_text(rows: Any) -> Any:
 
 @contextmanager
 def _value_errors() -> Iterator[None]:
-    """Turn errors of data and settings into ValueError, in a ``with`` block, as scikit-learn's tools expect them."""
+    """Turn errors of data and settings in a ``with`` block into ValueError, as scikit-learn expects."""
     try:
         yield
     except (DataError, ExperimentError, GraphError) as error:

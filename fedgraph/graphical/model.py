@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.columns import Floats, Table
-from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_table, dicts_of, values_of
+from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_dicts, as_table, to_values
 from fedgraph.data.schema import Feature, Schema, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference.answers import Categories, Numbers, answers, of_all_categories
 from fedgraph.graphical.inference.conditional import DRAWS, Conditional, conditional
 from fedgraph.graphical.inference.kept_rows import KeptRows
-from fedgraph.graphical.inference.prediction import InferenceSettings, infer
 from fedgraph.graphical.inference.sampling import SamplingSettings, draw
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
@@ -40,15 +39,16 @@ log = logging.getLogger("fedgraph")
 FORMAT = "fedgraph graphical model 1"
 
 _NAME = "model"
-"""Name under which random numbers are drawn: samples depend on model and seed alone."""
+"""Name that keys random numbers, so that samples depend on model and seed only."""
 
 
 @dataclass(frozen=True, repr=False)
 class GraphicalModel:
     """Trained graphical model of a mixed table.
 
-    Methods take rows as a data frame of pandas, polars or pyarrow, as a :class:`Table`, as values ``[rows, features]``,
-    as a dict by feature or as a list of dicts. Features that are left out, and missing values, are unknown.
+    Methods take rows as a data frame of pandas, polars or pyarrow, a :class:`Table`, values ``[rows, features]``, a
+    dict by feature or a list of dicts. Absent features and missing values are unknown. Raises RunError when network,
+    parameters and encoding do not fit each other.
 
     Attributes
     ----------
@@ -58,11 +58,6 @@ class GraphicalModel:
         ``[parameters]``.
     encoding : Encoding
         Between the table and the units of the network.
-
-    Raises
-    ------
-    RunError
-        When network, parameters and encoding do not fit each other.
     """
 
     network: Network
@@ -71,7 +66,9 @@ class GraphicalModel:
 
     def __post_init__(self) -> None:
         if self.encoding.schema != self.network.schema or self.network.adjacency.dim() != 2:
-            raise RunError("network and encoding of a graphical model have one schema, and the network has one graph")
+            raise RunError(
+                "network and encoding of a graphical model need the same schema, and the network a single graph"
+            )
         self.network.state(self.parameters[None])
         _ = self.encoding.scales
 
@@ -79,13 +76,10 @@ class GraphicalModel:
     def of_one(cls, network: Network, parameters: Tensor, encoding: Encoding) -> GraphicalModel:
         """Return the only model of ``parameters`` ``[1, parameters]``, over its given or recovered graph.
 
-        Raises
-        ------
-        RunError
-            When there are several models or graphs.
+        Raises RunError when there are several models or graphs.
         """
         if len(parameters) != 1 or (network.adjacency.dim() == 3 and len(network.adjacency) != 1):
-            raise RunError("a graphical model is one model over one graph; these are more")
+            raise RunError("a graphical model needs a single model over a single graph")
         if network.adjacency.dim() == 3:
             network = network.over(network.adjacency[0])
         return cls(network, parameters[0], encoding)
@@ -108,22 +102,22 @@ class GraphicalModel:
         return table_as_html(repr(self), "", ("feature", "kind", "depends on"), rows)
 
     def plot(self) -> Figure:
-        """Draw which features depend on each other directly. A notebook shows the picture; ``savefig`` writes it."""
+        """Plot the graph. A notebook shows the figure; ``savefig`` writes it."""
         return self.graph.plot()
 
     def predict(
         self,
         rows: Rows,
         target: str,
-        plug_in: InferenceSettings | None = None,
         draws: int = DRAWS,
         seed: int = 0,
         sampling: SamplingSettings | None = None,
     ) -> NDArray[np.float64] | NDArray[np.str_]:
         """Predict a feature: the expectation of a number, not rounded, or the most probable category.
 
-        The distribution of everything unknown is taken into account, as :meth:`conditional` does. For a number on a
-        logarithmic scale, the result is the value whose unit is expected, which is about the median.
+        Marginalises over unknown features, as :meth:`conditional` does. For a number on a logarithmic scale, the result
+        is the value of the expected unit, close to the median. Returns
+        ``[rows]``, or ``[rows, numbers]`` for an embedding. Raises DataError when the rows cannot be used.
 
         Parameters
         ----------
@@ -131,27 +125,13 @@ class GraphicalModel:
             Known values; those of the target are ignored.
         target : str
             Feature to predict.
-        plug_in : InferenceSettings, optional
-            Replace unknown features by single values instead, found with these settings
-            (:func:`fedgraph.graphical.inference.prediction.infer`). That is faster, and wrong where features nearly
-            determine each other: what is unlikely by itself is then taken for impossible.
         draws, seed : int
             Number and seed of the draws of the unknown features of each row.
         sampling : SamplingSettings, optional
             How they are drawn.
-
-        Returns
-        -------
-        array
-            ``[rows]``, or ``[rows, numbers]`` for an embedding.
-
-        Raises
-        ------
-        DataError
-            When the rows cannot be used.
         """
-        feature, units = self._asked(rows, [_one(target)])
-        found = self._expected(units, target, plug_in, draws, seed, sampling)
+        feature, units = self._asked(rows, [_single_target(target)])
+        found = self._conditional(units, [target], draws, seed, sampling).mean[0]
         if feature.kind == "embedding":
             return self._in_own_units(found, target)
         if feature.is_number and not feature.categories:
@@ -165,29 +145,19 @@ class GraphicalModel:
         self,
         rows: Rows,
         target: str,
-        plug_in: InferenceSettings | None = None,
         draws: int = DRAWS,
         seed: int = 0,
         sampling: SamplingSettings | None = None,
     ) -> Floats:
         """Predict the probabilities of the categories of a binary or categorical feature.
 
-        Parameters are those of :meth:`predict`.
-
-        Returns
-        -------
-        array
-            ``[rows, categories]``, in the order of the schema.
-
-        Raises
-        ------
-        DataError
-            When the target has no probabilities, or the rows cannot be used.
+        Parameters are those of :meth:`predict`. Returns ``[rows, categories]``, in the order of the schema. Raises
+        DataError when the target has no probabilities, or the rows cannot be used.
         """
-        feature, units = self._asked(rows, [_one(target)])
+        feature, units = self._asked(rows, [_single_target(target)])
         if feature.is_scaled:
-            raise DataError(f"'{target}' is {feature.kind} and has no probabilities: ask predict or conditional")
-        return of_all_categories(self._expected(units, target, plug_in, draws, seed, sampling))
+            raise DataError(f"'{target}' is {feature.kind} and has no probabilities: use predict or conditional")
+        return of_all_categories(self._conditional(units, [target], draws, seed, sampling).mean[0])
 
     def conditional(
         self,
@@ -200,40 +170,32 @@ class GraphicalModel:
     ) -> dict[str, Numbers | Categories]:
         """Compute the distribution of each target given all that is known except the targets.
 
-        See :func:`fedgraph.graphical.inference.conditional.conditional`.
+        See :func:`fedgraph.graphical.inference.conditional.conditional`. Returns a dict of str to Numbers or Categories
+        by target. Raises DataError when a target is an embedding or not a feature, or is given in a dict, or the rows
+        cannot be used.
 
         Parameters
         ----------
         rows : Rows
             Known values; those of the targets in a table, data frame or array are ignored.
         targets : str or sequence of str
-            Features asked for; a single one may be its name.
+            Features to predict, or the name of one.
         quantiles : sequence of float
             Levels of the quantiles of numbers, between 0 and 1.
         draws, seed : int
             Number and seed of the draws of the unknown features of each row.
         settings : SamplingSettings, optional
             How they are drawn.
-
-        Returns
-        -------
-        dict of str to Numbers or Categories
-            By target.
-
-        Raises
-        ------
-        DataError
-            When a target is an embedding or no feature, or is given by a dict, or the rows cannot be used.
         """
         targets = [targets] if isinstance(targets, str) else list(targets)
-        # Whoever writes a dict means what it says; a table has all columns.
-        told = [pair for row in dicts_of(rows) for pair in row.items()]
+        # A value in a dict is given on purpose; a table has all columns.
+        told = [pair for row in as_dicts(rows) for pair in row.items()]
         given = {name for name, value in told if value is not None and value is not np.nan}
         if twice := [name for name in targets if name in given]:
-            raise DataError(f"{quoted(twice)} cannot be both given and asked for: leave it out of one of them")
+            raise DataError(f"{quoted(twice)} cannot be both given and a target: leave it out of one of them")
         _, units = self._asked(rows, targets)
         if wide := [name for name in targets if self.encoding.schema[name].kind == "embedding"]:
-            raise DataError(f"{', '.join(wide)}: of embeddings there are no distributions; ask predict, or sample")
+            raise DataError(f"{', '.join(wide)}: embeddings have no distributions; use predict or sample")
         found = self._conditional(units, targets, draws, seed, settings)
         return answers(found, self.encoding, targets, quantiles)
 
@@ -241,6 +203,9 @@ class GraphicalModel:
         self, count: int, given: Rows | None = None, seed: int = 0, settings: SamplingSettings | None = None
     ) -> Table:
         """Draw rows from the model; see :func:`fedgraph.graphical.inference.sampling.draw`.
+
+        Its ``columns`` are Arrow arrays by name; ``to_pandas()`` makes a data frame of it. Raises DataError when
+        ``count`` is negative, or ``given`` has another number of rows.
 
         Parameters
         ----------
@@ -252,23 +217,13 @@ class GraphicalModel:
             Seed of the draws.
         settings : SamplingSettings, optional
             How rows are drawn.
-
-        Returns
-        -------
-        Table
-            Its ``columns`` are Arrow arrays by name; ``to_pandas()`` makes a data frame of it.
-
-        Raises
-        ------
-        DataError
-            When ``count`` is negative, or ``given`` has another number of rows.
         """
         if count < 0:
             raise DataError(f"{count} rows cannot be drawn")
         schema = self.encoding.schema
-        known = np.full((1, schema.num_values), np.nan) if given is None else values_of(given, schema)
+        known = np.full((1, schema.num_values), np.nan) if given is None else to_values(given, schema)
         if len(known) not in (1, count):
-            raise DataError(f"{len(known):,} rows are given: give one for all {count:,} rows to draw, or as many")
+            raise DataError(f"{len(known):,} rows are given: give one for all {count:,} rows to draw, or {count:,}")
         kept = None if np.isnan(known).all() else self._kept(seed, settings)
         units = draw(
             self.network, self.parameters[None], count, [_NAME], seed, self.encoding.encode(known)[None], settings, kept
@@ -288,7 +243,7 @@ class GraphicalModel:
             "settings": {key: settings[key] for key in NGMSettings.keys()},  # noqa: SIM118
             "adjacency": self.network.adjacency,
             "parameters": self.parameters,
-            # Of a personal model: its two networks are rebuilt from it.
+            # The two networks of a personal model are rebuilt from it.
             "common_size": list(self.network.common_size) if isinstance(self.network, StitchedNetwork) else None,
         }
         save_state(path, state)
@@ -297,25 +252,21 @@ class GraphicalModel:
     def load(cls, path: Path, ranges: Mapping[str, Range] | None = None) -> GraphicalModel:
         """Read a model.
 
+        Raises RunError when the file is missing, damaged or not a graphical model. Raises DataError when the ranges are
+        invalid.
+
         Parameters
         ----------
         path : Path
             File written by :meth:`save`.
         ranges : mapping of str to tuple of float, optional
-            Ranges of one client, for numbers that have another range at every client (scaling ``source = "own"``).
-            Without them, such numbers can only be unknown and are not returned.
-
-        Raises
-        ------
-        RunError
-            When the file is missing, damaged or no such model.
-        DataError
-            When the ranges are invalid.
+            Ranges of one client, for numbers scaled by each client (scaling ``source = "own"``). Without them, such
+            numbers are unknown and are not returned.
         """
         given = Scaling.given(ranges or {})
         state = load_state(path)
         if state.get("format") != FORMAT:
-            raise RunError(f"{path} is no graphical model of this version: its format is {state.get('format')!r}")
+            raise RunError(f"{path} is not a graphical model of this version: its format is {state.get('format')!r}")
         try:
             schema = schema_from_json(state["schema"])
             network = _network(schema, state)
@@ -333,33 +284,15 @@ class GraphicalModel:
         schema = self.encoding.schema
         features = [schema[name] for name in targets]
         if not features:
-            raise DataError("name at least one feature that is asked for")
-        values = values_of(rows, schema, ignored=targets)
+            raise DataError("name at least one feature to predict")
+        values = to_values(rows, schema, ignored=targets)
         for name, value in self.encoding.beyond(values).items():
             low, *_, high = self.encoding.scaling.ranges[name]
             log.warning(
-                "%s = %g is far outside the range %g to %g of what the model has learned from: what it says is "
+                "%s = %g is far outside the range %g to %g of the training data: predictions are "
                 "extrapolated", name, value, low, high,
             )  # fmt: skip
         return features[0], self.encoding.encode(values)[None]
-
-    def _expected(
-        self,
-        units: Tensor,
-        target: str,
-        plug_in: InferenceSettings | None,
-        draws: int,
-        seed: int,
-        sampling: SamplingSettings | None,
-    ) -> Tensor:
-        """Return the expected units of the target, ``[rows, its units]``."""
-        if plug_in is None:
-            return self._conditional(units, [target], draws, seed, sampling).mean[0]
-        found = infer(self.network, self.parameters[None], units, plug_in)[0]
-        if self.encoding.schema[target].is_scaled:
-            return found[:, self._slice(target)]
-        shares = self.network.probabilities(found, target)
-        return shares[:, 1:] if self.encoding.schema[target].width == 1 else shares
 
     def _conditional(
         self, units: Tensor, targets: Sequence[str], draws: int, seed: int, settings: SamplingSettings | None
@@ -377,13 +310,13 @@ class GraphicalModel:
         told = ~units[0, :, count:].isnan().all(1)
         if bool(told.all()):
             return answer(units)
-        # Without a private feature the additions do not count: they must not count as something drawn either.
+        # Without a private feature the additions have no effect, also not as drawn values.
         others = common._conditional(units[:, ~told, :count], targets, draws, seed, settings)
         return Conditional.joined(answer(units[:, told]), others, told)
 
     @cached_property
     def _global(self) -> GraphicalModel | None:
-        """The global model in a personal one; None where this is no stitched model."""
+        """The global model in a stitched personal one; else None."""
         network, encoding = self.network, self.encoding
         if not isinstance(network, StitchedNetwork):
             return None
@@ -393,12 +326,12 @@ class GraphicalModel:
         return GraphicalModel(network.common, row[0], Encoding(known, ranges, encoding.outside, encoding.own_ranges))
 
     def _kept(self, seed: int, settings: SamplingSettings | None) -> KeptRows:
-        """Return rows of the joint distribution, which are kept with the model for further queries."""
+        """Return rows of the joint distribution, cached for further queries."""
         settings = settings or SamplingSettings()
         key = (seed, settings.model_dump_json())
         if key not in self._kept_rows:
             drawn = KeptRows.drawn(self.network, self.parameters[None], [_NAME], seed, settings)
-            # Only the last are kept: queries mostly repeat one seed.
+            # Only the last are cached: queries mostly repeat one seed.
             self._kept_rows.clear()
             self._kept_rows[key] = drawn
         return self._kept_rows[key]
@@ -414,8 +347,8 @@ class GraphicalModel:
         return self.encoding.scales[name].values(units.double().numpy())
 
 
-def _one(target: str) -> str:
-    """Return the target, which is to be a single name; a list is easily given, as conditional takes one."""
+def _single_target(target: str) -> str:
+    """Check that the target is a single name; a list is an easy mistake, as conditional takes one."""
     if not isinstance(target, str):
         raise DataError(f"{target!r} is not the name of a feature: name the one to predict; conditional takes several")
     return target

@@ -1,17 +1,14 @@
-"""Statistics that a consenting client discloses about its values besides its schema: ranges of numbers.
+"""Statistics that a consenting client discloses besides its schema: ranges of numbers.
 
-Without noise, a range is two quantiles, with the median between them for a skewed real number. These are values of
-single persons, or lie between two of them, so nothing is disclosed about a number that only a few rows have; that is
-caution, not a guarantee.
+Without noise, a range is two quantiles, and the median of a skewed real number. These are, or lie between, values of
+single persons, so nothing is disclosed about a number that few rows have; that is a precaution, not a guarantee.
 
 With noise, the guarantee is that of ``fedgraph.privacy.noise.counts``: epsilon bounds the privacy loss of a row from
-everything that a client discloses at once. Noise on a quantile itself would have to be as large as the whole range of
-possible values, since one row may move it anywhere. So values are counted in cells between public bounds, the counts
-get noise, and quantiles are read from those counts that noise alone does not explain. The range is as coarse as the
-cells.
+everything that a client discloses at once. As one row may move a quantile anywhere, values are counted in cells between
+public bounds, the counts get noise, and quantiles are read from the counts that noise cannot explain, to the resolution
+of the cells.
 
-Repeated requests must be answered with what was disclosed before (``fedgraph.privacy.released``): an average over fresh
-noise would remove it.
+Repeated requests must get the earlier answer (``fedgraph.privacy.released``), as averaging would remove fresh noise.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Consent:
-    """Statistics that a node permits its clients to disclose; by default none.
+    """Statistics that a node allows its clients to disclose; by default none.
 
     Attributes
     ----------
@@ -73,14 +70,11 @@ class Consent:
     def check(self, noise: CountNoiseSettings | None, asked: Literal["ranges", "sums"] = "ranges") -> None:
         """Check that the node consents to disclosing ``asked`` with this noise.
 
-        Raises
-        ------
-        DataError
-            When the node does not consent.
+        Raises DataError when the node does not consent.
         """
         if not getattr(self, asked):
             raise DataError(
-                f"the experiment asks for {asked} of the data, and this node does not consent to that (node config "
+                f"the experiment asks for {asked} of the data, to which this node does not consent (node config "
                 f'consent = "{asked}")'
             )
         if self.max_epsilon is None:
@@ -141,12 +135,10 @@ class SharedStatistics:
     def from_json(cls, text: str, schema: Schema) -> SharedStatistics:
         """Parse what a client sent about the common features ``schema``.
 
-        Raises
-        ------
-        ReplyError
-            When the text is too long or malformed, or contains ranges of features that are no common numbers.
+        Raises ReplyError when the text is too long or malformed, or contains ranges of features that are no common
+        numbers.
         """
-        check_length(text, "what a client tells of its data")
+        check_length(text, "the statistics of a client")
         try:
             read = _StatisticsJson.model_validate_json(text)
         except ValidationError as error:
@@ -161,10 +153,7 @@ class SharedStatistics:
 def check_consent(scaling: ScalingSettings, settings: StatisticsSettings, consent: Consent) -> None:
     """Check that the node consents to the ranges that ``scaling`` asks for, with the noise of ``settings``.
 
-    Raises
-    ------
-    DataError
-        When more is asked for than the node consents to.
+    Raises DataError when more is asked for than the node consents to.
     """
     if scaling.source == "shared-ranges":
         consent.check(settings.noise)
@@ -180,6 +169,9 @@ def shared_statistics(
 ) -> SharedStatistics:
     """Compute what a client discloses about its values: what is asked for, and nothing else.
 
+    Returns ranges of the numbers that at least ``consent.least_rows`` rows have. Raises DataError when more is asked
+    for than the node consents to, bounds are lacking, or ranges of embeddings are asked for with noise.
+
     Parameters
     ----------
     values : array
@@ -194,17 +186,6 @@ def shared_statistics(
         Consent of the node.
     generator : torch.Generator, optional
         Source of the noise, for tests and simulations only.
-
-    Returns
-    -------
-    SharedStatistics
-        Ranges of the numbers that at least ``consent.least_rows`` rows have.
-
-    Raises
-    ------
-    DataError
-        When more is asked for than the node consents to, bounds are lacking, or ranges of embeddings are asked for with
-        noise.
     """
     check_shape(values, schema)
     check_consent(scaling, settings, consent)
@@ -229,7 +210,7 @@ def shared_statistics(
             )
         cells = {name: _cells(columns[name], name, settings) for name in ranged}
         noisy = _with_noise(cells, settings.noise, generator)
-        # Largest count that a cell without rows may get by noise.
+        # Largest count that noise may give to an empty cell.
         largest = settings.noise.largest(settings.cells * max(1, len(ranged)), len(noisy))
         kept = {name: np.where(noisy[name] > largest, noisy[name], 0) for name in ranged}
         ranges = {
@@ -242,7 +223,7 @@ def shared_statistics(
 
 def _cells(values: Floats, name: str, settings: StatisticsSettings) -> Counts:
     if name not in settings.bounds:
-        raise DataError(f"ranges with noise need bounds that do not depend on the data; none are given for {name}")
+        raise DataError(f"ranges with noise need public bounds; none are given for {name}")
     bounds = settings.bounds[name]
     return np.histogram(np.clip(values, *bounds), settings.cells, bounds)[0]
 

@@ -41,7 +41,7 @@ def models_record(models: Sequence[Mapping[str, Tensor]]) -> ArrayRecord:
     return to_record({f"{place}/{name}": value for place, model in enumerate(models) for name, value in model.items()})
 
 
-def models_of(record: ArrayRecord, count: int, template: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+def read_models(record: ArrayRecord, count: int, template: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     """Read ``count`` models with the shapes of ``template`` from what :func:`models_record` made.
 
     Raises ReplyError for anything else.
@@ -51,7 +51,7 @@ def models_of(record: ArrayRecord, count: int, template: Mapping[str, Tensor]) -
     return [{name: read[f"{place}/{name}"] for name in template} for place in range(count)]
 
 
-def client_of(content: RecordDict) -> str | None:
+def read_client(content: RecordDict) -> str | None:
     """Return the name that a client gives itself in a reply; None where it gives none.
 
     Raises ReplyError for a name that cannot be shown.
@@ -63,27 +63,17 @@ def client_of(content: RecordDict) -> str | None:
     return str(record[NAME_KEY])
 
 
-def model_of(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def read_model(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Read a trained model of a reply.
+
+    Returns a dict of str to Tensor in the order of the template; views of the record's bytes, not to be written to.
+    Raises ReplyError for missing, additional or different arrays, which are named, and for numbers that are not finite.
 
     Parameters
     ----------
-    content : RecordDict
-        Content of the reply, which is not trusted.
-    key : str
-        Name of its array record; another name is accepted where it has but one.
-    template : mapping of str to Tensor
-        A model with the expected names, shapes and kinds of numbers.
-
-    Returns
-    -------
-    dict of str to Tensor
-        In the order of the template; views of the record's bytes, not to be written to.
-
-    Raises
-    ------
-    ReplyError
-        For missing, additional or different arrays, which are named, and for numbers that are not finite.
+    content : content of the reply, which is not trusted.
+    key : name of its array record; another name is accepted where it has but one.
+    template : a model with the expected names, shapes and kinds of numbers.
     """
     check_content(content)
     records = {name: each for name, each in content.array_records.items() if not name.startswith(f"{APP_RECORD}.")}
@@ -112,7 +102,7 @@ def model_of(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> d
     return read
 
 
-def number_of_examples(content: RecordDict, key: str) -> int | None:
+def read_num_examples(content: RecordDict, key: str) -> int | None:
     """Return the number of examples among the metrics of a reply; None if there is none.
 
     Raises ReplyError for anything but a number of examples.
@@ -126,7 +116,7 @@ def number_of_examples(content: RecordDict, key: str) -> int | None:
     return None
 
 
-def numbers_of(content: RecordDict, without: str) -> dict[str, float]:
+def read_numbers(content: RecordDict, without: str) -> dict[str, float]:
     """Return the single numbers among the metrics of a reply, without the number of examples."""
     return {
         in_short(name, 200): float(value)

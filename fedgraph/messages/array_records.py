@@ -20,10 +20,7 @@ from fedgraph.support.errors import ReplyError
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Convert tensors on any device to an ArrayRecord in Flower's own encoding, with a single copy.
 
-    Returns
-    -------
-    ArrayRecord
-        Arrays under the names of the tensors.
+    Returns arrays under the names of the tensors.
     """
     return ArrayRecord({name: _encode(tensor) for name, tensor in tensors.items()})
 
@@ -31,15 +28,8 @@ def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 def from_record(record: ArrayRecord) -> dict[str, Tensor]:
     """Convert an ArrayRecord to tensors, with a single copy.
 
-    Returns
-    -------
-    dict of str to Tensor
-        Writable tensors in memory that PyTorch allocated, so that their alignment is the same on every grid.
-
-    Raises
-    ------
-    ReplyError
-        For anything but plain numbers as ``numpy.save`` writes them.
+    Returns writable tensors in memory that PyTorch allocated, so that their alignment is the same on every grid. Raises
+    ReplyError for anything but plain numbers as ``numpy.save`` writes them.
     """
     return {name: _decoded(name, array).clone() for name, array in record.items()}
 
@@ -49,6 +39,9 @@ def checked_arrays(
 ) -> dict[str, Tensor]:
     """Decode the arrays of an untrusted record after checking names, shapes, types and sizes.
 
+    Returns views of the record's bytes, not to be written to. Raises ReplyError for missing or additional arrays, other
+    shapes or types, and more bytes than the shapes need.
+
     Parameters
     ----------
     record : ArrayRecord
@@ -57,16 +50,6 @@ def checked_arrays(
         Shapes by name; the record must contain exactly these arrays.
     types : mapping of str to str, optional
         NumPy types by name, ``float32`` for names that are missing.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Views of the record's bytes, not to be written to.
-
-    Raises
-    ------
-    ReplyError
-        For missing or additional arrays, other shapes or types, and more bytes than the shapes need.
     """
     if set(record) != set(expected):
         raise ReplyError(f"the reply holds the arrays {sorted(record)}, expected {sorted(expected)}")

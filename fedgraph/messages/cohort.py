@@ -105,7 +105,7 @@ class WorkRequest(Request):
                 listed = in_short(", ".join(map(str, evaluate[:5])), 60)
                 raise ReplyError(f"the request is to evaluate on {listed}, which are no splits, each named once")
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 clients=clients,
                 round=int(config[ROUND_KEY]),
                 stacked=_Sent(stacked),
@@ -182,7 +182,8 @@ class WorkReply:
         """Check a reply from ``clients`` and unpack it.
 
         Values are not checked here, because invalid numbers of one client must not exclude the other clients of its
-        node from the round: see :meth:`unusable`.
+        node from the round: see :meth:`unusable`. Raises ReplyError for other clients, missing or additional tensors,
+        other shapes or types, more bytes than the shapes need, and metrics that are not one number per client.
 
         Parameters
         ----------
@@ -196,12 +197,6 @@ class WorkReply:
             NumPy types by name, ``float32`` for names that are missing.
         shared : mapping of str to tuple of int, optional
             Shapes of the tensors of all clients together, by name. By default there are none.
-
-        Raises
-        ------
-        ReplyError
-            For other clients, missing or additional tensors, other shapes or types, more bytes than the shapes need,
-            and metrics that are not one number per client.
         """
         try:
             config: Any = content.config_records["config"]
@@ -349,7 +344,7 @@ class Identity:
 
     @property
     def alike(self) -> Hashable:
-        """The part of the answers that must be the same for all nodes: the task, and which numbers are sent."""
+        """What the answers of all nodes must share, which is the task, and which numbers are sent."""
         return self.task, self.label_counts is not None, self.moments is not None
 
     def check_trains(self) -> None:

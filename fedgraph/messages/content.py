@@ -31,17 +31,8 @@ def check_content(content: RecordDict) -> RecordDict:
     """Check the structure of a message of any kind from another party, and undo :func:`mark_empty`.
 
     Names, numbers of entries, lengths of texts, and that every array has as many bytes as its shape and type say. No
-    array is decoded, and nothing is allocated.
-
-    Returns
-    -------
-    RecordDict
-        The same content.
-
-    Raises
-    ------
-    ReplyError
-        With the first part that cannot be accepted.
+    array is decoded, and nothing is allocated. Raises ReplyError with the first part that
+    cannot be accepted.
     """
     if len(content) > _MOST_RECORDS:
         raise ReplyError(f"it has {len(content):,} records, and {_MOST_RECORDS} are the most")
@@ -64,10 +55,7 @@ def check_content(content: RecordDict) -> RecordDict:
 def mark_empty(content: RecordDict) -> RecordDict:
     """Replace empty lists and texts of config records, whose bytes Flower's ``message_size_mod`` cannot count.
 
-    Returns
-    -------
-    RecordDict
-        The same content. A record lists the names of empty entries, which :func:`check_content` puts back.
+    Returns the same content. A record lists the names of empty entries, which :func:`check_content` puts back.
     """
     for record in content.values():
         if not isinstance(record, ConfigRecord):
@@ -94,10 +82,7 @@ def _names(record: ConfigRecord, key: str) -> list[str]:
 def check_array(name: str, array: Array) -> None:
     """Check that an array has plain numbers, and the bytes that its shape and type need, before it is decoded.
 
-    Raises
-    ------
-    ReplyError
-        For another encoding or type, for an invalid shape, and for too few or too many bytes.
+    Raises ReplyError for another encoding or type, for an invalid shape, and for too few or too many bytes.
     """
     try:
         kind = np.dtype(array.dtype)

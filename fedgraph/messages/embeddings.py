@@ -75,7 +75,7 @@ class EmbedRequest(Request):
             if not set(config["splits"]) <= set(SAMPLE_SPLITS):
                 raise ReplyError("the request asks for unknown splits")
             return cls(
-                **cls.header_of(config),
+                **cls.read_header(config),
                 splits=tuple(config["splits"]),
                 embeddings=bool(config["embeddings"]),
                 fingerprints=dict(zip(config["owners"], config["fingerprints"], strict=True)),
@@ -129,7 +129,7 @@ class EmbedReply:
     fingerprints: tuple[str, ...]
 
     @classmethod
-    def of_nobody(cls, partition: tuple[int, int] | None) -> EmbedReply:
+    def empty(cls, partition: tuple[int, int] | None) -> EmbedReply:
         """Return the answer of a node that hosts no owner."""
         none = torch.zeros(0, dtype=torch.int64)
         return cls(
@@ -161,12 +161,7 @@ class EmbedReply:
         """Check and unpack a node's answer.
 
         Values of single owners are not checked here, because invalid numbers of one owner must not exclude the others:
-        see :meth:`unusable`.
-
-        Raises
-        ------
-        ReplyError
-            For anything that is not such an answer.
+        see :meth:`unusable`. Raises ReplyError for anything that is not such an answer.
         """
         with unpacking_reply("the answer to the request for embeddings"):
             config: Any = content.config_records["config"]
@@ -229,7 +224,7 @@ class EmbedReply:
 
     @property
     def alike(self) -> Hashable:
-        """The part of the answers that all nodes must share: the classes, and whether there are predictions."""
+        """What the answers of all nodes must share, which is the classes, and whether there are predictions."""
         return self.classes, self.predictions.shape[2] > 0
 
     def unusable(self, embedded: bool = True) -> dict[str, str]:

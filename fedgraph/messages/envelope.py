@@ -31,22 +31,16 @@ _MOST_PARTITIONS = 1 << 20
 def error_content(text: str) -> RecordDict:
     """Build the content of a reply that reports an error.
 
-    Returns
-    -------
-    RecordDict
-        A record ``config`` with the text under ``error``, read by :func:`error_of`.
+    Returns a record ``config`` with the text under ``error``, read by :func:`read_error`.
     """
     return RecordDict({"config": ConfigRecord({"error": text})})
 
 
-def error_of(message: Message) -> str | None:
+def read_error(message: Message) -> str | None:
     """Return why a message is not a usable reply.
 
-    Returns
-    -------
-    str or None
-        The message of the client side, or the last line of Flower's, without control characters and at most 2,000
-        letters long; None for a usable reply.
+    The message of the client side, or the last line of Flower's, without control characters and at most 2,000 letters
+    long; None for a usable reply.
     """
     if message.has_error():
         reason = (message.error.reason or f"error code {message.error.code}").strip()
@@ -57,13 +51,10 @@ def error_of(message: Message) -> str | None:
     return None
 
 
-def proof_of(content: RecordDict) -> bytes | None:
+def read_proof(content: RecordDict) -> bytes | None:
     """Return the proof in an answer that its node may host its clients (:func:`fedgraph.federation.prove`).
 
-    Returns
-    -------
-    bytes or None
-        The signature; None for an answer without one.
+    The signature; None for an answer without one.
     """
     config = content.config_records.get("config")
     proof = None if config is None else config.get(PROOF_KEY)
@@ -73,10 +64,7 @@ def proof_of(content: RecordDict) -> bytes | None:
 def is_unreachable(message: Message) -> bool:
     """Check whether Flower, not the node, replied that the node or its answer is unavailable.
 
-    Returns
-    -------
-    bool
-        True for Flower's error codes 3, 4 and 5.
+    Returns True for Flower's error codes 3, 4 and 5.
     """
     return message.has_error() and message.error.code in _UNREACHABLE
 
@@ -108,7 +96,7 @@ class Request:
         return {CLIENT_KEY: self.client, EXPERIMENT_KEY: self.experiment, RUN_KEY: self.run}
 
     @staticmethod
-    def header_of(config: Mapping[str, Any]) -> dict[str, str]:
+    def read_header(config: Mapping[str, Any]) -> dict[str, str]:
         """Read the fields from the entries of the record ``config``. Raises ReplyError for an invalid name."""
         known = {"client": CLIENT_KEY, "experiment": EXPERIMENT_KEY, "run": RUN_KEY}
         found = {field: str(config[key]) for field, key in known.items()}
@@ -122,11 +110,8 @@ class Request:
 def unpacking_request() -> Iterator[None]:
     """Turn a missing part of a request into an error, in a ``with`` block.
 
-    Raises
-    ------
-    ReplyError
-        When the block raises KeyError (server and node run different versions), or a part is of another kind than it
-        should be. Errors of this project pass.
+    Raises ReplyError when the block raises KeyError (server and node run different versions), or a part is of another
+    kind than it should be. Errors of this project pass.
     """
     try:
         yield
@@ -142,15 +127,12 @@ def unpacking_request() -> Iterator[None]:
 def unpacking_reply(what: str) -> Iterator[None]:
     """Turn any exception into a ReplyError, in a ``with`` block that reads an untrusted reply.
 
+    Raises ReplyError when the block raises anything.
+
     Parameters
     ----------
     what : str
         Description of the reply, in error messages.
-
-    Raises
-    ------
-    ReplyError
-        When the block raises anything.
     """
     try:
         yield
@@ -160,6 +142,9 @@ def unpacking_reply(what: str) -> Iterator[None]:
 
 def read_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
     """Read from an answer which clients its node hosts.
+
+    Raises ReplyError when the clients are not given or not unique, have names that cannot be shown, or the partition is
+    out of range.
 
     Parameters
     ----------
@@ -174,11 +159,6 @@ def read_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[st
         Names of the clients.
     partition : tuple of (int, int) or None
         ``(partition-id, num-partitions)``; None for a node that names its clients.
-
-    Raises
-    ------
-    ReplyError
-        When the clients are not given or not unique, have names that cannot be shown, or the partition is out of range.
     """
     try:
         if not isinstance(config["clients"], list):

@@ -52,13 +52,13 @@ class FrozenLayers:
         """The values as a record of a request."""
         return to_record({RECORD: self.row})
 
-    def named_in(self, content: RecordDict) -> RecordDict:
-        """Name them in a request, and return it."""
+    def add_fingerprint(self, content: RecordDict) -> RecordDict:
+        """Add the fingerprint to a request in place, and return it."""
         content.config_records["config"][RECORD] = self.fingerprint
         return content
 
-    def added_to(self, content: RecordDict) -> RecordDict:
-        """Return the request with the layers themselves."""
+    def add_layers(self, content: RecordDict) -> RecordDict:
+        """Return a copy of the request with the layers themselves."""
         return RecordDict({**content, RECORD: self.record})
 
 
@@ -70,10 +70,7 @@ def fingerprint_of(row: Tensor) -> str:
 def named(content: RecordDict) -> str:
     """Return the fingerprint of the frozen layers that a request names; empty where it names none.
 
-    Raises
-    ------
-    ReplyError
-        When it is no fingerprint.
+    Raises ReplyError when it is no fingerprint.
     """
     config: Any = content.config_records.get("config", {})
     found = config.get(RECORD, "")
@@ -85,10 +82,7 @@ def named(content: RecordDict) -> str:
 def given(content: RecordDict, fingerprint: str) -> Tensor | None:
     """Return the frozen layers ``[numbers]`` that a request contains; None where it contains none.
 
-    Raises
-    ------
-    ReplyError
-        When they are not those of the fingerprint.
+    Raises ReplyError when they are not those of the fingerprint.
     """
     if RECORD not in content.array_records:
         return None

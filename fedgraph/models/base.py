@@ -77,14 +77,10 @@ class BatchRows(Protocol):
 
     Attributes
     ----------
-    inputs : Tensor
-        ``[examples, *input_shape]``, uint8 or float32.
-    targets : Tensor
-        ``[examples, *output_shape]`` float32, or ``[examples]`` int64 class indices.
-    rows : Tensor
-        Examples of every minibatch, int64 ``[clients, steps, batch]``, -1 for padding.
-    scale, shift : Tensor or None
-        Broadcast to one input: a minibatch contains ``inputs * scale + shift``.
+    inputs : ``[examples, *input_shape]``, uint8 or float32.
+    targets : ``[examples, *output_shape]`` float32, or ``[examples]`` int64 class indices.
+    rows : examples of every minibatch, int64 ``[clients, steps, batch]``, -1 for padding.
+    scale, shift : broadcast to one input: a minibatch contains ``inputs * scale + shift``.
     """
 
     @property
@@ -137,7 +133,7 @@ class StackedModel(Protocol):
         """Whether a thread's draws can come from a generator of its own, see :mod:`fedgraph.models.own_draws`."""
 
     @property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """Whether the model is computed client after client on a CPU, as with convolutions."""
 
     @property
@@ -218,6 +214,9 @@ class Differentiated(StackedModel, Protocol):
     def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
         """Compute the loss of all clients and its gradient.
 
+        Returns the sums of :func:`fedgraph.training.metrics.loss_sums`, ``[2, clients]``, and the gradient of their
+        mean, ``[clients, parameters]``. None for tensors or contexts without such code.
+
         Parameters
         ----------
         loss : str
@@ -226,18 +225,15 @@ class Differentiated(StackedModel, Protocol):
             The models, ``[clients, parameters]``.
         batch : Batch
             A minibatch of every client.
-
-        Returns
-        -------
-        tuple of Tensor or None
-            The sums of :func:`fedgraph.training.metrics.loss_sums`, ``[2, clients]``, and the gradient of their mean,
-            ``[clients, parameters]``. None for tensors or contexts without such code.
         """
 
     def descend(
         self, loss: str, matrix: Tensor, steps: Batch | BatchRows, rates: Tensor, decay: float, workers: int = 1
     ) -> Tensor | None:
         """Take steps in place, one after the other: w <- (1 - rate decay) w - rate dL/dw.
+
+        Returns sums over all steps as of :func:`fedgraph.training.metrics.loss_sums`, float64 ``[2, clients]``. None,
+        with the models unchanged, for tensors or contexts without such code.
 
         Parameters
         ----------
@@ -253,10 +249,4 @@ class Differentiated(StackedModel, Protocol):
             Weight decay.
         workers : int
             Threads that share the clients; the result does not depend on it.
-
-        Returns
-        -------
-        Tensor or None
-            Sums over all steps as of :func:`fedgraph.training.metrics.loss_sums`, float64 ``[2, clients]``. None, with
-            the models unchanged, for tensors or contexts without such code.
         """

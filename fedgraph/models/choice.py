@@ -76,10 +76,8 @@ class ModelChoice:
     def of(cls, table: Mapping[str, Any]) -> ModelChoice:
         """Validate the table ``[model]`` with its variants.
 
-        Raises
-        ------
-        ExperimentError
-            For an unknown model or key (the message lists the known ones), and a variant that names no clients.
+        Raises ExperimentError for an unknown model or key (the message lists the known ones), and a variant that names
+        no clients.
         """
         tables: dict[str, dict[str, Any]] = {}
         places: list[str] = []

@@ -78,7 +78,7 @@ class CNNModel(ModelFromTwin):
     Raises ExperimentError for inputs that are no images, or images too small for that.
     """
 
-    alone = True
+    sequential = True
 
     def __init__(self, settings: CNNSettings, task: TaskSpec) -> None:
         super().__init__(task)

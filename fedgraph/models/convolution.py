@@ -14,7 +14,7 @@ from torch.nn import functional
 def folded(images: Tensor) -> Tensor:
     """Fold clients into channels: ``[clients, batch, channels, ...]`` -> ``[batch, clients * channels, ...]``."""
     values = images.transpose(0, 1).flatten(1, 2)
-    return values.to(memory_format=torch.channels_last) if _alone(images) else values
+    return values.to(memory_format=torch.channels_last) if _convolve_clients(images) else values
 
 
 def unfolded(values: Tensor, clients: int) -> Tensor:
@@ -25,25 +25,19 @@ def unfolded(values: Tensor, clients: int) -> Tensor:
 def convolution(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Convolve each client's channels with its own kernels, with a margin that keeps the size of images.
 
+    Returns ``[batch, clients * channels_out, height, width]``.
+
     Parameters
     ----------
-    values : Tensor
-        ``[batch, clients * channels_in, height, width]``, of :func:`folded`.
-    weight : Tensor
-        ``[clients, channels_out, channels_in, 3, 3]``.
-    bias : Tensor, optional
-        ``[clients, channels_out]``.
-
-    Returns
-    -------
-    Tensor
-        ``[batch, clients * channels_out, height, width]``.
+    values : ``[batch, clients * channels_in, height, width]``, of :func:`folded`.
+    weight : ``[clients, channels_out, channels_in, 3, 3]``.
+    bias : ``[clients, channels_out]``.
     """
     kernels = weight.flatten(0, 1)
-    if _alone(weight):
+    if _convolve_clients(weight):
         kernels = kernels.to(memory_format=torch.channels_last)
     return functional.conv2d(values, kernels, None if bias is None else bias.flatten(), padding=1, groups=len(weight))
 
 
-def _alone(tensor: Tensor) -> bool:
+def _convolve_clients(tensor: Tensor) -> bool:
     return len(tensor) == 1 and tensor.device.type == "cpu"

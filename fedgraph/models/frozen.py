@@ -18,7 +18,8 @@ class FrozenLayers:
     """A model in which tensors that match ``names`` are buffers of its layout, so that training does not change them.
 
     Frozen running statistics do not change either. A row of this model contains the trained parameters first, so its
-    order differs from that of ``model``: see :meth:`wrapped`.
+    order differs from that of ``model``: see :meth:`wrapped`. Raises ExperimentError for a pattern that matches no
+    tensor.
 
     Parameters
     ----------
@@ -26,11 +27,6 @@ class FrozenLayers:
         The model.
     names : sequence of str
         Names or shell patterns of tensors.
-
-    Raises
-    ------
-    ExperimentError
-        For a pattern that matches no tensor.
     """
 
     def __init__(self, model: StackedModel, names: Sequence[str]) -> None:
@@ -64,9 +60,9 @@ class FrozenLayers:
         return self.model.draws_apart
 
     @property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """See :class:`fedgraph.models.base.StackedModel`."""
-        return self.model.alone
+        return self.model.sequential
 
     @property
     def library(self) -> object | None:

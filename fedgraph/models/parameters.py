@@ -103,10 +103,7 @@ class Layout:
 def flattened(state: Mapping[str, Tensor]) -> Tensor:
     """Concatenate all numbers of one model's state dict.
 
-    Returns
-    -------
-    Tensor
-        float32 ``[numbers]``, in the order of the state dict.
+    Returns float32 ``[numbers]``, in the order of the state dict.
     """
     return torch.cat([value.detach().flatten().float() for value in state.values()])
 
@@ -115,12 +112,7 @@ def finite_rows(matrix: Tensor) -> Tensor:
     """Find the rows of ``[clients, ...]`` without NaN and infinite values.
 
     One pass over everything: a finite sum has finite terms. Only rows with another sum are checked number by number,
-    and a row that was expanded to many is looked at once.
-
-    Returns
-    -------
-    Tensor
-        bool ``[clients]``.
+    and a row that was expanded to many is looked at once. Returns bool ``[clients]``.
     """
     if len(matrix) > 1 and matrix.stride(0) == 0:
         return finite_rows(matrix[:1]).expand(len(matrix))
@@ -135,12 +127,7 @@ def usable_rows(tensor: Tensor) -> Tensor:
     """Find the rows of ``[clients, ...]`` without NaN, infinite values, and values beyond ``LARGEST``.
 
     One pass over everything: no value is larger than the length of its row, which is NaN where a value is. Only rows
-    whose length is larger, or overflows, are looked at number by number.
-
-    Returns
-    -------
-    Tensor
-        bool ``[clients]``.
+    whose length is larger, or overflows, are looked at number by number. Returns bool ``[clients]``.
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return finite_rows(tensor)
@@ -154,7 +141,8 @@ def usable_rows(tensor: Tensor) -> Tensor:
 def weights_sha256(names: Sequence[str], matrix: Tensor) -> str:
     """Compute the SHA-256 of the clients' parameters, in the order of their sorted names.
 
-    Per client are hashed: the UTF-8 name, a zero byte, then the row as little-endian float32.
+    Per client are hashed: the UTF-8 name, a zero byte, then the row as little-endian float32. Returns 64 hexadecimal
+    digits.
 
     Parameters
     ----------
@@ -162,11 +150,6 @@ def weights_sha256(names: Sequence[str], matrix: Tensor) -> str:
         The clients, in the order of the rows.
     matrix : Tensor
         ``[clients, parameters]``.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
     """
     digest = hashlib.sha256()
     rows = matrix.detach().cpu().to(torch.float32).contiguous().numpy().astype("<f4", copy=False)

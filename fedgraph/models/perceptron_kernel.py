@@ -51,23 +51,15 @@ def loss_gradient(sizes: Sequence[int], loss: str, models: Tensor, batch: Batch)
     """Compute sums of weighted losses and of weights ``[2, clients]``, and the gradient of each client's mean loss.
 
     The gradient is 0 for a client without any weight. Returns None for tensors that the C++ code does not support.
+    Raises IndexError when a target that counts is a class without an output.
 
     Parameters
     ----------
-    sizes : sequence of int
-        Of the inputs and of every layer's outputs; between layers there is ReLU.
-    loss : str
-        A key of :data:`fedgraph.training.metrics.LOSSES`.
-    models : Tensor
-        ``[clients, parameters]``, layer by layer weight ``[size, inputs of the layer]`` and bias ``[size]``; the
+    sizes : of the inputs and of every layer's outputs; between layers there is ReLU.
+    loss : a key of :data:`fedgraph.training.metrics.LOSSES`.
+    models : ``[clients, parameters]``, layer by layer weight ``[size, inputs of the layer]`` and bias ``[size]``; the
         gradient has the same shape.
-    batch : Batch
-        A minibatch of every client.
-
-    Raises
-    ------
-    IndexError
-        When a target that counts is a class without an output.
+    batch : a minibatch of every client.
     """
     gradient = torch.empty(models.shape)
     sums = _computed(sizes, loss, _whole_rows(models), Batch(*(each.unsqueeze(1) for each in batch)), gradient=gradient)
@@ -90,16 +82,9 @@ def descend(
 
     Parameters
     ----------
-    models : Tensor
-        Whose rows are contiguous.
-    steps : Batch or BatchRows
-        Minibatches ``[clients, steps, batch, ...]``; of those by rows, one without examples is no step.
-    rates : Tensor
-        Learning rates, float32 ``[clients, steps]``.
-    decay : float
-        Weight decay.
-    workers : int
-        Threads that share the clients.
+    steps : minibatches ``[clients, steps, batch, ...]``; of those by rows, one without examples is no step.
+    rates : learning rates, float32 ``[clients, steps]``.
+    workers : threads that share the clients.
     """
     if not models[0].is_contiguous():
         return None

@@ -50,12 +50,8 @@ class PersonalLayers:
     def of(cls, whole: Layout, patterns: Sequence[str], fixes_frozen: bool = False) -> PersonalLayers:
         """Divide ``whole`` by the patterns of ``personal-layers``.
 
-        With ``fixes_frozen`` those frozen layers that are not personal are the fixed part.
-
-        Raises
-        ------
-        ExperimentError
-            For a pattern that matches no tensor, and when nothing is left to share.
+        With ``fixes_frozen`` those frozen layers that are not personal are the fixed part. Raises ExperimentError for a
+        pattern that matches no tensor, and when nothing is left to share.
         """
         kept: set[str] = set()
         for pattern in patterns:

@@ -95,7 +95,7 @@ def _joined(weight_ih: Tensor, weight_hh: Tensor, bias: Tensor) -> Tensor:
     return torch.cat([weight_hh, weight_ih, bias.unsqueeze(2)], dim=2)
 
 
-def _taken_apart(joined: Tensor, size: int) -> Weights:
+def _split_parameters(joined: Tensor, size: int) -> Weights:
     """Return the gradients of the arguments of :func:`_joined`, where ``bias`` is the sum of both biases."""
     bias = joined[:, :, -1]
     return Weights(joined[:, :, size:-1], joined[:, :, :size], bias, bias)
@@ -113,7 +113,7 @@ class TanhCell:
 
     def weight_gradients(self, matrix: Tensor, entry: Tensor | None, size: int) -> Weights:
         """See :class:`Cell`."""
-        return _taken_apart(matrix, size)
+        return _split_parameters(matrix, size)
 
     def forward(self, step: Step) -> None:
         """See :class:`Cell`."""
@@ -193,7 +193,7 @@ class LSTMCell:
 
     def weight_gradients(self, matrix: Tensor, entry: Tensor | None, size: int) -> Weights:
         """See :class:`Cell`."""
-        return _taken_apart(self._last_two_swapped(matrix), size)
+        return _split_parameters(self._last_two_swapped(matrix), size)
 
     @staticmethod
     def _last_two_swapped(matrix: Tensor) -> Tensor:
@@ -333,24 +333,16 @@ class _Sequence(torch.autograd.Function):
 def run_sequence(cell: Cell, inputs: Tensor, weights: Weights, last: bool = False) -> Tensor:
     """Compute the hidden states of one recurrent layer that starts from zeros.
 
-    The gradients of the weights are summed over the steps in float32. Differentiable once.
+    The gradients of the weights are summed over the steps in float32. Differentiable once. Returns ``[steps, clients,
+    hidden, batch]``, or with ``last`` ``[clients, hidden, batch]``.
 
     Parameters
     ----------
-    cell : Cell
-        GRU, LSTM or Elman cell.
-    inputs : Tensor
-        ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16; ``torch.autocast``
-        casts both to it.
-    weights : Weights
-        With a leading client axis.
-    last : bool
-        Whether to return only the hidden state after the last step.
-
-    Returns
-    -------
-    Tensor
-        ``[steps, clients, hidden, batch]``, or with ``last`` ``[clients, hidden, batch]``.
+    cell : GRU, LSTM or Elman cell.
+    inputs : ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16;
+        ``torch.autocast`` casts both to it.
+    weights : with a leading client axis.
+    last : whether to return only the hidden state after the last step.
     """
     device = inputs.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):

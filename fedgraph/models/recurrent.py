@@ -68,10 +68,9 @@ class RecurrentModel(ModelFromTwin):
 
     Attributes
     ----------
-    native : bool
-        Whether the recurrent layers are computed by C++ where possible, see :mod:`fedgraph.models.recurrence_kernel`.
-        ``torch.compile`` cannot improve on the hand-written backward pass, and would call it between two graphs of its
-        own.
+    native : whether the recurrent layers are computed by C++ where possible, see
+        :mod:`fedgraph.models.recurrence_kernel`. ``torch.compile`` cannot improve on the hand-written backward pass,
+        and would call it between two graphs of its own.
     """
 
     native = False

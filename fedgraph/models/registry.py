@@ -67,6 +67,9 @@ MODELS: dict[str, tuple[type[Settings], Callable[[Any, TaskSpec], StackedModel]]
 def parse_model(table: Mapping[str, Any], where: str = "[model]", extra: type[Settings] = Settings) -> Settings:
     """Validate a model table of an experiment.
 
+    Raises ExperimentError for an unknown name or key;
+    the message lists the known ones.
+
     Parameters
     ----------
     table : mapping
@@ -75,16 +78,6 @@ def parse_model(table: Mapping[str, Any], where: str = "[model]", extra: type[Se
         Names the table in messages.
     extra : type
         Settings class of further keys that the table may contain.
-
-    Returns
-    -------
-    Settings
-        Of the model, with the fields of ``extra``.
-
-    Raises
-    ------
-    ExperimentError
-        For an unknown name or key; the message lists the known ones.
     """
     name = table.get("name")
     is_own = isinstance(name, str) and ":" in name
@@ -106,23 +99,16 @@ def _together(kind: type[Settings], extra: type[Settings]) -> type[Settings]:
 def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:
     """Build the model that a table ``[model]`` names.
 
+    Returns a StackedModel without parameters; see :meth:`StackedModel.initial`. Raises ExperimentError as
+    :func:`parse_model`; for a model that does not fit the shape of the inputs; and for ``scikit-learn``, which only
+    methods that leave models at their owners can use.
+
     Parameters
     ----------
     table : mapping
         Validated as by :func:`parse_model`.
     task : TaskSpec
         Inputs and outputs of the model.
-
-    Returns
-    -------
-    StackedModel
-        Without parameters; see :meth:`StackedModel.initial`.
-
-    Raises
-    ------
-    ExperimentError
-        As :func:`parse_model`; for a model that does not fit the shape of the inputs; and for ``scikit-learn``, which
-        only methods that leave models at their owners can use.
     """
     settings = parse_model(table)
     if isinstance(settings, ModuleSettings):
@@ -138,9 +124,6 @@ def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:
 def initial_model(model: StackedModel, seed: int) -> Tensor:
     """Draw the initial model of a run, the same for every client.
 
-    Returns
-    -------
-    Tensor
-        ``[parameters]``, determined by ``model`` and ``seed``.
+    Returns ``[parameters]``, determined by ``model`` and ``seed``.
     """
     return model.initial(generator(seed, "initial model"))

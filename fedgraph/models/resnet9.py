@@ -89,7 +89,7 @@ class ResNet9Model(ModelFromTwin):
     statistics as buffers. Raises ExperimentError for inputs that are no such images.
     """
 
-    alone = True
+    sequential = True
 
     def __init__(self, settings: ResNet9Settings, task: TaskSpec) -> None:
         super().__init__(task)

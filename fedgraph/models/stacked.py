@@ -38,7 +38,7 @@ class ModelFromTwin(ABC):
         return True
 
     @property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """Whether clients are computed one after the other on a CPU; True for models of convolutions."""
         return False
 

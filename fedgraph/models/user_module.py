@@ -41,10 +41,7 @@ class Call(NamedTuple):
 def module_class(name: str) -> type[nn.Module]:
     """Import the class ``package.module:Class``.
 
-    Raises
-    ------
-    ExperimentError
-        When it cannot be imported, or is no module class.
+    Raises ExperimentError when it cannot be imported, or is no module class.
     """
     kind = load_object(name, "[model] name")
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
@@ -122,8 +119,7 @@ class Slots:
 
     Parameters
     ----------
-    module : nn.Module
-        Its layers and its tied parameters stay as they are now.
+    module : its layers and its tied parameters stay as they are now.
     """
 
     def __init__(self, module: nn.Module) -> None:

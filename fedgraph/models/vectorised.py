@@ -43,10 +43,7 @@ Result = TypeVar("Result")
 def last_linear(module: nn.Module, *inputs: Tensor) -> str | None:
     """Find the ``nn.Linear`` that is called last for ``inputs``.
 
-    Returns
-    -------
-    str or None
-        Its name within ``module``; None if no such layer is called.
+    Returns its name within ``module``; None if no such layer is called.
     """
     layers = {name: layer for name, layer in module.named_modules() if name and isinstance(layer, nn.Linear)}
     return last_called(layers, lambda: module(*inputs))
@@ -118,16 +115,12 @@ class ModuleSettings(Settings):
 class ModuleModel(ModelFromTwin):
     """A user's module class with inputs ``[batch, *input_shape]`` and outputs ``[batch, *output_shape]``.
 
-    Trained parameters come first in the layout; frozen parameters and floating-point buffers (running statistics)
-    are its buffers. Other buffers (counters) stay as the constructor made them, with the same random numbers in every
+    Trained parameters come first in the layout; frozen parameters and floating-point buffers (running statistics) are
+    its buffers. Other buffers (counters) stay as the constructor made them, with the same random numbers in every
     process. All is float32. Lazy layers get the shapes that inputs of the task give them. A constructor with parameters
-    called ``input_shape`` or ``output_shape`` gets those of the task.
-
-    Raises
-    ------
-    ExperimentError
-        When the class cannot be imported or built, has no parameters or complex ones, fails on two inputs of zeros, or
-        does not fit the task, and for an ``embedding_layer`` that does not exist.
+    called ``input_shape`` or ``output_shape`` gets those of the task. Raises ExperimentError when the class cannot be
+    imported or built, has no parameters or complex ones, fails on two inputs of zeros, or does not fit the task, and
+    for an ``embedding_layer`` that does not exist.
     """
 
     def __init__(self, settings: ModuleSettings, task: TaskSpec) -> None:
@@ -205,7 +198,7 @@ class ModuleModel(ModelFromTwin):
         return copy.deepcopy(self._prototype)
 
     @cached_property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """Whether clients are computed one after the other on a CPU: where the module has convolutions, or draws."""
         return (self.draws and self.draws_apart) or any(map(_convolves, self._prototype.modules()))
 
@@ -317,10 +310,7 @@ class ModuleModel(ModelFromTwin):
     def embedding_layer(self) -> str:
         """Name of the layer whose input is the embedding.
 
-        Raises
-        ------
-        ExperimentError
-            When the settings name no layer and the module calls no ``nn.Linear``.
+        Raises ExperimentError when the settings name no layer and the module calls no ``nn.Linear``.
         """
         if self._named_layer is not None:
             return self._named_layer
@@ -378,7 +368,7 @@ class ModuleModel(ModelFromTwin):
         one = partial(self._one, call, module)
         if (
             inputs.shape[0] == 1
-            and (self.alone or self.draws)
+            and (self.sequential or self.draws)
             and not (inputs.is_cuda or torch.compiler.is_compiling())
         ):
             arrange = _with_channels_last if self._channels_last else lambda value: value

@@ -40,22 +40,14 @@ class Released:
     def rows(self, keys: Sequence[str], draw: Callable[[Tensor], Tensor]) -> Tensor:
         """Return rows ``[keys, size]``: earlier ones unchanged, others drawn now and stored before they are returned.
 
+        In the order of ``keys``. Raises RunError when the file is broken, or contains rows of another size or type.
+
         Parameters
         ----------
         keys : sequence of str
             Samples, all different.
         draw : callable
             Returns rows that may be released, for some positions of ``keys``, int64 ``[positions]``.
-
-        Returns
-        -------
-        Tensor
-            In the order of ``keys``.
-
-        Raises
-        ------
-        RunError
-            When the file is broken, or contains rows of another size or type.
         """
         if not keys:
             return draw(torch.zeros(0, dtype=torch.int64))

@@ -7,25 +7,27 @@ A table is described by its TOML file, and run with one command::
 
 from fedgraph.reproduce.command import reproduce
 from fedgraph.reproduce.figures.columns import over_columns_of_file
-from fedgraph.reproduce.figures.panels import panels
-from fedgraph.reproduce.figures.peers import picture
-from fedgraph.reproduce.numbers import NumberTable, markdown_line
+from fedgraph.reproduce.figures.panels import palette, panels
+from fedgraph.reproduce.quantity import FAIRNESS, Quantity
 from fedgraph.reproduce.result_file import ResultFile, ResultLine, merge_into
-from fedgraph.reproduce.study import STUDY_EXPLAINED, StudyContext, StudyPage
-from fedgraph.reproduce.table import EXPLAINED
+from fedgraph.reproduce.results import Results
+from fedgraph.reproduce.table import ColumnTable, RowTable
+from fedgraph.reproduce.table_files import EXPLAINED
+from fedgraph.reproduce.text import markdown_line
 
 __all__ = [
     "EXPLAINED",
-    "STUDY_EXPLAINED",
-    "NumberTable",
+    "FAIRNESS",
+    "ColumnTable",
+    "Quantity",
     "ResultFile",
     "ResultLine",
-    "StudyContext",
-    "StudyPage",
+    "Results",
+    "RowTable",
     "markdown_line",
     "merge_into",
     "over_columns_of_file",
+    "palette",
     "panels",
-    "picture",
     "reproduce",
 ]

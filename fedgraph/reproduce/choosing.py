@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import Any
 
 from fedgraph.reproduce.cells import Cell, CellMaker
-from fedgraph.reproduce.client_values import value_of
 from fedgraph.reproduce.execution import failure
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.table import ColumnTable, RowTable
@@ -51,7 +50,7 @@ class Trial:
         """Mean over seeds; None where a run failed or has no finite value, for example because it diverged."""
         if any(failure(cell) is not None for cell in self.cells):
             return None
-        values = [value_of(RunFolder(cell.path).summary(), self.quantity) for cell in self.cells]
+        values = [self.quantity.value(RunFolder(cell.path).summary()) for cell in self.cells]
         found = [value for value in values if value is not None]
         return fmean(found) if len(found) == len(values) else None
 
@@ -125,7 +124,7 @@ def trials_csv(choices: Sequence[Choice]) -> str:
         for trial in choice.trials:
             for cell in trial.cells:
                 folder = RunFolder(cell.path)
-                value = value_of(folder.summary(), trial.quantity) if folder.is_finished else None
+                value = trial.quantity.value(folder.summary()) if folder.is_finished else None
                 about = (cell.row, cell.column, " ".join(trial.overrides), cell.seed, str(trial.quantity))
                 lines.append((*about, value, trial is best, cell.path.name))
     return as_csv(lines)

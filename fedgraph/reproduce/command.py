@@ -1,4 +1,4 @@
-"""The command ``fedgraph reproduce``: run the cells of a published table, or a study, then write and print it."""
+"""The command ``fedgraph reproduce``: run the cells of a published table, then write and print it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from rich.table import Table
 
 from fedgraph.reproduce.cells import Cell, CellMaker, overrides_that_count, text_digest
 from fedgraph.reproduce.choosing import plan_cells, plan_choices, trials_csv
+from fedgraph.reproduce.csv_files import long_csv, paired_csv, summary_csv
 from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.figures import draw
-from fedgraph.reproduce.paired import paired_csv
 from fedgraph.reproduce.result_file import check_no_overrides, export
-from fedgraph.reproduce.results import Results, long_csv, read_outcomes, summary_csv
-from fedgraph.reproduce.study import parse_study
-from fedgraph.reproduce.study_command import StudyCall, reproduce_study
-from fedgraph.reproduce.table import load_table
+from fedgraph.reproduce.results import Results, read_outcomes
+from fedgraph.reproduce.table import Profile
+from fedgraph.reproduce.table_files import files_that_come_along, load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
-from fedgraph.reproduce.toml_files import Profile, files_that_come_along, read_file
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people
+from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people, seeds_given
 
 
 def reproduce(
@@ -53,21 +51,14 @@ def reproduce(
         _list_tables(console)
         return
     with messages_for_people():
-        given = read_file(name)
-        plugins = (str(given.path.parent), str(Path.cwd()))
         folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
-        chosen_seeds = tuple(map(_seed, _parts(seeds) or ()))
-        if given.is_study:
-            _check_study_options(given.name, rows=rows, columns=columns, keep_models=keep_models)
-            add_plugin_paths(plugins)
-            call = StudyCall(profile, chosen_seeds or None, tuple(overrides), out, folder, only_list, results_dir)
-            reproduce_study(given, call, console, progress)
-            return
+        chosen_seeds = seeds_given(seeds)
         short, table, file = load_table(name)
         known = [known for known in get_args(Profile) if known in table.profiles]
         if profile not in known:
             raise ExperimentError(f"{short} has no profile '{profile}'; it has {', '.join(known)}")
         size = table.profiles[profile]  # type: ignore[index]
+        plugins = (str(file.parent), str(Path.cwd()))
         add_plugin_paths(plugins)
         usual = size.seeds or table.table.seeds
         wanted = chosen_seeds or usual
@@ -114,19 +105,12 @@ def reproduce(
             files.append("differences.csv")
         if draw(final, target / "figure.png"):
             files.append("figure.png")
-        for shown in terminal_tables(final, labels, keys):
+        for shown in terminal_tables(console, final, labels, keys):
             console.print(shown)
         written = [target / name for name in files]
         if results_dir is not None:
             written.append(export(final, selected, file.parent, results_dir))
         _conclude(console, final, selected, written)
-
-
-def _check_study_options(name: str, **given: object) -> None:
-    """Raise an error for options about cells, which a study does not have."""
-    for option, value in given.items():
-        if value:
-            raise ExperimentError(f"{name} is a study: it has no runs, so --{option.replace('_', '-')} means nothing")
 
 
 def _write(results: Results, target: Path) -> None:
@@ -185,10 +169,6 @@ def _list_tables(console: Console) -> None:
         table.add_column(heading, overflow="fold")
     with messages_for_people():
         for name in files_that_come_along():
-            file = read_file(name)
-            if file.is_study:
-                table.add_row(name, escape(parse_study(file).study.title), "a study", "")
-                continue
             _, content, _ = load_table(name)
             keys = ", ".join(column.key for column in content.columns)
             table.add_row(name, escape(content.table.title), escape(keys), str(len(content.rows)))
@@ -198,12 +178,6 @@ def _list_tables(console: Console) -> None:
 
 def _parts(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise ExperimentError(f"--seeds takes whole numbers with commas between them; got '{text}'")
-    return int(text)
 
 
 def _chosen(wanted: list[str] | None, known: list[str], what: str, table: str) -> list[str]:

@@ -1,10 +1,16 @@
-"""The quantity of a run that a metric of a table names: split, name, statistic over clients, maybe group or client."""
+"""The quantity of a run that a metric of a table names, and its values: over clients, of each, and round by round."""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
 
+from fedgraph.runs import RunFolder
 from fedgraph.runs.reports import COUNTS, MEASURES
 from fedgraph.support.errors import ExperimentError
 from fedgraph.training import direction
@@ -49,6 +55,10 @@ TOOK = (
 method. ``exchanges`` are requests to all nodes; ``training-bytes-per-owner`` are of embeddings and gradients, without
 those of test samples. ``core-seconds`` are the processor time of a run in one process, methods of rounds alone.
 """
+
+
+ClientValues = dict[str, float | None]
+"""Values by client; None for a client without one."""
 
 
 class Quantity(NamedTuple):
@@ -144,3 +154,74 @@ class Quantity(NamedTuple):
         if self.statistic in TO_TARGET:
             return "lower"
         return "higher" if self.statistic == FAIRNESS else direction(self.metric)
+
+    def value(self, summary: Mapping[str, Any] | None) -> float | None:
+        """Read the number from a run's summary; None if the run has not measured it."""
+        split, name, statistic, group, client = self
+        if summary is None:
+            return None
+        if statistic in TO_TARGET:
+            where, who = TO_TARGET[statistic]
+            value = summary.get(where, {}).get(f"{split}/{name}", {}).get(who)
+        elif split == RUN:
+            value = _cost(summary, name)
+        elif client is not None:
+            value = self.by_client(summary).get(client)
+        elif split in (PEERS, GRAPH):
+            value = summary.get(split, {}).get(name)
+        elif group is not None:
+            value = summary.get("per_group", {}).get(split, {}).get(group, {}).get(name, {}).get(statistic)
+        else:
+            value = summary["metrics"].get(split, {}).get(name, {}).get(statistic)
+        return None if value is None or not math.isfinite(value) else float(value)
+
+    def by_client(self, summary: Mapping[str, Any]) -> ClientValues:
+        """Read each client's value from a run's summary; empty if it was not measured."""
+        values: ClientValues = summary.get("per_client", {}).get(self.split, {}).get(self.metric, {})
+        return values
+
+    def by_round(self, path: Path) -> dict[int, ClientValues]:
+        """Read each client's value after each evaluation of the run in folder ``path``."""
+        lines = RunFolder(path).evaluations(self.split)
+        return {line["round"]: line["per_client"][self.metric] for line in lines if self.metric in line["per_client"]}
+
+
+def validation_quantity(text: str) -> Quantity:
+    """Parse a quantity that settings can be chosen by. Raises ValueError where it is not of validation data."""
+    quantity = Quantity.of(text)
+    if quantity.split != "validation":
+        raise ValueError(
+            f"'{text}': settings are chosen on validation data alone, or test data would no longer tell how good they "
+            f"are; write validation/{quantity.metric}"
+        )
+    if quantity.better is None:
+        raise ValueError(f"'{text}' has no better and no worse value")
+    return quantity
+
+
+def _cost(summary: Mapping[str, Any], what: str) -> float | None:
+    """Return one of ``TOOK``; None where the run, or one of an earlier version, does not report it."""
+    if what == "bytes":
+        return float(summary["bytes_down"] + summary["bytes_up"])
+    if what == "bytes-per-client":
+        down, up = (summary.get(f"bytes_{way}_per_client") for way in ("down", "up"))
+        return None if down is None or up is None else down + up
+    if what in ("minibatches", "passes"):
+        found: float | None = summary.get("training", {}).get(what)
+        return found
+    return summary.get(what.replace("-", "_"))
+
+
+@lru_cache(maxsize=1024)
+def over_rounds(path: Path, quantity: Quantity, rounds: tuple[int, int]) -> ClientValues:
+    """Average each client's values over the evaluations from the first to the last of ``rounds``.
+
+    Results are cached: the run must be finished.
+    """
+    first, last = rounds
+    found: dict[str, list[float]] = {}
+    for number, values in quantity.by_round(path).items():
+        for name, value in values.items():
+            if first <= number <= last and value is not None:
+                found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in found.items()}

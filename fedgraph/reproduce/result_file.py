@@ -22,11 +22,10 @@ import numpy as np
 
 from fedgraph.experiment import find_experiment
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.paired import Difference
-from fedgraph.reproduce.results import Results, Spread
-from fedgraph.reproduce.study import StudyPage
-from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, PublishedValue, RowTable, load_table
-from fedgraph.reproduce.toml_files import Profile, read_file
+from fedgraph.reproduce.results import Results
+from fedgraph.reproduce.spreads import Difference, Spread
+from fedgraph.reproduce.table import ColumnTable, MetricTable, Profile, PublishedTable, PublishedValue, RowTable
+from fedgraph.reproduce.table_files import load_table
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import as_csv, json_digest, write_atomically
 
@@ -171,7 +170,7 @@ class ResultFile:
         for profile in get_args(Profile):
             if self.path.stem.endswith(f"-{profile}"):
                 table = self.path.parent.parent / "tables" / f"{self.path.stem.removesuffix(f'-{profile}')}.toml"
-                return load_table(str(table))[1] if table.is_file() and not read_file(str(table)).is_study else None
+                return load_table(str(table))[1] if table.is_file() else None
         return None
 
 
@@ -247,37 +246,6 @@ def _write(path: Path, lines: Iterable[ResultLine]) -> None:
         write_atomically(path, as_csv([_HEADINGS, *(astuple(line) for line in lines)]).encode())
     except OSError as error:
         raise ExperimentError(f"--results: cannot write {path}: {error}") from None
-
-
-def export_study(
-    name: str, profile: str, page: StudyPage, seeds: Sequence[int], commit: str | None, folder: Path
-) -> Path:
-    """Write the result file of a study from the tables of its page, and return its path.
-
-    An existing file is replaced. Each line of a table is a row, labelled by its texts, and belongs to one seed if it
-    has a number under that heading, and to several if it has a text of them under ``seeds``, or else to all; the
-    table's name is the column, and a heading the metric.
-    """
-    path = folder / f"{name}-{profile}.csv"
-    every, source = " ".join(map(str, seeds)), f"commit {commit[:12]}" if commit else "commit unknown"
-    lines = []
-    for table in (page.summary, *page.tables):
-        for entries in table.lines:
-            named = dict(zip(table.headings, entries, strict=True))
-            several = str(named.pop("seeds", every))
-            row = ", ".join(entry for entry in named.values() if isinstance(entry, str))
-            numbers = {
-                heading: entry
-                for heading, entry in named.items()
-                if isinstance(entry, int | float) and not isinstance(entry, bool) and np.isfinite(entry)
-            }
-            seed = str(numbers.pop("seed", ""))
-            over = {"seed": seed, "seeds": "" if seed else several, "source": source}
-            lines += [
-                ResultLine(row, table.name, name, value=f"{value:.9g}", **over) for name, value in numbers.items()
-            ]
-    _write(path, lines)
-    return path
 
 
 def check_no_overrides(overrides: Sequence[str]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
-
-import numpy as np
+from typing import Any, Literal, get_args
 
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.client_values import at_the_end, averaged, value_of
 from fedgraph.reproduce.execution import failure, missing_data
-from fedgraph.reproduce.quantity import FAIRNESS, GRAPH, PEERS, RUN, Quantity
+from fedgraph.reproduce.quantity import FAIRNESS, RUN, Quantity, over_rounds
+from fedgraph.reproduce.spreads import Difference, Spread
 from fedgraph.reproduce.table import (
     NOT_PRINTED,
     ColumnTable,
@@ -28,29 +25,10 @@ from fedgraph.reproduce.table import (
 )
 from fedgraph.runs import RunFolder, fairness
 from fedgraph.runs.reports import extreme_clients
-from fedgraph.support.files import as_csv
 from fedgraph.training import EXTREMES
 
 State = Literal["finished", "failed", "no data", "not run"]
 """Progress of a cell; ``not run`` also while it is being run."""
-
-
-class Spread(NamedTuple):
-    """A number over seeds.
-
-    ``deviation`` is the sample deviation (divided by the number of seeds minus one), None for a single seed; ``values``
-    are by seed, and may be empty.
-    """
-
-    mean: float
-    deviation: float | None
-    values: dict[int, float]
-
-    @classmethod
-    def over(cls, values: dict[int, float]) -> Spread:
-        """Compute mean and deviation of at least one value, by seed."""
-        every = np.array(list(values.values()))
-        return cls(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
 
 
 @dataclass(frozen=True)
@@ -102,6 +80,21 @@ class Results:
         """Return the outcomes of a row in a column, one per seed; empty for a row that is only published."""
         return self._by_place.get((row.label, column.key), [])
 
+    def folders_with(self, name: str) -> dict[str, list[Path]]:
+        """Return the folders of finished runs that have a file ``name``, one per seed, by column and row in words.
+
+        Rows are left out of these words where only one has such a file.
+        """
+        found = {
+            (column.title, row.label): folders
+            for column in self.columns
+            for row in self.rows(column)
+            if (folders := [each.cell.path for each in self.at(row, column)
+                            if each.summary and (each.cell.path / name).exists()])
+        }  # fmt: skip
+        several = len({label for _, label in found}) > 1
+        return {f"{title}, {label}" if several else title: folders for (title, label), folders in found.items()}
+
     def ours(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
         """Return the values of our runs, in the unit of the published value; None where no seed has a value."""
         values = {}
@@ -119,7 +112,7 @@ class Results:
         quantity = self.table.quantity(row, column, metric)
         if quantity.statistic == FAIRNESS:
             return self._fairness(outcome, quantity, metric)
-        found = value_of(outcome.summary, quantity)
+        found = quantity.value(outcome.summary)
         return None if found is None else found * metric.factor
 
     def _fairness(self, outcome: Outcome, quantity: Quantity, metric: MetricTable) -> float | None:
@@ -128,10 +121,10 @@ class Results:
         if cell.row == self.table.table.stand_alone or alone is None or outcome.summary is None:
             return None
         if metric.rounds is None:
-            reached = at_the_end(outcome.summary, quantity)
+            reached = quantity.by_client(outcome.summary)
         else:
-            reached = averaged(cell.path, quantity, metric.rounds)
-        found = fairness(at_the_end(alone, metric.quantity), reached)
+            reached = over_rounds(cell.path, quantity, metric.rounds)
+        found = fairness(metric.quantity.by_client(alone), reached)
         return None if math.isnan(found) else found * metric.factor
 
     def stand_alone(self, cell: Cell) -> dict[str, Any] | None:
@@ -144,6 +137,21 @@ class Results:
         printed = row.published.get(column.key)
         value = NOT_PRINTED if printed is None else printed[self.table.metrics_of(column).index(metric)]
         return None if isinstance(value, str) else value
+
+    def difference(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Difference | None:
+        """Return the reference row minus ``row``; None for the reference itself, and where no seed has both."""
+        reference = self.table.reference
+        if reference is None or reference.label == row.label:
+            return None
+        ours, other = (self.ours(each, column, metric) for each in (reference, row))
+        return None if ours is None or other is None else Difference.between(ours, other, self.table.table.overlap)
+
+    def differences(self, column: ColumnTable) -> Iterator[tuple[RowTable, list[Difference | None]]]:
+        """Yield the rows that can be compared, each with a difference for every metric of the column."""
+        for row in self.rows(column):
+            found = [self.difference(row, column, metric) for metric in self.table.metrics_of(column)]
+            if any(found):
+                yield row, found
 
     def heading(self, column: ColumnTable, metric: MetricTable) -> str:
         """Return the heading of our values: title, number of clients where few, and number of nodes if relevant."""
@@ -259,62 +267,3 @@ def _outcome(cell: Cell, data_dir: Path) -> Outcome:
         return Outcome(cell, "not run", cell.pending)
     failed = failure(cell)
     return Outcome(cell, "failed", failed) if failed else Outcome(cell, "not run")
-
-
-def long_csv(results: Results) -> str:
-    """Format all numbers in the summaries of all runs as CSV, one per line: all metrics, statistics and groups."""
-    lines: list[tuple[Any, ...]] = [
-        ("table", "profile", "row", "column", "seed", "split", "metric", "group", "statistic", "value", "run")
-    ]
-    for outcome in results.outcomes:
-        for split, metric, group, statistic, value in _numbers(outcome.summary or {}):
-            cell = outcome.cell
-            where = (results.name, results.profile_name, cell.row, cell.column, cell.seed)
-            lines.append((*where, split, metric, group, statistic, value, cell.path.name))
-    return as_csv(lines)
-
-
-def _numbers(summary: dict[str, Any]) -> Iterator[tuple[str, str, str, str, float | None]]:
-    for split, metrics in summary.get("metrics", {}).items():
-        for metric, statistics in metrics.items():
-            yield from ((split, metric, "", statistic, value) for statistic, value in statistics.items())
-    for split, groups in summary.get("per_group", {}).items():
-        for group, metrics in groups.items():
-            for metric, statistics in metrics.items():
-                yield from ((split, metric, group, statistic, value) for statistic, value in statistics.items())
-    for split in (PEERS, GRAPH):
-        yield from ((split, measure, "", "mean", value) for measure, value in summary.get(split, {}).items())
-
-
-def summary_csv(results: Results) -> str:
-    """Format as CSV with a line per row, column and metric: our values over seeds, and the published one."""
-    lines: list[tuple[Any, ...]] = [
-        ("table", "profile", "row", "column", "metric", "value", "factor", "mean", "deviation", "seeds",
-         "published", "published deviation", "published data", "differs", "missing because")
-    ]  # fmt: skip
-    for column in results.columns:
-        for row in results.rows(column):
-            for metric in results.table.metrics_of(column):
-                ours, printed = results.ours(row, column, metric), results.published(row, column, metric)
-                number, deviation = printed if isinstance(printed, tuple) else (printed, None)
-                lines.append(
-                    (
-                        results.name, results.profile_name, row.label, column.key, metric.title,
-                        str(results.table.quantity(row, column, metric)), metric.factor,
-                        ours.mean if ours else None, ours.deviation if ours else None,
-                        " ".join(map(str, ours.values)) if ours else None, number, deviation,
-                        column.published_data or None,
-                        results.differs(row, column), results.trouble(row, column),
-                    )
-                )  # fmt: skip
-    return as_csv(lines)
-
-
-def commits(results: Results) -> list[str]:
-    """Return the commits of this project that the finished runs were started with."""
-    found: dict[str, None] = {}
-    for outcome in results.outcomes:
-        file = outcome.cell.path / "environment.json"
-        if outcome.state == "finished" and file.exists():
-            found[str(json.loads(file.read_text()).get("commit") or "unknown")] = None
-    return list(found)

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
 
-from fedgraph.reproduce.quantity import FAIRNESS, Quantity
-from fedgraph.reproduce.toml_files import Profile, read_file
-from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import Settings, parse
+from fedgraph.reproduce.quantity import FAIRNESS, Quantity, validation_quantity
+from fedgraph.support.settings import Settings
+
+Profile = Literal["small", "full"]
 
 PublishedValue = float | tuple[float, float]
 """A number, or a number and its deviation, as printed in the paper."""
@@ -25,16 +25,13 @@ def _readable(text: str) -> str:
 
 
 def _of_validation(text: str) -> str:
-    quantity = Quantity.of(text)
-    if quantity.split != "validation" or quantity.better is None:
-        raise ValueError(f"'{text}' is not a value on validation data that has a better and a worse")
-    return text
+    return str(validation_quantity(text)) if text else text
 
 
 TomlValue = bool | int | float | str | list[Any]
 """Values that a setting can have: all but tables."""
 
-_ChooseBy = Annotated[str, AfterValidator(lambda text: _of_validation(text) if text else text)]
+_ChooseBy = Annotated[str, AfterValidator(_of_validation)]
 _Override = Annotated[str, StringConstraints(pattern=r"^[^.=]+(\.[^.=]+)+$")]
 _Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 # Rows are chosen by label in a list with commas.
@@ -86,9 +83,13 @@ class MetricTable(Settings):
         return Quantity.of(self.value)
 
 
-Figure = Literal[
-    "bars", "dots", "lines", "curves", "adjacency", "entropies", "permutations", "peers", "fairness", "none"
-]  # fmt: skip
+FIGURES = ("bars", "dots", "lines", "curves", "none")
+
+
+def _is_figure(text: str) -> str:
+    if text not in FIGURES and ":" not in text:
+        raise ValueError(f"'{text}' is not a figure: give {', '.join(FIGURES)}, or package.module:function")
+    return text
 
 
 class TableTable(Settings):
@@ -98,10 +99,8 @@ class TableTable(Settings):
     ----------
     title, paper, caption : what the table shows, a link to where it was published, and how to read ours.
     figure  : the picture: ``bars`` or ``dots`` (the first metric of every row; bars start at 0), ``lines`` (it, over
-              ``at`` of the columns), ``curves`` (it, by round), ``adjacency`` (given and learned client graphs),
-              ``entropies`` (disagreement of the clients' own predictions), ``permutations`` (learned alignment
-              matrices), ``peers`` (how many test examples each two peers predict differently), ``fairness`` (every
-              client and the fairness of all by round; of the highlighted rows, where there are any) or ``none``.
+              ``at`` of the columns), ``curves`` (it, by round), ``none``, or ``package.module:function``, which
+              takes the results and returns a Matplotlib figure, or None when there is nothing to draw.
     method  : the name of the paper's own method; bars and dots of rows whose label begins with one of ``highlight``
               are drawn in its colour, their curves thicker.
     metrics : those of every column that has none of its own.
@@ -119,7 +118,7 @@ class TableTable(Settings):
     title: str
     paper: str = ""
     caption: str = ""
-    figure: Figure = "bars"
+    figure: Annotated[str, AfterValidator(_is_figure)] = "bars"
     method: str = ""
     highlight: tuple[str, ...] = ()
     metrics: tuple[MetricTable, ...] = ()
@@ -298,7 +297,6 @@ class PublishedTable(Settings):
                 raise ValueError(f"{key} names a row '{named}'; the rows that are run are {', '.join(ran)}")
         values = [metric for column in self.columns for metric in self.metrics_of(column)]
         wanted = [metric.value for metric in values if metric.quantity.statistic == FAIRNESS]
-        wanted += [f'figure = "{FAIRNESS}"'] if self.table.figure == FAIRNESS else []
         if wanted and not label:
             raise ValueError(f"{wanted[0]} needs [table] stand-alone, the label of the row to compare with")
 
@@ -347,56 +345,3 @@ class PublishedTable(Settings):
     def quantity(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Quantity:
         """Return the quantity that a metric reads from the runs of a row in a column."""
         return metric.quantity.at(row.client or column.client, row.suffix)
-
-
-_PARTS: dict[str, type[Settings]] = {"table": TableTable, "columns": ColumnTable, "rows": RowTable}
-
-EXPLAINED: dict[str, tuple[str, type[Settings]]] = {
-    "reproduce.table": ("[table] of a table for `fedgraph reproduce`", TableTable),
-    "reproduce.metrics": ("an entry of `metrics` there", MetricTable),
-    "reproduce.columns": ("[[columns]] there", ColumnTable),
-    "reproduce.rows": ("[[rows]] there", RowTable),
-    "reproduce.profiles": ("[profiles.small] and [profiles.full] there", ProfileTable),
-}
-"""Heading and settings class of every part of a table file by short name, for ``fedgraph keys``."""
-
-
-def load_table(name: str) -> tuple[str, PublishedTable, Path]:
-    """Load a table by name (``sfl-table1`` is ``simulations/sfl/tables/table1.toml``) or by path.
-
-    Returns
-    -------
-    name : str
-        Its short name.
-    table : PublishedTable
-        Its content.
-    path : Path
-        Its file.
-
-    Raises
-    ------
-    ExperimentError
-        When there is no such table (naming those there are), and for every wrong key or value in it.
-    """
-    found = read_file(name)
-    try:
-        _check_parts(found.content)
-        return found.name, parse(PublishedTable, found.content, "the table"), found.path
-    except ExperimentError as error:
-        raise ExperimentError(f"{found.path}:\n{error}") from None
-
-
-def _check_parts(content: dict[str, Any]) -> None:
-    """Parse part by part, so that a message names the wrong row or column and the keys that are known there."""
-    for key, kind in _PARTS.items():
-        entries = content.get(key, [])
-        for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-            if isinstance(entry, dict):
-                for metric in entry.get("metrics", ()):
-                    if isinstance(metric, dict):
-                        parse(MetricTable, metric, f"[{key}] metrics")
-                name = entry.get("label", entry.get("key", number + 1))
-                parse(kind, entry, f"[[{key}]] '{name}'" if isinstance(entries, list) else f"[{key}]")
-    for name, profile in content.get("profiles", {}).items():
-        if isinstance(profile, dict):
-            parse(ProfileTable, profile, f"[profiles.{name}]")

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
+from rich.cells import cell_len
+from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from fedgraph.reproduce.in_parts import Column, InParts
-from fedgraph.reproduce.numbers import markdown_line
-from fedgraph.reproduce.paired import differences, explanation
-from fedgraph.reproduce.results import Results, Spread, commits
+from fedgraph.reproduce.results import Results
+from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.table import ColumnTable, PublishedValue, RowTable
+
+_LETTERS = 24
+"""Width in which a text may be broken to make room for numbers."""
+
+
+def markdown_line(entries: Collection[str]) -> str:
+    """Format one line of a Markdown table.
+
+    Returns
+    -------
+    str
+        The line; pipes in entries are escaped, line breaks become blanks.
+    """
+    return "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in entries) + " |"
 
 
 def markdown(results: Results) -> str:
@@ -49,7 +67,7 @@ def _section(results: Results, column: ColumnTable) -> Iterator[str]:
         remark = "; ".join(filter(None, (results.trouble(row, column), results.differs(row, column))))
         yield markdown_line([_label(row, column), *_entries(results, row, column, "**{}**"), remark])
     yield ""
-    compared = list(differences(results, column))
+    compared = list(results.differences(column))
     if compared:
         yield from (explanation(results), "")
         yield markdown_line([f"{results.table.table.compare} less", *(metric.title for metric in metrics)])
@@ -81,10 +99,35 @@ def _footer(results: Results) -> Iterator[str]:
     took = {outcome.cell.path: outcome.summary["seconds"] for outcome in finished if outcome.summary}
     seconds = sum(took.values())
     yield f"The finished runs took {seconds:,.0f} s in all (the clock of each run, added up)."
-    if commits(results):
-        yield f"Made with commit {', '.join(commits(results))}."
+    if commits := _commits(results):
+        yield f"Made with commit {', '.join(commits)}."
     yield f"Again, or on from where it stopped: `{command(results)}`"
     yield "One run alone: `fedgraph run cells/RUN/experiment.toml`, where table.csv says which RUN it is."
+
+
+def _commits(results: Results) -> list[str]:
+    """Return the commits of this project that the finished runs were started with."""
+    found: dict[str, None] = {}
+    for outcome in results.outcomes:
+        file = outcome.cell.path / "environment.json"
+        if outcome.state == "finished" and file.exists():
+            found[str(json.loads(file.read_text()).get("commit") or "unknown")] = None
+    return list(found)
+
+
+def explanation(results: Results) -> str:
+    """Explain the differences in words."""
+    overlap = results.table.table.overlap
+    wider = (
+        " Seeds split the same samples anew, so that they are not independent: intervals are widened for it (Nadeau "
+        f"and Bengio 2003, {overlap:.3g} test samples per training sample)."
+        if overlap
+        else ""
+    )
+    return (
+        f"{results.table.table.compare} less each other row, seed by seed: mean, 95 % interval of the mean (Student's "
+        f"t), and for how many seeds it is the larger.{wider}"
+    )
 
 
 def command(results: Results) -> str:
@@ -97,16 +140,18 @@ def command(results: Results) -> str:
     return shlex.join(parts)
 
 
-def terminal_tables(results: Results, rows: Collection[str], columns: Collection[str]) -> Iterator[InParts]:
-    """Yield a table per column for the terminal, with the named rows and columns; none where a column has no row."""
+def terminal_tables(
+    console: Console, results: Results, rows: Collection[str], columns: Collection[str]
+) -> Iterator[Table]:
+    """Yield tables for the terminal, with the named rows and columns; none for a column that has no such row."""
     for column in results.columns:
         if column.key in columns and any(row.label in rows for row in results.rows(column)):
-            yield _values(results, column, rows)
-            if any(row.label in rows for row, _ in differences(results, column)):
-                yield _compared(results, column, rows)
+            yield from _values(console, results, column, rows)
+            if any(row.label in rows for row, _ in results.differences(column)):
+                yield from _compared(console, results, column, rows)
 
 
-def _values(results: Results, column: ColumnTable, rows: Collection[str]) -> InParts:
+def _values(console: Console, results: Results, column: ColumnTable, rows: Collection[str]) -> Iterator[Table]:
     shown = [row for row in results.rows(column) if row.label in rows]
     heads: list[tuple[str, str]] = []
     for metric in results.table.metrics_of(column):
@@ -114,7 +159,7 @@ def _values(results: Results, column: ColumnTable, rows: Collection[str]) -> InP
         if results.has_published(column):
             heads.append((results.published_heading(column), "dim"))
     numbers = zip(*(_entries(results, row, column, "[bold]{}[/bold]") for row in shown), strict=True)
-    found = [Column(head, entries, style=style) for (head, style), entries in zip(heads, numbers, strict=True)]
+    found = [_Column(head, entries, style) for (head, style), entries in zip(heads, numbers, strict=True)]
     # Reasons are given below the tables.
     remarks = [
         "; ".join(
@@ -123,21 +168,58 @@ def _values(results: Results, column: ColumnTable, rows: Collection[str]) -> InP
         for row in shown
     ]
     if any(remarks):
-        found.append(Column("what differs", [*map(escape, remarks)], is_number=False, style="dim"))
+        found.append(_Column("what differs", [*map(escape, remarks)], "dim", is_text=True))
     differs = results.differs_as_a_whole(column)
     title = f"{column.title}{f' ({differs})' if differs else ''}"
-    return InParts(title, [Column("method", [escape(row.label) for row in shown], is_number=False), *found])
+    names = _Column("method", [escape(row.label) for row in shown], is_text=True)
+    return _in_parts(console, title, names, found)
 
 
-def _compared(results: Results, column: ColumnTable, rows: Collection[str]) -> InParts:
-    compared = [(row, found) for row, found in differences(results, column) if row.label in rows]
-    names = [escape(row.label) for row, _ in compared]
+def _compared(console: Console, results: Results, column: ColumnTable, rows: Collection[str]) -> Iterator[Table]:
+    compared = [(row, found) for row, found in results.differences(column) if row.label in rows]
     # Brackets of an interval are not markup.
     texts = zip(*(["-" if each is None else escape(str(each)) for each in found] for _, found in compared), strict=True)
     metrics = results.table.metrics_of(column)
-    found = [Column(metric.title, entries) for metric, entries in zip(metrics, texts, strict=True)]
-    less = Column(f"{results.table.table.compare} less", names, is_number=False)
-    return InParts(explanation(results), [less, *found])
+    found = [_Column(metric.title, entries) for metric, entries in zip(metrics, texts, strict=True)]
+    names = [escape(row.label) for row, _ in compared]
+    less = _Column(f"{results.table.table.compare} less", names, is_text=True)
+    return _in_parts(console, explanation(results), less, found)
+
+
+class _Column(NamedTuple):
+    """A column on the terminal: numbers stand on the right and are never broken, texts may be."""
+
+    head: str
+    entries: Sequence[str]
+    style: str = ""
+    is_text: bool = False
+
+
+def _in_parts(console: Console, title: str, names: _Column, columns: Sequence[_Column]) -> Iterator[Table]:
+    """Yield one table, or, where it is wider than the terminal, several, each with the names of the rows."""
+    part: list[_Column] = []
+    unlimited = console.options.update(width=10_000)
+    for column in columns:
+        if part and console.measure(_table(title, [names, *part, column]), options=unlimited).minimum > console.width:
+            yield _table(title, [names, *part])
+            title, part = "", []
+        part.append(column)
+    yield _table(title, [names, *part])
+
+
+def _table(title: str, columns: Sequence[_Column]) -> Table:
+    table = Table(title=escape(title) or None, title_justify="left")
+    for head, entries, style, is_text in columns:
+        # Numbers are narrow, so that their heading has a line for each of its parts.
+        lines = head if is_text else head.replace(", ", ",\n")
+        longest = max(map(cell_len, [*lines.split("\n"), *(Text.from_markup(entry).plain for entry in entries)]))
+        table.add_column(
+            escape(lines), style=style, overflow="fold", no_wrap=not is_text, justify="left" if is_text else "right",
+            min_width=min(_LETTERS, longest) if is_text else longest,
+        )  # fmt: skip
+    for row in zip(*(column.entries for column in columns), strict=True):
+        table.add_row(*row)
+    return table
 
 
 def number(ours: Spread | None, decimals: int = 3) -> str:

@@ -23,7 +23,6 @@ from fedgraph.runs.finished import Run, load_run
 from fedgraph.runs.folder import Recorder, RunFolder
 from fedgraph.runs.given_graph import client_coordinates, given_graph
 from fedgraph.runs.plan import RunPlan
-from fedgraph.runs.predicting import Predicted
 from fedgraph.runs.result_files import load_models, write_models
 from fedgraph.runs.resuming import named_code
 from fedgraph.runs.summary import environment, summary_of
@@ -36,7 +35,6 @@ __all__ = [
     "Evaluation",
     "Fairness",
     "LocalWork",
-    "Predicted",
     "Recorder",
     "RoundsToTarget",
     "Run",

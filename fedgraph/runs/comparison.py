@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from fedgraph.runs.finished import Run, as_html, final_metrics, load_run
-from fedgraph.runs.labels import labels
+from fedgraph.runs.finished import Run, load_run
 from fedgraph.runs.reports.plot import picture_of_runs
-from fedgraph.runs.reports.tables import results_table
-from fedgraph.runs.reports.words import sentence
+from fedgraph.runs.reports.results import Results
+from fedgraph.runs.reports.tables import as_html, results_table
+from fedgraph.runs.reports.words import labels, sentence
 from fedgraph.support.errors import RunError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Comparison(Sequence[Run]):
     Attributes
     ----------
     labels : list of str
-        Name of each run, see :func:`fedgraph.runs.labels.labels`.
+        Name of each run, see :func:`fedgraph.runs.reports.words.labels`.
 
     Raises
     ------
@@ -72,9 +72,19 @@ class Comparison(Sequence[Run]):
         return [{**run.summary, "method": label} for label, run in zip(self.labels, self.runs, strict=True)]
 
     @property
+    def results(self) -> Results:
+        """The table from which all that is shown of the runs takes its numbers."""
+        return Results(self.summaries)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the content of each ``summary.json``, with the run's part of the table of results as ``results``."""
+        results = self.results
+        return [{**run.summary, "results": results.records(place)} for place, run in enumerate(self.runs)]
+
+    @property
     def metrics(self) -> pd.DataFrame:
         """Final metrics, with a row per ``<split>/<metric>``, and for each run the columns ``mean`` and ``std``."""
-        return final_metrics(self.summaries)
+        return self.results.to_pandas()
 
     def clients(self, metric: str) -> pd.DataFrame:
         """Return a metric ``<split>/<metric>`` of each client at the end: a row per client, a column per run.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from fedgraph.data import CohortData, Preprocessing, as_file
-from fedgraph.data.preprocessing import Answering, AnsweringOfGraphs, NewData
+from fedgraph.data.preprocessing import Answering, AnsweringOfGraphs, NewData, Predicted
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
 from fedgraph.runs.exporting import export
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
-from fedgraph.runs.predicting import Predicted, Predictor
+from fedgraph.runs.predicting import Predictor
 from fedgraph.runs.reports.plot import picture_of_runs
-from fedgraph.runs.reports.results import Results
-from fedgraph.runs.reports.words import sentence, spread_text
+from fedgraph.runs.reports.tables import as_html
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import file_name
-from fedgraph.support.notebook import table_as_html
 from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ class Run:
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """Predictions of F3: a row per sample with its split, its probabilities, and their deviation over graphs.
+        """Predictions of F3, a row per sample with its split, its probabilities, and their deviation over graphs.
 
         Raises
         ------
@@ -269,7 +268,9 @@ class Run:
         export(module, place, {"run": self.folder.name, "method": self.method, "client": client or "all"})
         return place
 
-    def predict(self, data: Any, client: str | None = None, windows: int | None = None) -> pd.DataFrame:
+    def predict(
+        self, data: Any, client: str | None = None, windows: int | None = None, target: str | None = None
+    ) -> pd.DataFrame:
         """Predict new data by the models of the run: each client's by its own, on its own scale.
 
         Data have the columns that those of training had, in any order and in the same units; what is to be predicted,
@@ -284,6 +285,8 @@ class Run:
         windows : int, optional
             Of series: the latest windows, at most so many. By default all, up to the one that forecasts the steps
             behind the last.
+        target : str, optional
+            Of graphical models: the feature to predict.
 
         Returns
         -------
@@ -293,32 +296,47 @@ class Run:
         Raises
         ------
         RunError
-            When the run has no model for a client: the message lists its clients. And for methods whose models stay
-            with their owners, with what to do.
+            When the run has no model for a client: the message lists its clients. For options that the method does not
+            have. And for methods whose models stay with their owners, with what to do.
         DataError
             When the data lack something that was there in training, or have something that was not.
         """
-        found = self.predicted(data, client, windows)
+        found = self.predicted(data, client, windows, target)
         found.table.attrs["notes"] = list(found.notes)
         return found.table
 
-    def score(self, data: Any, client: str | None = None, windows: int | None = None) -> pd.DataFrame:
+    def score(
+        self, data: Any, client: str | None = None, windows: int | None = None, target: str | None = None
+    ) -> pd.DataFrame:
         """Measure the models on new data that contain what is predicted: a row for each client, a column per metric.
 
         Parameters are those of :meth:`predict`.
         """
         import pandas as pd
 
-        found = self.predicted(data, client, windows)
+        found = self.predicted(data, client, windows, target)
         if not found.metrics:
             raise RunError("the data have no labels to compare the predictions with")
         columns = {name: values.tolist() for name, values in found.metrics.items()}
         return pd.DataFrame(columns, index=pd.Index(found.names, name="client"))
 
-    def predicted(self, data: Any, client: str | None = None, windows: int | None = None) -> Predicted:
-        """Predict new data and measure what is known of it, as :meth:`predict` and :meth:`score` do."""
-        if reason := getattr(self.method_class, "predicts_together", ""):
-            raise RunError(f"{self.path}: {reason}: fedgraph.predict(run, data) does it")
+    def predicted(
+        self, data: Any, client: str | None = None, windows: int | None = None, target: str | None = None
+    ) -> Predicted:
+        """Predict new data and measure what is known of it, as :meth:`predict` and :meth:`score` do.
+
+        A method whose clients are not predicted one by one does it itself: see :class:`fedgraph.algorithms.Algorithm`.
+        """
+        if reason := getattr(self.method_class, "no_predictions", ""):
+            raise RunError(f"{self.path}: {reason}")
+        by: Callable[..., Predicted] = getattr(self.method_class, "predicted", None) or Run._predicted_one_by_one
+        options = {"client": client, "windows": windows, "target": target}
+        given = {name: value for name, value in options.items() if value is not None}
+        if foreign := given.keys() - signature(by).parameters.keys():
+            raise RunError(f"{self.path}: predictions by '{self.method}' have no {', '.join(foreign)}: leave it out")
+        return by(self, data, **given)
+
+    def _predicted_one_by_one(self, data: Any, client: str | None = None, windows: int | None = None) -> Predicted:
         with TemporaryDirectory() as folder:
             place = as_file(data, Path(folder))
             try:
@@ -378,36 +396,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         return as_html([self.summary])
-
-
-def final_metrics(summaries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return final metrics of runs: a row per ``<split>/<metric>``, and for each method the columns mean and std.
-
-    Parameters
-    ----------
-    summaries : sequence of mapping
-        Contents of ``summary.json``, with methods of different names.
-    """
-    import pandas as pd
-
-    columns = {
-        (summary["method"], spread): {
-            f"{split}/{metric}": values[spread]
-            for split, metrics in summary["metrics"].items()
-            for metric, values in metrics.items()
-        }
-        for summary in summaries
-        for spread in ("mean", "std")
-    }
-    return pd.DataFrame(columns).astype(float)
-
-
-def as_html(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return what a notebook shows of runs: the table of results, and a sentence."""
-    results = Results(summaries)
-    rows = [(row, *map(spread_text, results.row(row))) for row in results.rows]
-    heads = (f"{results.split} data", *(column.name for column in results.columns))
-    return table_as_html("", "", heads, rows, sentence(summaries))
 
 
 def load_run(path: str | Path) -> Run:

@@ -2,81 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedgraph.data import UNNAMED, CohortData, Preprocessing
-from fedgraph.data.preprocessing import NewData, latest, stacked
+from fedgraph.data.preprocessing import NewData, Predicted, latest, stacked
 from fedgraph.runs.models import RunModels
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.training import Cohort, TrainSettings
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _ALL_HAVE = ("centre", "spread", "fill", "mean", "std")
 """Scales that have to be alike for a global model to have them."""
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Predictions, and how far they are off where that is known.
-
-    Attributes
-    ----------
-    table : data frame
-        A row for each prediction.
-    metrics : dict of str to Tensor
-        By name as in the run, ``[clients]``; empty where nothing is known to compare with.
-    names : tuple of str
-        The clients.
-    notes : tuple of str
-        What one should know of the data, and of who predicted.
-    """
-
-    table: pd.DataFrame
-    metrics: Mapping[str, Tensor]
-    names: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(
-        cls,
-        new: NewData,
-        data: CohortData,
-        models: Tensor,
-        cohort: Callable[[CohortData], Cohort],
-        horizons: Sequence[int],
-        notes: Sequence[str] = (),
-    ) -> Predicted:
-        """Predict new data, and measure what is known of them.
-
-        Parameters
-        ----------
-        new : NewData
-            What was read.
-        data : CohortData
-            The same, scaled.
-        models : Tensor
-            Of its clients, ``[clients, parameters]``.
-        cohort : callable
-            Makes clients of data, or of a part of it.
-        horizons : sequence of int
-            Forecast steps that are measured by themselves.
-        notes : sequence of str
-            What one should know.
-        """
-        outputs = cohort(data).predict(models, "test")
-        known, metrics = new.known(data), dict[str, Tensor]()
-        if known is not None:
-            measured = cohort(known).evaluate(models, "test", horizons)
-            metrics = {name: values for name, values in measured.items() if not values.isnan().all()}
-        return cls(new.answers(data, outputs), metrics, new.names, tuple(dict.fromkeys(notes)))
 
 
 @dataclass(frozen=True)

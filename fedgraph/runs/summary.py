@@ -1,4 +1,4 @@
-"""Content of ``summary.json`` and ``environment.json``: results of a run, and the machine that it ran on."""
+"""Content of ``summary.json`` and ``environment.json``: results of a run, who missed it, and the machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from fedgraph import __version__
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Traffic
 from fedgraph.graph import ClientGraph
-from fedgraph.runs.attendance import attendance, counts, in_words
 from fedgraph.runs.callbacks import Evaluation
 from fedgraph.training import summarise
+
+Values = Mapping[str, Mapping[str, Any]]
+"""Values by client of every metric of a split, as in ``summary.json``; None where there is none."""
 
 _PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
 
@@ -127,6 +129,70 @@ def summary_of(
         who = in_words(*counts(summary, "test"))
         summary["measured"] = f"{who}, all measured on the same test data with the model each holds at the end"
     return summary
+
+
+def measured_clients(values: Values) -> list[str]:
+    """Return the clients that have a value of at least one metric."""
+    names = dict.fromkeys(name for of_metric in values.values() for name in of_metric)
+    return [name for name in names if any(of_metric.get(name) is not None for of_metric in values.values())]
+
+
+def attendance(
+    names: Sequence[str],
+    per_client: Mapping[str, Values],
+    absent: Mapping[str, str],
+    trainings: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return what ``summary.json`` says of clients that were lost; empty where there are none.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Clients of the run.
+    per_client : mapping of str to mapping
+        Values by client, by split and metric.
+    absent : mapping of str to str
+        Reasons of clients that were not measured, be they among ``names`` or not.
+    trainings : iterable of mapping
+        Lines of ``metrics.jsonl`` about training.
+
+    Returns
+    -------
+    dict
+        ``not_measured`` has, by split and client, the reason; ``missed_training``, by client, in how many ``rounds`` of
+        how many (``of``) it did not train, and the last ``reason``.
+    """
+    everybody = dict.fromkeys((*names, *absent))
+    without = {}
+    for split, values in per_client.items():
+        found = set(measured_clients(values))
+        lost = {name: absent.get(name, "no finite value") for name in everybody if name not in found}
+        if lost:
+            without[split] = lost
+    lines = [line["absent"] for line in trainings]
+    reasons = {name: reason for line in lines for name, reason in line.items()}
+    missed = {
+        name: {"rounds": sum(name in line for line in lines), "of": len(lines), "reason": reasons[name]}
+        for name in sorted(reasons)
+    }
+    return {
+        **({"not_measured": without} if without else {}),
+        **({"missed_training": missed} if missed else {}),
+    }
+
+
+def counts(summary: Mapping[str, Any], split: str) -> tuple[int, int]:
+    """Return the number of clients that were measured on a split at the end of a run, and that of all clients."""
+    values = summary.get("per_client", {}).get(split)
+    lost = summary.get("not_measured", {}).get(split, {})
+    measured = len(measured_clients(values)) if values else int(summary["clients"])
+    strangers = [name for name in lost if not any(name in of_metric for of_metric in (values or {}).values())]
+    return measured, int(summary["clients"]) + len(strangers)
+
+
+def in_words(measured: int, everybody: int) -> str:
+    """Return ``4 clients``, or ``2 of 4 clients`` where some were not measured."""
+    return f"{everybody} clients" if measured == everybody else f"{measured} of {everybody} clients"
 
 
 def _by_group(

@@ -43,21 +43,12 @@ def look_at(
 ) -> None:
     """Open every run of some run folders, without training anything or leaving anything behind.
 
+    Raises FedgraphError for anything that would end one of the runs, with the name of its method.
+
     Parameters
     ----------
-    folders : sequence of RunFolder
-        New run folders.
-    nodes : int
-        Number of nodes among which clients are divided.
-    run_config : mapping
-        Run config of the ServerApp, without the experiment.
-    node_config : mapping
-        Options of every node.
-
-    Raises
-    ------
-    FedgraphError
-        For anything that would end one of the runs, with the name of its method.
+    nodes : number of nodes among which clients are divided.
+    run_config : run config of the ServerApp, without the experiment.
     """
     quiet = logging.NullHandler()
     log = logging.getLogger("fedgraph")

@@ -33,22 +33,11 @@ _Component = TypeVar("_Component")
 def read_run_config(given: RunConfig, name: str = "the run config") -> dict[str, Value]:
     """Read a run config, or a node config; keys of nested tables are joined by dots, as Flower does.
 
+    Returns values by key. Raises AppError when it cannot be read, or a value is of a type that Flower does not send.
+
     Parameters
     ----------
-    given : mapping, str, Path or sequence of str
-        Keys and values; or ``"num-server-rounds=3 lr=0.1"``, one or several of these; or the path of a TOML file.
-    name : str
-        What messages call it.
-
-    Returns
-    -------
-    dict
-        Values by key.
-
-    Raises
-    ------
-    AppError
-        When it cannot be read, or a value is of a type that Flower does not send.
+    given : keys and values; or ``"num-server-rounds=3 lr=0.1"``, one or several of these; or the path of a TOML file.
     """
     if isinstance(given, Mapping):
         return flattened(given, name)
@@ -106,12 +95,8 @@ class FlowerApp:
 
     Attributes
     ----------
-    folder : Path
-        The folder, absolute.
-    components : dict of str to str
-        ``[tool.flwr.app.components]`` of its ``pyproject.toml``.
-    defaults : dict
-        ``[tool.flwr.app.config]``, flattened.
+    components : ``[tool.flwr.app.components]`` of its ``pyproject.toml``.
+    defaults : ``[tool.flwr.app.config]``, flattened.
     """
 
     folder: Path

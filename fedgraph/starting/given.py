@@ -17,7 +17,7 @@ from fedgraph.experiment import Overrides, overrides_by_key
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
-from fedgraph.support.plugins import path_of
+from fedgraph.support.plugins import dotted_path
 
 _FOLDER = ".given"
 """Folder next to the run folders, with the Python objects that their experiments were given, by content."""
@@ -32,7 +32,8 @@ def in_words(
     """Return an experiment, its overrides and sites with paths instead of data frames, graphs and classes.
 
     Data frames and graphs become files in a hidden folder next to the run folders, so that nodes in other processes,
-    and a run that is resumed, find them. A graph given as the table ``[graph]`` is written to a file.
+    and a run that is resumed, find them. A graph given as the table ``[graph]`` is written to a file. Raises
+    ExperimentError for values that are neither in an experiment nor known here.
 
     Returns
     -------
@@ -44,11 +45,6 @@ def in_words(
         The data of each site, as a path.
     classes : bool
         Whether any class was given.
-
-    Raises
-    ------
-    ExperimentError
-        For values that are neither in an experiment nor known here.
     """
     keys = dict(overrides) if isinstance(overrides, Mapping) else overrides_by_key(overrides)
     tables = experiment if isinstance(experiment, Mapping) else {}
@@ -79,7 +75,7 @@ class _Writer:
             return [self.plain(each, key) for each in value]
         if isinstance(value, type):
             self.classes = True
-            return path_of(value)
+            return dotted_path(value)
         graph = _graph_of(value)
         if graph is not None:
             place = self._graph(graph)

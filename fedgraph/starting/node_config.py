@@ -17,7 +17,7 @@ _NAMES_IN_FILES = ("series", "panel")
 """Data sets whose files name their clients."""
 
 
-def options_of_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str | Path] | None) -> dict[str, Any]:
+def node_options(given: Mapping[str, Any] | None, models: Mapping[str, str | Path] | None) -> dict[str, Any]:
     """Return the options of all nodes: keys of the node config, and the models that clients have already."""
     if not models:
         return dict(given or {})
@@ -25,7 +25,7 @@ def options_of_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str |
     return {**(given or {}), "models": ",".join(f'"{entry}"' if "," in entry else entry for entry in entries)}
 
 
-def options_of_sites(
+def site_options(
     sites: Mapping[str, str | Path],
     given: Mapping[str, Any] | None,
     models: Mapping[str, str | Path] | None,
@@ -33,26 +33,15 @@ def options_of_sites(
 ) -> dict[str, Any]:
     """Return the options of nodes that are sites, each with a file of its own, as in a deployment.
 
+    With the key ``sites``: the node config of each. Raises ExperimentError for a missing file, and for models and keys
+    of an unknown site.
+
     Parameters
     ----------
-    sites : mapping of str to str or Path
-        File or folder of each site. A site is the client of its name, unless its file names clients.
-    given : mapping, optional
-        Keys of the node config of all sites; under the name of a site, a mapping with those of that one.
-    models : mapping, optional
-        Models that sites have already, by site.
-    data : Settings
-        The table ``[data]``.
-
-    Returns
-    -------
-    dict
-        With the key ``sites``: the node config of each.
-
-    Raises
-    ------
-    ExperimentError
-        For a missing file, and for models and keys of an unknown site.
+    sites : file or folder of each site. A site is the client of its name, unless its file names clients.
+    given : keys of the node config of all sites; under the name of a site, a mapping with those of that one.
+    models : models that sites have already, by site.
+    data : the table ``[data]``.
     """
     common = {key: value for key, value in (given or {}).items() if not isinstance(value, Mapping)}
     own = {key: value for key, value in (given or {}).items() if isinstance(value, Mapping)}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 from rich.console import Console
@@ -19,16 +19,12 @@ from fedgraph.data.columns import read_table
 from fedgraph.data.owners import SampleSplit
 from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
-from fedgraph.runs import Predicted, Run, RunFolder
-from fedgraph.starting.feature_predictions import predicted_feature
+from fedgraph.runs import Run, RunFolder
 from fedgraph.starting.running import check_grid, run_one
-from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.settings import selected
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def predict(
@@ -49,10 +45,9 @@ def predict(
 ) -> Any:
     """Predict new data by a run of any method, or samples and later windows by one of ``f3`` or ``f3-forecast``.
 
-    Methods that end with a model of each client predict new data as :meth:`fedgraph.Run.predict` does; that of
-    ``fedngm`` predicts a ``target``. With ``f3`` and ``f3-forecast`` the frozen models that the run was trained with
-    send embeddings to its fusion model. That is a run of its own, whose folder is in the folder ``predictions`` of the
-    run.
+    Methods that end with models predict new data as :meth:`fedgraph.Run.predict` does. With ``f3`` and ``f3-forecast``
+    the frozen models that the run was trained with send embeddings to its fusion model. That is a run of its own, whose
+    folder is in the folder ``predictions`` of the run.
 
     Parameters
     ----------
@@ -64,7 +59,7 @@ def predict(
     client : str, optional
         The client whose data it is, where the data do not say so.
     target : str, optional
-        Of ``fedngm``: the feature to predict.
+        Of graphical models: the feature to predict.
     samples : {"new", "train", "validation", "test"}, optional
         Of ``f3``: the samples. By default those without a label.
     draws : int, optional
@@ -87,7 +82,8 @@ def predict(
     Returns
     -------
     data frame or Run
-        The predictions of new data. Without ``data`` a run, whose ``predictions``, or ``forecasts``, are a data frame.
+        A row for each prediction of new data; without ``data`` a run, whose ``predictions``, or ``forecasts``, are a
+        data frame.
 
     Raises
     ------
@@ -99,8 +95,7 @@ def predict(
     options = {"samples": samples, "draws": draws, "secret": secret, "set": set or None}
     if data is not None and not has_fusion_model(trained):
         _check_options(options, tuple(options), "f3")
-        table, _, _ = predicted(Run(trained), data, client, target, windows)
-        return table
+        return Run(trained).predict(data, client, windows, target)
     about = {"client": client, "target": target}
     _check_options(about, tuple(about), "methods whose clients have models of their own")
     given = () if data is None else (data_key(trained, data),)
@@ -109,33 +104,6 @@ def predict(
     if data is None:
         return made
     return made.forecasts if "windows" in made.summary else made.predictions
-
-
-def predicted(
-    run: Run, data: Any, client: str | None, target: str | None, windows: int | None
-) -> tuple[pd.DataFrame, dict[str, float], list[str]]:
-    """Predict new data by the models that a run ends with.
-
-    Returns
-    -------
-    data frame
-        The predictions.
-    dict of str to float
-        Mean over clients of each metric; empty if the data lack the target.
-    list of str
-        Notes.
-    """
-    method: Any = run.method_class
-    if reason := getattr(method, "no_predictions", ""):
-        raise RunError(f"{run.path}: {reason}")
-    if run.method == "fedngm":
-        return predicted_feature(run, data, client, target)
-    if target is not None:
-        raise RunError(f"target is about runs of fedngm, and this is one of {run.method}: leave it out")
-    together = getattr(method, "predicted", None)
-    found: Predicted = run.predicted(data, client, windows) if together is None else together(run, data, windows)
-    means = {name: float(values.nanmean()) for name, values in found.metrics.items()}
-    return found.table, means, list(found.notes)
 
 
 def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:

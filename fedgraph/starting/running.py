@@ -23,11 +23,11 @@ from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.starting.first_look import look_at
 from fedgraph.starting.given import in_words
-from fedgraph.starting.node_config import SITES, options_of_nodes, options_of_sites
+from fedgraph.starting.node_config import SITES, node_options, site_options
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
 from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
-from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
+from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable
 from fedgraph.support.settings import parse
 from fedgraph.support.status import STATUS_FILE, StatusFile, show, warnings_on
 
@@ -51,6 +51,11 @@ def run(
     sites: Mapping[str, Any] | None = None,
 ) -> Run:
     """Run an experiment to its end.
+
+    Returns the finished run. Its folder has a report, ``report.html``. Raises ExperimentError when something in the
+    experiment is unknown or does not fit, before anything is run. Raises RunError when the run does not finish; the
+    message names the folder to continue with. Errors before anything is computed, such as a missing file, leave no
+    folder.
 
     Parameters
     ----------
@@ -86,19 +91,6 @@ def run(
         A rehearsal of a deployment, in this process: a node for each site, with data of its own instead of
         ``[data] path``. A site is the client of its name, unless its data name clients.
 
-    Returns
-    -------
-    Run
-        The finished run. Its folder has a report, ``report.html``.
-
-    Raises
-    ------
-    ExperimentError
-        When something in the experiment is unknown or does not fit, before anything is run.
-    RunError
-        When the run does not finish; the message names the folder to continue with. Errors before anything is computed,
-        such as a missing file, leave no folder.
-
     Examples
     --------
     >>> run = fedgraph.run("sfl/digits.toml", set={"train.learning-rate": 0.05})  # doctest: +SKIP
@@ -127,24 +119,15 @@ def run_methods(
 ) -> Comparison:
     """Run an experiment with several methods, one after the other, and put them side by side.
 
+    Raises ExperimentError when something in one of the experiments is unknown or does not
+    fit, before anything is run. Raises RunError when a run does not finish.
+
     Parameters
     ----------
     experiment : str, Path or mapping
         As for :func:`run`, as are the others.
     methods : sequence of str, type or None
         Built-in methods by name, strategies by class or dotted path; None stands for the method of the experiment.
-
-    Returns
-    -------
-    Comparison
-        The finished runs.
-
-    Raises
-    ------
-    ExperimentError
-        When something in one of the experiments is unknown or does not fit, before anything is run.
-    RunError
-        When a run does not finish.
 
     Examples
     --------
@@ -161,25 +144,16 @@ def resume(
 ) -> Run:
     """Go on with a run that was stopped, as it was: it ends with the same models as without the stop.
 
+    Raises ExperimentError when its ``experiment.toml`` was changed since something was
+    trained, in a key that must not change; see :mod:`fedgraph.runs.resuming`. Raises RunError when it is no run folder,
+    the run is finished already, or it does not finish now.
+
     Parameters
     ----------
     path : str or Path
         The run folder.
     grid, nodes, data_dir, progress
         As for :func:`run`.
-
-    Returns
-    -------
-    Run
-        The finished run.
-
-    Raises
-    ------
-    ExperimentError
-        When its ``experiment.toml`` was changed since something was trained, in a key that must not change; see
-        :mod:`fedgraph.runs.resuming`.
-    RunError
-        When it is no run folder, the run is finished already, or it does not finish now.
     """
     check_grid(grid)
     folder = RunFolder.open(path)
@@ -200,10 +174,10 @@ class _NodeOptions(NamedTuple):
     def of(self, sites: Mapping[str, Any], experiment: Experiment, grid: str) -> dict[str, Any]:
         """Return it for the nodes of a run, with ``sites`` as paths."""
         if not sites:
-            return options_of_nodes(self.node_config, self.models)
+            return node_options(self.node_config, self.models)
         if grid != "local":
             raise ExperimentError(f"sites are rehearsed in this process, and not on the grid '{grid}': leave one out")
-        return options_of_sites(sites, self.node_config, self.models, experiment.data)
+        return site_options(sites, self.node_config, self.models, experiment.data)
 
 
 def check_grid(grid: str) -> None:
@@ -228,8 +202,8 @@ def _new_folders(
         forget_classes()
     plugins = plugin_folders(experiment)
     add_plugin_paths(plugins)
-    paths = [None if method is None else path_of(method) for method in methods]
-    client_path = None if client is None else path_of(client)
+    paths = [None if method is None else dotted_path(method) for method in methods]
+    client_path = None if client is None else dotted_path(client)
     experiments = [load_experiment(experiment, keys, path, client_path) for path in paths]
     experiments += yardsticks(experiments[0], ChosenMethod(experiments[0]).uses_graph)
     if out is not None:
@@ -309,36 +283,20 @@ def run_one(
 ) -> dict[str, Any]:
     """Run or continue the experiment of a run folder.
 
+    Returns the content of ``summary.json``. Raises RunError when the run does not finish; the message names the folder
+    to continue with.
+
     Parameters
     ----------
-    folder : RunFolder
-        The run folder.
-    grid : {"local", "flower"}
-        In this process, or through ``flwr run`` with nodes on Ray.
-    nodes : int
-        Number of nodes among which clients are divided.
-    data_dir : Path or None
-        Data folder; by default that of ``FEDGRAPH_DATA``.
-    console : Console
-        Terminal with the progress bar.
-    label : str, optional
-        Label of the progress bar; by default the name of the method.
-    model_dir : Path, optional
-        Folder in which nodes keep the frozen models of their clients; by default with their state, in the run folder.
-    advice : str, optional
-        How to continue a run that failed, in its error message; by default with ``--resume``, and what first.
-    listeners : sequence of Callback, optional
-        Callbacks that follow the run, which must then be in this process.
-
-    Returns
-    -------
-    dict
-        Content of ``summary.json``.
-
-    Raises
-    ------
-    RunError
-        When the run does not finish; the message names the folder to continue with.
+    grid : in this process, or through ``flwr run`` with nodes on Ray.
+    nodes : number of nodes among which clients are divided.
+    data_dir : data folder; by default that of ``FEDGRAPH_DATA``.
+    console : terminal with the progress bar.
+    label : label of the progress bar; by default the name of the method.
+    model_dir : folder in which nodes keep the frozen models of their clients; by default with their state, in the run
+        folder.
+    advice : how to continue a run that failed, in its error message; by default with ``--resume``, and what first.
+    listeners : callbacks that follow the run, which must then be in this process.
     """
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)

@@ -68,7 +68,9 @@ def simulate(
     Breakpoints work, in clients too; exceptions keep their traceback. Nodes are sent messages, and their replies are
     returned, in the order of nodes, so that the same app gives the same bits again, if all of its randomness is seeded.
     What is not: unless ``seed`` is given nothing is seeded here, and generators that an app makes without a seed, such
-    as ``numpy.random.default_rng()``, never are.
+    as ``numpy.random.default_rng()``, never are. Returns what the main function returned, the contexts at the end, and
+    exceptions of the ClientApp. Raises AppError when the app, its run config or a node config cannot be used, before
+    anything is run. Raises RunError when the ServerApp waits for more nodes, or more replies, than there are.
 
     Parameters
     ----------
@@ -89,18 +91,6 @@ def simulate(
         Flower. "raise": it is raised here, as it is.
     seed : int, optional
         Seeds the global generators of Python, NumPy and PyTorch before anything of the app is imported.
-
-    Returns
-    -------
-    Simulation
-        What the main function returned, the contexts at the end, and exceptions of the ClientApp.
-
-    Raises
-    ------
-    AppError
-        When the app, its run config or a node config cannot be used, before anything is run.
-    RunError
-        When the ServerApp waits for more nodes, or more replies, than there are.
 
     Examples
     --------

@@ -16,16 +16,11 @@ class DataFile:
 
     Attributes
     ----------
-    path : Path
-        Where the file is looked for, relative to the data folder.
-    url : str
-        Where the file is published; empty if it is not published on its own.
-    download : bool
-        Whether ``url`` serves the file itself.
-    sha256 : str or None
-        Checksum of the published file; None if it is unknown.
-    size_bytes : int or None
-        Size of the published file, if known.
+    path : where the file is looked for, relative to the data folder.
+    url : where the file is published; empty if it is not published on its own.
+    download : whether ``url`` serves the file itself.
+    sha256 : checksum of the published file; None if it is unknown.
+    size_bytes : size of the published file, if known.
     """
 
     path: Path
@@ -41,12 +36,8 @@ class CatalogueEntry:
 
     Attributes
     ----------
-    name : str
-        The value of ``[data] set``.
-    title, licence, size, notes : str
-        Descriptions to print.
-    alternatives : tuple of tuple of DataFile
-        Each is a complete set of files to read the data from, in the order of search.
+    name : the value of ``[data] set``.
+    alternatives : each is a complete set of files to read the data from, in the order of search.
     """
 
     name: str
@@ -60,10 +51,7 @@ class CatalogueEntry:
 def data_folder(given: str | None) -> Path:
     """Return the folder in which data sets are looked for.
 
-    Returns
-    -------
-    Path
-        ``given``, with ``~`` expanded; ``~/.cache/fedgraph/data`` if it is None or empty.
+    ``given``, with ``~`` expanded; ``~/.cache/fedgraph/data`` if it is None or empty.
     """
     return Path(given).expanduser() if given else _DEFAULT_FOLDER
 
@@ -71,10 +59,8 @@ def data_folder(given: str | None) -> Path:
 def find(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...] | None:
     """Find the files of a data set in a data folder.
 
-    Returns
-    -------
-    tuple of Path or None
-        Paths of the first alternative whose files are all in ``data_dir``, in the entry's order; None if there is none.
+    Returns paths of the first alternative whose files are all in ``data_dir``, in the entry's order; None if there is
+    none.
     """
     for files in entry.alternatives:
         if files and all((data_dir / file.path).is_file() for file in files):
@@ -93,10 +79,8 @@ def require(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...]:
 def downloads(entry: CatalogueEntry) -> tuple[DataFile, ...]:
     """List the files of a data set that can be downloaded.
 
-    Returns
-    -------
-    tuple of DataFile
-        The first alternative whose files can all be downloaded; if there is none, every file that can be downloaded.
+    Returns the first alternative whose files can all be downloaded; if there is none, every file that can be
+    downloaded.
     """
     for files in entry.alternatives:
         if files and all(file.download for file in files):

@@ -22,17 +22,12 @@ _SHARE_OF_FREE = 0.8
 def chosen(device: str, where: str) -> torch.device:
     """Return the device that a setting asks for; a GPU is set up by :func:`repeatable`.
 
+    Raises ExperimentError when CUDA is demanded and not available.
+
     Parameters
     ----------
-    device : {"cpu", "cuda", "auto"}
-        ``auto`` is a GPU where there is one.
-    where : str
-        Name of the setting, for the error.
-
-    Raises
-    ------
-    ExperimentError
-        When CUDA is demanded and not available.
+    device : ``auto`` is a GPU where there is one.
+    where : name of the setting, for the error.
     """
     available = torch.cuda.is_available()
     if device == "cuda" and not available:

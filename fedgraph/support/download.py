@@ -1,11 +1,13 @@
-"""Download one published file: resume a broken transfer, verify the file, and only then move it into place."""
+"""Download one published file: resume a broken transfer, verify the file, and only then move it into place.
+
+Pooch (1.9) verifies and moves files as well, but does not resume: what a broken transfer has brought is thrown away.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
 import os
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -24,7 +26,6 @@ def fetch(
     url: str,
     target: Path,
     sha256: str | None = None,
-    size: int | None = None,
     progress: Progress | None = None,
     attempts: int = 3,
     timeout: float = 30.0,
@@ -42,8 +43,6 @@ def fetch(
         The file to write.
     sha256 : str, optional
         Checksum to verify, in hexadecimal digits.
-    size : int, optional
-        Number of bytes to verify.
     progress : callable, optional
         Called with the number of bytes transferred and the total, which is None if the server does not send it.
     attempts : int
@@ -64,7 +63,7 @@ def fetch(
     if urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"cannot fetch {url!r}: only http and https addresses are fetched")
     if target.exists():
-        _check(target, url, sha256, size, f"the file {target} is not the published one; move it away to fetch it anew")
+        _check(target, url, sha256, f"the file {target} is not the published one; move it away to fetch it anew")
         return target
     part = target.with_name(target.name + ".part")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +80,7 @@ def fetch(
         else:
             _validator_file(part).unlink(missing_ok=True)
             try:
-                _check(part, url, sha256, size, "the file that came is not the published one and was thrown away")
+                _check(part, url, sha256, "the file that came is not the published one and was thrown away")
             except DataError:
                 part.unlink()
                 raise
@@ -105,24 +104,23 @@ def _transfer(url: str, part: Path, verified: bool, progress: Progress | None, t
         if validator:
             headers["If-Range"] = validator
     try:
-        answer = _opener().open(urllib.request.Request(url, headers=headers), timeout=timeout)
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code != 416 or not done:
             raise
-        if _number(r"bytes \*/(\d+)", error.headers.get("Content-Range")) == done:
+        if error.headers.get("Content-Range") == f"bytes */{done}":
             return  # everything had come already
         part.unlink()
         return _transfer(url, part, verified, progress, timeout)
     with answer:
         if answer.headers.get_content_type() == "text/html":
             raise DataError(f"cannot fetch {url}: the address shows a web page; open it in a browser and save the file")
-        resumed = answer.status == 206 and _number(r"bytes (\d+)-", answer.headers.get("Content-Range")) == done
+        resumed = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {done}-")
         if answer.status == 206 and not resumed:
             part.unlink()
             raise ConnectionError("the server sent another part of the file than was asked for")
         done = done if resumed else 0
-        length = _number(r"(\d+)$", answer.headers.get("Content-Length"))
-        total = None if length is None else done + length
+        total = None if answer.length is None else done + answer.length
         _validator_file(part).write_text(_validator(answer.headers))
         with part.open("ab" if resumed else "wb") as file:
             while chunk := answer.read(_CHUNK):
@@ -132,22 +130,6 @@ def _transfer(url: str, part: Path, verified: bool, progress: Progress | None, t
                     progress(done, total)
     if total is not None and done < total:
         raise ConnectionError(f"the connection broke off after {done:,} of {total:,} bytes")
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """Return an opener for http and https only, so that no redirection leads to a local file or another protocol."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.UnknownHandler,
-    ):
-        opener.add_handler(handler())
-    return opener
 
 
 def _validator_file(part: Path) -> Path:
@@ -160,14 +142,7 @@ def _validator(headers: Any) -> str:
     return headers.get("Last-Modified", "") if not etag or etag.startswith("W/") else etag
 
 
-def _number(pattern: str, text: str | None) -> int | None:
-    match = re.match(pattern, text or "")
-    return int(match.group(1)) if match else None
-
-
-def _check(path: Path, url: str, sha256: str | None, size: int | None, consequence: str) -> None:
-    if size is not None and path.stat().st_size != size:
-        raise DataError(f"{url}: it should have {size:,} bytes, but there are {path.stat().st_size:,}; {consequence}")
+def _check(path: Path, url: str, sha256: str | None, consequence: str) -> None:
     if sha256 is None:
         return
     with path.open("rb") as file:

@@ -77,15 +77,12 @@ def some(names: Sequence[object]) -> str:
 def by_reason(absent: Mapping[str, str]) -> list[str]:
     """Group clients by the reason why they are missing.
 
+    Returns a text for each reason, such as ``a, b: the disk is full``; of many clients the first few are named.
+
     Parameters
     ----------
     absent : mapping of str to str
         Reasons by client.
-
-    Returns
-    -------
-    list of str
-        A text for each reason, such as ``a, b: the disk is full``; of many clients the first few are named.
     """
     groups: dict[str, list[str]] = {}
     for name, reason in absent.items():

@@ -39,7 +39,7 @@ def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
     """Make a folder with all that belongs into it: if the process is killed or fails, there is none.
 
     Until it is complete, it is a hidden folder next to the target. Those that killed processes left an hour ago are
-    removed.
+    removed. Returns the folder.
 
     Parameters
     ----------
@@ -49,11 +49,6 @@ def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
         Its name, with ``-2``, ``-3`` and so on added if there is one already.
     fill : callable
         Writes the files, given a folder that is not yet in place.
-
-    Returns
-    -------
-    Path
-        The folder.
     """
     under.mkdir(parents=True, exist_ok=True)
     for abandoned in under.glob(f".*{_UNFINISHED}"):
@@ -127,17 +122,14 @@ _POLL_SECONDS = 0.2
 def locked(path: Path, wait: float | None = None) -> Iterator[None]:
     """Hold the lock of the file ``path`` for the block; it is released if the process is killed.
 
+    Raises TimeoutError when another process still holds the lock after that time.
+
     Parameters
     ----------
     path : Path
         The lock file, created in an existing folder and left there.
     wait : float, optional
         Seconds to wait for the lock; by default as long as it takes.
-
-    Raises
-    ------
-    TimeoutError
-        When another process still holds the lock after that time.
     """
     with path.open("w") as stream:
         if wait is None:
@@ -187,7 +179,7 @@ DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"
 """Numbers with a decimal comma."""
 
 
-def separator_of(line: str) -> str:
+def detect_separator(line: str) -> str:
     """Return the delimiter of a CSV file with this header: of comma, semicolon and tab the one that
     makes the most cells, the first of equal ones. Beside semicolons or tabs, commas between digits are decimal ones.
     """

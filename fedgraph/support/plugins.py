@@ -15,7 +15,7 @@ from fedgraph.support.untrusted import in_short
 _LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
 _HANDED: dict[str, Any] = {}
-"""Objects handed over as such, by dotted path: also classes and functions that no module has, such as local ones."""
+"""Objects handed over as such, by dotted path, even classes and functions that no module has, such as local ones."""
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def add_plugin_paths(folders: Sequence[str]) -> None:
     sys.path[place:place] = new
 
 
-def path_of(found: type | Callable[..., Any] | str) -> str:
+def dotted_path(found: type | Callable[..., Any] | str) -> str:
     """Return a dotted path for :func:`load_object` to find a class or function; a path is returned as it is.
 
     A class of a notebook, or one that is defined in a function, is found in this process alone; of two with the same
@@ -54,22 +54,15 @@ def is_importable(path: str) -> bool:
 def load_object(path: str, key: str) -> Any:
     """Import the object that a dotted path names.
 
+    Returns the attribute of the module. Raises ExperimentError when the path has no colon, the module cannot be
+    imported or has no such attribute.
+
     Parameters
     ----------
     path : str
         ``package.module:Class``.
     key : str
         The experiment key that holds the path, for messages.
-
-    Returns
-    -------
-    Any
-        The attribute of the module.
-
-    Raises
-    ------
-    ExperimentError
-        When the path has no colon, the module cannot be imported or has no such attribute.
     """
     if path in _HANDED:
         return _HANDED[path]

@@ -19,19 +19,12 @@ def calibration_error(chances: NDArray[np.float64], happened: NDArray[np.bool_])
 
     It is the mean over examples of how far, in the example's bin, the mean probability is from the share in which it
     came true. The same base rate for every example has an error near 0, so that the error means nothing without a score
-    of how well classes are separated.
+    of how well classes are separated. 0 to 1; NaN without any example.
 
     Parameters
     ----------
-    chances : ndarray
-        Probabilities ``[examples]``, 0 to 1.
-    happened : ndarray
-        Whether it came true, bool ``[examples]``.
-
-    Returns
-    -------
-    float
-        0 to 1; NaN without any example.
+    chances : probabilities ``[examples]``, 0 to 1.
+    happened : whether it came true, bool ``[examples]``.
     """
     if not len(chances):
         return math.nan
@@ -43,19 +36,13 @@ def calibration_error(chances: NDArray[np.float64], happened: NDArray[np.bool_])
 def ranking_scores(chances: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, float]:
     """Score the probabilities of a positive class.
 
+    Returns ``auc``, the area under the ROC curve, and ``aupr``, the average precision, both NaN where only one class
+    occurs; ``ece``, the expected calibration error. All are NaN without examples, and for chances that are not finite.
+
     Parameters
     ----------
-    chances : ndarray
-        Probabilities ``[examples]``.
-    positive : ndarray
-        Whether the example is of the class, bool ``[examples]``.
-
-    Returns
-    -------
-    dict of str to float
-        ``auc``, the area under the ROC curve, and ``aupr``, the average precision, both NaN where only one class
-        occurs; ``ece``, the expected calibration error. All are NaN without examples, and for chances that are not
-        finite.
+    chances : probabilities ``[examples]``.
+    positive : whether the example is of the class, bool ``[examples]``.
     """
     from sklearn import metrics  # takes a second to import
 

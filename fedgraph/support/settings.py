@@ -130,13 +130,16 @@ def _is_variable(argument: Any) -> bool:
     return hasattr(argument, "__bound__")
 
 
-def part_of(kind: type[S], table: Mapping[str, Any], where: str) -> S:
+def select_settings(kind: type[S], table: Mapping[str, Any], where: str) -> S:
     """Validate those keys of ``table`` that ``kind`` has; raises ExperimentError as :func:`parse` does."""
     return parse(kind, selected(table, kind.keys()), where)
 
 
 def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
     """Validate a table.
+
+    Raises ExperimentError with every problem on a line of its own: the key, what
+    is wrong with it and, for an unknown key, the known ones.
 
     Parameters
     ----------
@@ -146,16 +149,6 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         By TOML key.
     where : str
         Names the table in messages, e.g. ``[train]``.
-
-    Returns
-    -------
-    Settings
-        Of class ``kind``.
-
-    Raises
-    ------
-    ExperimentError
-        With every problem on a line of its own: the key, what is wrong with it and, for an unknown key, the known ones.
     """
     try:
         return kind.model_validate(dict(table))
@@ -175,8 +168,11 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         raise ExperimentError("\n".join(lines)) from None
 
 
-def of_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
+def from_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
     """Validate settings that are given as keywords of a Python call, named as the fields are.
+
+    Raises TypeError for a keyword that is no field, as Python does for functions.
+    Raises ValueError for a value that a field cannot have.
 
     Parameters
     ----------
@@ -186,18 +182,6 @@ def of_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
         By field.
     where : str
         Names the call in messages, e.g. ``F3``.
-
-    Returns
-    -------
-    Settings
-        Of class ``kind``.
-
-    Raises
-    ------
-    TypeError
-        For a keyword that is no field, as Python does for functions.
-    ValueError
-        For a value that a field cannot have.
     """
     known = list(kind.model_fields)
     unknown = [name for name in keywords if name not in known]

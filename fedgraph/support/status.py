@@ -32,12 +32,9 @@ class Line:
 
     Attributes
     ----------
-    text : str
-        What was done, or a warning.
-    level : int
-        As in :mod:`logging`: ``INFO`` for progress, ``WARNING`` or more for problems.
-    once : str
-        Of several lines with the same word only the first one is shown; empty: all are.
+    text : what was done, or a warning.
+    level : as in :mod:`logging`: ``INFO`` for progress, ``WARNING`` or more for problems.
+    once : of several lines with the same word only the first one is shown; empty: all are.
     """
 
     text: str
@@ -70,8 +67,7 @@ class StatusFile:
 
     Parameters
     ----------
-    path : Path
-        The file that ``FEDGRAPH_STATUS_FILE`` names.
+    path : the file that ``FEDGRAPH_STATUS_FILE`` names.
     """
 
     def __init__(self, path: Path) -> None:

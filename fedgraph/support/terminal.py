@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from fedgraph.support.errors import FedgraphError
+from fedgraph.support.errors import ExperimentError, FedgraphError
 
 GOES_ON = "Stopped. The same command goes on from here."
 
@@ -34,3 +34,17 @@ def ended_by_hand(console: Console, message: str) -> Iterator[None]:
         text = "\n".join(["Stopped.", *notes]) if notes else message
         console.print(f"\n{text}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
+
+
+def seeds_given(text: str | None) -> tuple[int, ...]:
+    """Return the numbers of ``--seeds 0,1,2``, each once; none for None.
+
+    Raises
+    ------
+    ExperimentError
+        For anything else than whole numbers with commas between them.
+    """
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
+        raise ExperimentError(f"--seeds takes whole numbers with commas between them; got '{text}'")
+    return tuple(dict.fromkeys(map(int, parts)))

@@ -72,12 +72,8 @@ def side_by_side(job: Callable[[Item], Result], items: Iterable[Item], workers: 
     """Run ``job`` for all items in ``workers`` threads with ``threads`` intra-op threads each.
 
     PyTorch releases Python's global lock while it computes, so threads scale for all but the smallest tensors. A single
-    worker is the calling thread, and so is the worker of a job that itself calls this function.
-
-    Returns
-    -------
-    list
-        Results in the order of ``items``.
+    worker is the calling thread, and so is the worker of a job that itself calls this function. Returns results in the
+    order of ``items``.
 
     Raises
     ------

@@ -34,10 +34,8 @@ def check_name(name: Any, whose: str) -> None:
 def read_json(text: Any, what: str) -> Any:
     """Parse JSON of another party; ``what`` names it in messages.
 
-    Raises
-    ------
-    ReplyError
-        When it is no JSON, or nested deeper than 40 levels, which code that walks through it could not take.
+    Raises ReplyError when it is no JSON, or nested deeper than 40 levels, which code that walks through it could not
+    take.
     """
     try:
         value = json.loads(text)

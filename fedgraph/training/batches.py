@@ -63,16 +63,15 @@ class Schedule:
 def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
     """Return the keys by which each client's examples are shuffled.
 
-    Returns
-    -------
-    Tensor
-        int64 ``[clients]``; with the round, a key determines the order of a client's examples.
+    Returns int64 ``[clients]``; with the round, a key determines the order of a client's examples.
     """
     return torch.tensor([derive_seed(seed, "batches", name) for name in names], dtype=torch.int64)
 
 
 def num_steps(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> Tensor:
     """Return the number of minibatches in a round of clients with ``num_examples`` examples, int64 ``[clients]``.
+
+    Returns int64 ``[clients]``; 0 for clients without examples.
 
     Parameters
     ----------
@@ -82,11 +81,6 @@ def num_steps(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> 
         Batch size, and local steps or epochs.
     least : int, default 1
         Fewest examples of a minibatch that the model can be trained on: see ``StackedModel.least_examples``.
-
-    Returns
-    -------
-    Tensor
-        int64 ``[clients]``; 0 for clients without examples.
     """
     per_epoch = steps_per_epoch(num_examples, settings, least)
     if settings.local_steps is not None:
@@ -97,12 +91,7 @@ def num_steps(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> 
 def steps_per_epoch(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> Tensor:
     """Return the number of minibatches of one pass over ``num_examples`` examples, int64 ``[clients]``.
 
-    A last minibatch of fewer than ``least`` examples is left out.
-
-    Returns
-    -------
-    Tensor
-        int64 ``[clients]``.
+    A last minibatch of fewer than ``least`` examples is left out. Returns int64 ``[clients]``.
     """
     size = settings.batch_size
     whole, rest = num_examples // size, num_examples % size
@@ -115,7 +104,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
 
     A client's order depends on its key and ``round`` alone; every epoch is shuffled anew and steps cycle through such
     epochs. A client that has fewer steps than others is all padding in the last ones; padding within a minibatch
-    follows its examples.
+    follows its examples. Returns int64 ``[steps, clients, batch_size]``, -1 for padding.
 
     Parameters
     ----------
@@ -129,11 +118,6 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
         Counted from 1.
     least : int, default 1
         Fewest examples of a minibatch: an epoch ends before a smaller one.
-
-    Returns
-    -------
-    Tensor
-        int64 ``[steps, clients, batch_size]``, -1 for padding.
     """
     size, clients = settings.batch_size, len(keys)
     steps, per_epoch = num_steps(num_examples, settings, least), steps_per_epoch(num_examples, settings, least)
@@ -187,7 +171,8 @@ def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int, le
     """Return the learning rates of a round, minibatch by minibatch.
 
     The rate belongs to the end of its minibatch: the first one already moves the model, and the last one has
-    ``final-learning-rate``.
+    ``final-learning-rate``. Returns float32 ``[steps, clients]``; None where every minibatch has the rate of the round,
+    ``settings.rate(round)``.
 
     Parameters
     ----------
@@ -199,11 +184,6 @@ def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int, le
         Counted from 1.
     least : int, default 1
         Fewest examples of a minibatch.
-
-    Returns
-    -------
-    Tensor or None
-        float32 ``[steps, clients]``; None where every minibatch has the rate of the round, ``settings.rate(round)``.
     """
     peak, warmup, final = settings.learning_rate, settings.warmup_epochs, settings.final_learning_rate
     if not warmup and final is None:

@@ -28,12 +28,7 @@ class Blocks:
 
     Parameters
     ----------
-    data : CohortData
-        Data of the clients.
-    training : LocalTraining
-        How they train.
-    device : torch.device
-        Where they are computed, and where their data stay.
+    device : where they are computed, and where their data stay.
     """
 
     def __init__(self, data: CohortData, training: LocalTraining, device: torch.device) -> None:
@@ -69,10 +64,10 @@ class Blocks:
         if native and self.settings.block_size is None and isinstance(self.split("train"), ExampleSplit):
             size, workers = len(self.data.names), 1  # code that gathers minibatches itself, on several threads
         size = min(size, most or size)
-        if self.training.alone(self.device):
+        if self.training.sequential(self.device):
             # Two cores have a block each, however few clients there are.
             size = min(size, -(-len(self.data.names) // 2))
-        if not training and (self.training.alone(self.device) or self.model.mixes_examples(False)):
+        if not training and (self.training.sequential(self.device) or self.model.mixes_examples(False)):
             size = 1  # where examples influence each other, padding by other clients' rows would too
         if self.device.type != "cpu":
             return shrinking(job, len(self.data.names), size)

@@ -58,7 +58,8 @@ class ClientState:
     """State folder of one run on one node, for one ``purpose``: what is saved together is kept or dropped together.
 
     A request for round r sees what was kept after an earlier round, never the outcome of a round r that was
-    interrupted: so a run that resumes after its last finished round finds the state of that round.
+    interrupted: so a run that resumes after its last finished round finds the state of that round. Raises RunError in
+    all methods, for a file that is broken, has another format or does not fit the request.
 
     Parameters
     ----------
@@ -68,11 +69,6 @@ class ClientState:
         Name of the run.
     purpose : str
         Name of the state among those of the run.
-
-    Raises
-    ------
-    RunError
-        In all methods, for a file that is broken, has another format or does not fit the request.
     """
 
     MEASURED: ClassVar[str] = "measured"
@@ -84,6 +80,8 @@ class ClientState:
     def load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors that were last kept after a round below ``before``.
 
+        Returns ``[clients, ...]``, in main memory and not shared.
+
         Parameters
         ----------
         clients : sequence of str
@@ -93,11 +91,6 @@ class ClientState:
         empty : mapping of str to Tensor
             Names, shapes and dtypes of the tensors to read, without client axis, and the values of clients without any
             state.
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``[clients, ...]``, in main memory and not shared.
         """
         if not empty:
             return {}
@@ -106,7 +99,8 @@ class ClientState:
     def save(self, clients: Sequence[str], after: int, stacked: Mapping[str, Tensor], keep_from: int) -> None:
         """Keep tensors as the state after a round, and drop files that no resumed run can need.
 
-        State of the same clients after round ``after`` or later, kept by an interrupted run, is superseded.
+        State of the same clients after round ``after`` or later, kept by an interrupted run, is superseded. Raises
+        ValueError when a tensor has another number of rows than there are clients.
 
         Parameters
         ----------
@@ -118,11 +112,6 @@ class ClientState:
             ``[clients, ...]``.
         keep_from : int
             From now on, no request is for an earlier round.
-
-        Raises
-        ------
-        ValueError
-            When a tensor has another number of rows than there are clients.
         """
         if not clients or not stacked:
             return

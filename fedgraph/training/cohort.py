@@ -78,10 +78,11 @@ class Cohort:
     """The clients of one node: a model architecture, their data, and how they train.
 
     Clients do not influence each other: a client's result does not depend on which others train with it, in which
-    order, or in blocks of which size, to float tolerance, and is bitwise identical for any number of workers. A
-    model that draws random numbers in its forward pass is computed client by client, so that each client has its own
-    draws: from a generator of its own where that can be (:class:`fedgraph.models.OwnDraws`, as with dropout), else by
-    one worker, unless ``block-size`` is set. Torch's global generators are left unchanged.
+    order, or in blocks of which size, to float tolerance, and is bitwise identical for any number of workers. A model
+    that draws random numbers in its forward pass is computed client by client, so that each client has its own draws:
+    from a generator of its own where that can be (:class:`fedgraph.models.OwnDraws`, as with dropout), else by one
+    worker, unless ``block-size`` is set. Torch's global generators are left unchanged. Raises ExperimentError when the
+    settings demand CUDA and it is not available.
 
     Parameters
     ----------
@@ -93,11 +94,6 @@ class Cohort:
         How clients train, and on which device.
     seed : int
         Seed of the experiment; the order of a client's examples depends on it, the client's name and the round.
-
-    Raises
-    ------
-    ExperimentError
-        When the settings demand CUDA and it is not available.
     """
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
@@ -128,6 +124,9 @@ class Cohort:
     ) -> TrainResult:
         """Train every client from its row of ``parameters``, which is not modified.
 
+        Returns the trained models, losses and numbers of steps. Raises RunError when ``parameters`` or the state do not
+        fit.
+
         Parameters
         ----------
         parameters : Tensor
@@ -138,16 +137,6 @@ class Cohort:
             Added to every gradient.
         optimizer_state : dict of str to Tensor, optional
             As returned by the last round; None for fresh moments.
-
-        Returns
-        -------
-        TrainResult
-            The trained models, losses and numbers of steps.
-
-        Raises
-        ------
-        RunError
-            When ``parameters`` or the state do not fit.
         """
         clients, trainable = len(self.data.names), self.model.layout.num_trainable
         self._check(parameters)
@@ -258,7 +247,10 @@ class Cohort:
         """Compute metrics of every client's model on its own examples.
 
         Classification: ``accuracy``, ``loss`` and ``f1``. Regression: ``mae`` and ``rmse``. Forecast: masked ``mae``,
-        ``rmse`` and ``mape`` (percent), over all steps and at each step of ``horizons``, in the task's unit.
+        ``rmse`` and ``mape`` (percent), over all steps and at each step of ``horizons``, in the task's unit. Returns a
+        dict of str to Tensor by metric, ``[clients]``, NaN without valid targets. Raises RunError when ``parameters``
+        do not fit. Raises DataError when the data set has no such split. Raises ExperimentError when there is no such
+        forecast step.
 
         Parameters
         ----------
@@ -275,20 +267,6 @@ class Cohort:
             and ``rmse-unmasked``, at each step too.
         unseen_classes : bool
             Whether to measure ``accuracy-unseen`` too, of examples whose class the client has not in training.
-
-        Returns
-        -------
-        dict of str to Tensor
-            By metric, ``[clients]``, NaN without valid targets.
-
-        Raises
-        ------
-        RunError
-            When ``parameters`` do not fit.
-        DataError
-            When the data set has no such split.
-        ExperimentError
-            When there is no such forecast step.
         """
         self._check(parameters)
 
@@ -371,7 +349,7 @@ class Cohort:
             return f"by {self.settings.function}"
         if self.device.type == "cpu" and self.model.native and self.model.library is not None:
             return "by native code, compiled on the node ([train] compile)"
-        if self._training.alone(self.device):
+        if self._training.sequential(self.device):
             return f"one client after the other, on {where}"
         by = "torch.compile" if self.device.type == "cpu" else "CUDA graphs"
         compiled = f", by {by} where that works" if self.settings.compile is True else ""

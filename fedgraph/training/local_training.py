@@ -128,9 +128,9 @@ class LocalTraining:
             matrix[:, :width] = trained
         return total[0] / total[1], steps
 
-    def alone(self, device: torch.device) -> bool:
+    def sequential(self, device: torch.device) -> bool:
         """Return whether clients are computed one after the other."""
-        return self.model.alone and device.type == "cpu" and self.settings.compile is not True
+        return self.model.sequential and device.type == "cpu" and self.settings.compile is not True
 
     def descends(self, gradient_term: GradientTerm | None) -> bool:
         """Return whether the model itself takes steps of plain gradient descent, client after client."""
@@ -247,7 +247,7 @@ class LocalTraining:
         clients are computed so. Where each step is one call, gathering its few examples would take as long: several
         steps' are gathered at once.
         """
-        if self.alone(schedule.batches.device):
+        if self.sequential(schedule.batches.device):
             counts = schedule.known.tolist()
             for steps, clients, batch in self._gathered(split, schedule):
                 for number, step in enumerate(range(steps.start, steps.stop)):
@@ -270,7 +270,7 @@ class LocalTraining:
 
         Those are ``[clients, steps, batch, ...]``, padded to one length.
         """
-        several = self._written_out is not None or self.alone(schedule.batches.device)
+        several = self._written_out is not None or self.sequential(schedule.batches.device)
         for alike, clients, examples in schedule.alike():
             numbers = clients * examples * math.prod(self.task.example_shape)
             ahead = max(1, GATHERED // numbers) if several else 1
@@ -302,7 +302,7 @@ class LocalTraining:
 
     def draws_apart(self, device: torch.device) -> bool:
         """Return whether each client's draws come from a generator of its own, which other threads do not use."""
-        return self.model.draws and self.model.draws_apart and self.alone(device)
+        return self.model.draws and self.model.draws_apart and self.sequential(device)
 
     def _own_draws(self, block: Block, round: int) -> list[OwnDraws]:
         """Return the context of each client's draws within the model's forward pass, which client and round seed."""

@@ -86,20 +86,12 @@ of the last models where the run ends with a mean."""
 def direction(metric: str) -> Literal["lower", "higher"]:
     """Return whether lower or higher values of a metric are better.
 
+    Direction of improvement. Raises ExperimentError when the metric is unknown.
+
     Parameters
     ----------
     metric : str
         Name of the metric; a split before it, as in ``test/mae``, does not matter.
-
-    Returns
-    -------
-    {"lower", "higher"}
-        Direction of improvement.
-
-    Raises
-    ------
-    ExperimentError
-        When the metric is unknown.
     """
     found = _measure(metric)
     if found is None:
@@ -120,10 +112,7 @@ EXTREMES = {"best5": "best 5 %", "worst5": "worst 5 %"}
 def num_extreme(clients: int) -> int:
     """Return how many of ``clients`` clients are the best or the worst 5 %.
 
-    Returns
-    -------
-    int
-        At least one, so that with fewer than 40 clients it is a single one.
+    At least one, so that with fewer than 40 clients it is a single one.
     """
     return max(1, clients // 20)
 
@@ -132,7 +121,8 @@ def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, fl
     """Summarise a metric over clients.
 
     Clients without a value (NaN) are ignored. The deviation is that of the population: it divides by the number of
-    clients.
+    clients. Returns ``mean`` and ``std``, and the means ``best5`` and ``worst5`` over the best and worst 5 % of clients
+    (at least one client). All are NaN without any value; best and worst are NaN for a metric of unknown direction.
 
     Parameters
     ----------
@@ -140,12 +130,6 @@ def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, fl
         One number per client, ``[clients]`` or by name.
     metric : str
         Name of the metric, which determines whether lower or higher is better.
-
-    Returns
-    -------
-    dict of str to float
-        ``mean`` and ``std``, and the means ``best5`` and ``worst5`` over the best and worst 5 % of clients (at least
-        one client). All are NaN without any value; best and worst are NaN for a metric of unknown direction.
     """
     every = torch.tensor(list(values.values())) if isinstance(values, Mapping) else values.detach().cpu()
     present = every.double()

@@ -114,10 +114,7 @@ def fresh_state(
 ) -> dict[str, Tensor]:
     """Return the moments before the first step.
 
-    Returns
-    -------
-    dict of str to Tensor
-        ``[clients, parameters]`` or ``[clients]`` by name; empty for SGD without momentum.
+    Returns ``[clients, parameters]`` or ``[clients]`` by name; empty for SGD without momentum.
     """
 
     def zeros(*shape: int) -> Tensor:
@@ -146,10 +143,7 @@ def check_state(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
     """Scale each client's gradient down to at most the Euclidean norm ``max_norm``, in place.
 
-    Returns
-    -------
-    Tensor
-        ``gradient``, ``[clients, parameters]``.
+    Returns ``gradient``, ``[clients, parameters]``.
     """
     norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
     return gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1))

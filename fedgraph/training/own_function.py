@@ -69,10 +69,7 @@ class Penalty:
     def __call__(self, model: nn.Module, examples: int | None = None) -> Tensor:
         """Return a scalar to be added to the mean loss of a minibatch of so many ``examples``, by default batch-size.
 
-        Raises
-        ------
-        ExperimentError
-            For another model than the one that the function was given.
+        Raises ExperimentError for another model than the one that the function was given.
         """
         parameters = dict(model.named_parameters())
         if lacking := [name for name in self._names if name not in parameters]:
@@ -99,17 +96,12 @@ class OwnFunction:
     It gets a PyTorch module with the client's model, in training mode, and :class:`ClientExamples`. Of the keys of
     ``[train]`` (``learning_rate`` is that of the round) and of ``round``, ``client``, ``seed``, ``device`` and
     ``penalty`` (:class:`Penalty`) it gets those that its parameters name, or all by ``**named``. The module is trained
-    in place, or another one of the same layers is returned; a number that is returned is the mean loss.
+    in place, or another one of the same layers is returned; a number that is returned is the mean loss. Raises
+    ExperimentError when there is no such function, it needs what there is not, or takes none of a key that is given.
 
     Parameters
     ----------
-    settings : TrainSettings
-        With the dotted path ``function``.
-
-    Raises
-    ------
-    ExperimentError
-        When there is no such function, it needs what there is not, or takes none of a key that is given.
+    settings : with the dotted path ``function``.
     """
 
     def __init__(self, settings: TrainSettings) -> None:
@@ -175,6 +167,9 @@ class OwnFunction:
     ) -> tuple[Tensor, float]:
         """Train one client.
 
+        Raises ExperimentError when the function returns anything but a module or a number, or leaves out the term of
+        the method.
+
         Parameters
         ----------
         model : StackedModel
@@ -198,11 +193,6 @@ class OwnFunction:
             The trained model, ``[parameters]``.
         loss : float
             What the function returned as its loss; NaN without one.
-
-        Raises
-        ------
-        ExperimentError
-            When the function returns anything but a module or a number, or leaves out the term of the method.
         """
         layout, settings = model.layout, self.settings
         # What is not in the layout is as the constructor makes it: counters, and a weight that two layers share.

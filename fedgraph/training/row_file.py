@@ -45,14 +45,8 @@ def read_rows(
     """Return rows at ``positions`` of the file of ``clients``, ``[positions, ...]`` in memory of their own.
 
     ``like`` contains the names of the tensors to read, with their shapes and types without client axis. Only the
-    requested rows are read.
-
-    Raises
-    ------
-    FileNotFoundError
-        When the file is missing.
-    RunError
-        When it is broken, has another format, or contains other clients, other tensors or other shapes.
+    requested rows are read. Raises FileNotFoundError when the file is missing. Raises RunError when it is broken, has
+    another format, or contains other clients, other tensors or other shapes.
     """
     with _opened(path) as stream:
         if _clients_of(stream) != tuple(clients):

@@ -81,7 +81,7 @@ class TrainSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _rate_of_the_optimizer(cls, table: Any) -> Any:
+    def _default_learning_rate(cls, table: Any) -> Any:
         if isinstance(table, dict) and all(table.get(name) is None for name in ("learning-rate", "learning_rate")):
             return {**table, "learning-rate": _LEARNING_RATES.get(table.get("optimizer", "sgd"), 0.1)}
         return table
@@ -151,11 +151,5 @@ class TrainSettings(Settings):
         return parse(TrainSettings, table, where)
 
     def torch_device(self) -> torch.device:
-        """Return the device of the tensors.
-
-        Raises
-        ------
-        ExperimentError
-            When CUDA is demanded and not available.
-        """
+        """Return the device of the tensors. Raises ExperimentError when CUDA is demanded and not available."""
         return chosen(self.device, "[train] device")

@@ -126,17 +126,15 @@ class PositiveClassTally(ClassificationTally):
 def mean_f1(found: Tensor, occurring: Tensor) -> Tensor:
     """Return F1 from counts of each class.
 
+    Returns ``[...]``: of two classes that of the second, 0 where it does not occur; of more the mean over those that
+    occur.
+
     Parameters
     ----------
     found : Tensor
         How many of the class were predicted as such, float64 ``[..., classes]``.
     occurring : Tensor
         How many are of the class, and how many were predicted as such, added up, ``[..., classes]``.
-
-    Returns
-    -------
-    Tensor
-        ``[...]``: of two classes that of the second, 0 where it does not occur; of more the mean over those that occur.
     """
     f1 = 2 * found / occurring
     return f1[..., 1].nan_to_num(0.0) if f1.shape[-1] == 2 else f1.nanmean(-1)

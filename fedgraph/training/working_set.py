@@ -66,7 +66,7 @@ class WorkingSet:
     per_client: float
     per_example: float
     inputs: int = 1
-    alone: bool = False
+    sequential: bool = False
 
     def clients_per_block(self, batch_size: int, device: torch.device, native: bool = False) -> int:
         """Return the number of clients that a block of minibatches of ``batch_size`` has, at least 1.
@@ -77,7 +77,7 @@ class WorkingSet:
             room = devices.room(device) * _SHARE_OF_GPU
         elif native:
             return max(1, GATHERED // (batch_size * self.inputs))
-        elif self.alone:
+        elif self.sequential:
             return max(1, min(_FEW, math.floor(_ROOM / (self.per_client + batch_size * _FLOAT * self.inputs))))
         else:
             room = _ROOM
@@ -85,20 +85,14 @@ class WorkingSet:
 
 
 def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
-    """Measure the memory of a model on a few examples of zeros.
-
-    Returns
-    -------
-    WorkingSet
-        What computing one client touches.
-    """
+    """Measure the memory of a model on a few examples of zeros."""
     per_client = _COPIES * _FLOAT * model.layout.num_parameters
     if task.level:
         # A minibatch of one client is a graph of its own, whatever it has examples: never several clients at once.
-        return WorkingSet(per_client, math.inf, 1, model.alone)
+        return WorkingSet(per_client, math.inf, 1, model.sequential)
     few, more = (_saved_bytes(model, task, examples) for examples in (2, 4))
     per_example = (more - few) / 2 + _FLOAT * math.prod(task.input_shape)
-    return WorkingSet(per_client, per_example, math.prod(task.input_shape), model.alone)
+    return WorkingSet(per_client, per_example, math.prod(task.input_shape), model.sequential)
 
 
 def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
-from rich.console import Console
 
 from fedgraph.simulations.benchmarks.alignment import alignment
 from fedgraph.simulations.benchmarks.cohort import cohort
@@ -23,7 +20,7 @@ from fedgraph.simulations.benchmarks.rounds import rounds
 from fedgraph.simulations.benchmarks.scale import scale
 from fedgraph.simulations.benchmarks.server import server
 from fedgraph.simulations.benchmarks.simulate import simulate
-from fedgraph.support.errors import FedgraphError
+from fedgraph.simulations.scripts import run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
@@ -35,14 +32,5 @@ for command in _COMMANDS:
     app.command()(command)
 
 
-def main() -> None:
-    """Run a command; errors raised on purpose are printed as their message."""
-    try:
-        app()
-    except FedgraphError as error:
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    run(app)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedgraph.experiment import load_experiment
 from fedgraph.fusion import kernel as fusion
@@ -32,11 +33,14 @@ KERNELS: dict[str, Any] = {
 EXPERIMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ipa/mnist.toml": ("perceptron alignment", ("evaluation.targets={}",)),
     "ipa/mnist-classes.toml": ("perceptron alignment", ()),
+    "sfl/digits-groups.toml": ("perceptron", ()),
     "sfl/metr-la-week.toml": ("recurrence", ("train.compile=true",)),
     "fedngm/asia.toml": ("graphical", ()),
     "f3/digits.toml": ("fusion", ()),
 }
 """By experiment the kernels that it uses, and what makes it short."""
+ONE_BY_ONE = ("train.compile=false", "train.block-size=1")
+"""Overrides with which clients train one after the other, by PyTorch; those of IPA always do."""
 
 
 def kernels(
@@ -45,32 +49,41 @@ def kernels(
     repeats: Repeats = 3,
     json: JsonFile = None,
 ) -> None:
-    """Seconds of whole runs with all kernels, and without each, one thread: a ratio says what the kernel brings."""
-    table, raw = Table("experiment", "kernel", "with it [s]", "without [s]", "ratio"), {}
+    """Core-seconds of whole runs with all kernels, without each, and with clients that train one by one; one thread."""
+    columns = [Column(name, no_wrap=True) for name in ("experiment", "kernel", "with it", "without", "ratio")]
+    table, raw = Table(*columns, "one by one", "ratio", title="core-seconds"), {}
     for file, (used, overrides) in EXPERIMENTS.items():
         if only and file != only:
             continue
         seconds = _of(file, used.split(), [*overrides, f"experiment.rounds={rounds}", "train.threads=1"], repeats)
         raw[file] = seconds
         for name in used.split():
-            with_it, without = median(seconds["all"]), median(seconds[name])
-            table.add_row(file, name, f"{with_it:.2f}", f"{without:.2f}", f"{without / with_it:.2f}")
+            with_it, *others = (median(seconds[key]) for key in ("all", name, "one by one") if key in seconds)
+            table.add_row(
+                file, name, f"{with_it:.2f}", *(f"{s:.{d}f}" for t in others for s, d in ((t, 2), (t / with_it, 1)))
+            )
     console = Console()
     console.print(table)
-    console.print(f"A kernel stays that brings a ratio of {LEAST} on one of them.")
+    console.print(
+        f"A kernel stays that brings {LEAST} to clients that train one by one, on one of them; those of IPA always do."
+    )
     write_raw(json, "kernels", {"rounds": rounds, "repeats": repeats}, raw)
 
 
 def _of(file: str, used: list[str], overrides: list[str], repeats: int) -> dict[str, list[float]]:
-    """Seconds of runs with all kernels, and without each of those that the experiment uses; in turn."""
+    """Core-seconds of runs with all kernels, without each that the experiment uses, and one client by one; in turn."""
     experiment = load_experiment(file, overrides)
     found: dict[str, list[float]] = {name: [] for name in ("all", *used)}
+    one_by_one = load_experiment(file, [*overrides, *ONE_BY_ONE])
+    if file.startswith("sfl/"):
+        found["one by one"] = []
     with pinned_threads(1):
         run_here(experiment, 1)  # compiles, and reads the data
         for _ in range(repeats):
             for name, seconds in found.items():
+                chosen = one_by_one if name == "one by one" else experiment
                 with _without(name):
-                    seconds.append(timed(lambda: run_here(experiment, 1)).wall)
+                    seconds.append(timed(partial(run_here, chosen, 1)).core)
     return found
 
 

@@ -31,6 +31,7 @@ from fedgraph.simulations.benchmarks.measure import (
     write_raw,
 )
 from fedgraph.simulations.benchmarks.runs import data_dir, in_process
+from fedgraph.simulations.scripts import ResultsFile
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores
@@ -139,7 +140,7 @@ def models(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds measured per start, after one that is not.")] = 2,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that our clients are dealt out to.")] = 2,
     repeats: Repeats = 5,
-    results: Annotated[Path | None, typer.Option(help="Merge medians and ratios into this result file.")] = None,
+    results: ResultsFile = None,
     json_: JsonFile = None,
 ) -> None:
     """One round of FedAvg of every model: ours, a plain loop over the clients, and the bare arithmetic.

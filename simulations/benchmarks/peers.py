@@ -39,6 +39,7 @@ from fedgraph.simulations.benchmarks.peer_programs.task import Task
 from fedgraph.simulations.benchmarks.peer_programs.task import build as build_plain
 from fedgraph.simulations.benchmarks.processes import ProcessWatch
 from fedgraph.simulations.benchmarks.runs import data_dir, in_process
+from fedgraph.simulations.scripts import ResultsFile
 from fedgraph.support.errors import FedgraphError, RunError
 from fedgraph.support.randomness import generator
 from fedgraph.training import shuffling_keys, training_batches
@@ -85,7 +86,7 @@ def peers(
     repeats: Annotated[int, typer.Option(min=1, help="Starts of each program, in turn.")] = 3,
     folder: Annotated[Path | None, typer.Option(help="Where environments are kept. [~/.cache/fedgraph/peers]")] = None,
     ray: Annotated[bool, typer.Option(help="Also plain Flower on Ray.")] = True,
-    results: Annotated[Path | None, typer.Option(help="Merge medians and ratios into this result file.")] = None,
+    results: ResultsFile = None,
     json_: JsonFile = None,
 ) -> None:
     """One round of FedAvg on Fashion-MNIST in every program: same images, first model, and minibatches of round 1.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,6 +33,7 @@ from fedgraph.simulations.benchmarks.runs import (
     plain_flower,
     read_experiment,
 )
+from fedgraph.simulations.scripts import ResultsFile
 from fedgraph.support.randomness import generator
 
 PLAIN = "plain Flower"
@@ -52,7 +52,7 @@ def rounds(
     measured: Annotated[int, typer.Option(min=1, help="Rounds measured per start, after one that is not.")] = 2,
     repeats: Repeats = 5,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
-    result_file: Annotated[Path | None, typer.Option("--results", help="Merge into this result file.")] = None,
+    result_file: ResultsFile = None,
     json_: JsonFile = None,
 ) -> None:
     """One round of all clients: ours in one process and on Ray, a plain Flower app on Ray, and a plain loop.

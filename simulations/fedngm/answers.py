@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
-from pydantic import Field, PositiveInt
+import typer
+from rich.progress import track
 from torch import Tensor
 
 from fedgraph.data.encoding import Encoding, Scaling
@@ -30,41 +34,39 @@ from fedgraph.graphical.inference import (
 )
 from fedgraph.graphical.learning import fit_ngm
 from fedgraph.graphical.network import Network, NGMSettings
-from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
 from fedgraph.simulations.fedngm.graphs import truth
+from fedgraph.simulations.scripts import DATA, DataDir, Out, Page, ResultsFile, run
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
-from fedgraph.support.settings import Settings
 
 INSURANCE_LIKE = "insurance-like"
 """Not a file, but made: as many nodes and edges as the network "insurance", whose file is not there, and half of its
 tables near-deterministic."""
+
+NETWORKS = ("asia", "cancer", "earthquake", "survey", "sachs", "child", "alarm", "hailfinder", INSURANCE_LIKE)
 
 _NODES, _EDGES = 27, 52
 _MOST_STATES = 512
 _NAME = "answers"
 
 
-class AnswersOptions(Settings):
-    """The options of the study.
+class Sizes(NamedTuple):
+    """How much is drawn and asked.
 
-    networks    : of the folder ``graph-truth``, by name, or ``insurance-like``, which is made from the seed.
-    rows        : by which each model is trained, over the true moral graph.
-    known       : numbers of features known in a query; 0 stands for half of them.
-    queries     : with so many known each: of a random target, in rows drawn from the model.
-    joint       : rows of the model's joint distribution among which queries are counted.
-    least       : of them that have to go with what is known in a query; where there are fewer, the unknown features
-                  that the target depends on are enumerated, if that is possible.
+    rows    : by which each model is trained, over the true moral graph.
+    queries : with so many known each: of a random target, in rows drawn from the model.
+    joint   : rows of the model's joint distribution among which queries are counted.
+    least   : of them that have to go with what is known in a query; where there are fewer, the unknown features that
+              the target depends on are enumerated, if that is possible.
     """
 
-    networks: tuple[str, ...] = (
-        "asia", "cancer", "earthquake", "survey", "sachs", "child", "alarm", "hailfinder", INSURANCE_LIKE,
-    )  # fmt: skip
-    rows: PositiveInt = 10_000
-    known: tuple[int, ...] = (1, 2, 4, 0)
-    queries: PositiveInt = 50
-    joint: PositiveInt = 400_000
-    least: int = Field(default=4000, ge=1)
+    rows: int = 10_000
+    queries: int = 50
+    joint: int = 400_000
+    least: int = 4000
+
+
+USUAL = Sizes()
 
 
 class _Query(NamedTuple):
@@ -92,33 +94,51 @@ _BY_JOINT = ("counted", "enumerated", "mean", "worst", "plug-in, mean", "plug-in
 _BY_TRUTH = ("possible", "mean", "worst", "plug-in, mean", "plug-in, worst")
 
 
-def answers_page(context: StudyContext) -> StudyPage:
-    """Train a model of each network, and ask it."""
-    options = context.parsed_options(AnswersOptions)
-    seed = context.seeds[0]
-    by_joint: list[tuple[object, ...]] = []
-    by_truth: list[tuple[object, ...]] = []
-    for name in options.networks:
-        context.console.print(name)
-        network = insurance_like(seed) if name == INSURANCE_LIKE else truth(context.data_dir, name)
-        asked = _Asked(network, options, seed)
-        for known in options.known:
-            answers = [asked.answers(each) for each in asked.queries(known)]
-            how_many = str(known or "half")
-            by_joint.append((name, how_many, *_joint_line(answers)))
-            by_truth.append((name, how_many, *_truth_line(answers)))
-    own = NumberTable("answers", "Errors against the model's joint distribution", _OF + _BY_JOINT, tuple(by_joint))
-    true = NumberTable("truth", "Errors against the network that rows are from", _OF + _BY_TRUTH, tuple(by_truth))
-    return StudyPage(_text(options, true), own, (true,))
+def answers(
+    data_dir: Path,
+    networks: Sequence[str] = NETWORKS,
+    known: Sequence[int] = (1, 2, 4, 0),
+    sizes: Sizes = USUAL,
+    seed: int = 0,
+) -> Page:
+    """Train a model of each network, and ask it.
+
+    Parameters
+    ----------
+    data_dir : Path
+        The data folder.
+    networks : sequence of str
+        Names in the folder ``graph-truth``, or ``insurance-like``, which is made from the seed.
+    known : sequence of int
+        Numbers of features known in a query; 0 stands for half of them.
+    sizes : Sizes
+        How much is drawn and asked.
+    seed : int
+        Seed of everything.
+    """
+    by_joint, by_truth = [], []
+    for name in track(networks, "models"):
+        asked = _Asked(insurance_like(seed) if name == INSURANCE_LIKE else truth(data_dir, name), sizes, seed)
+        for count in known:
+            found = [asked.answers(each) for each in asked.queries(count)]
+            how_many = str(count or "half")
+            by_joint.append((name, how_many, *_joint_line(found)))
+            by_truth.append((name, how_many, *_truth_line(found)))
+    tables = {
+        "answers": pd.DataFrame(by_joint, columns=_OF + _BY_JOINT),
+        "truth": pd.DataFrame(by_truth, columns=_OF + _BY_TRUTH),
+    }
+    title = "Conditional probabilities of neural graphical models (Chajewska, Shrivastava)"
+    return Page(title, _text(sizes), tables, (seed,))
 
 
 class _Asked:
     """A model of one network, and what it is asked."""
 
-    def __init__(self, network: BayesianNetwork, options: AnswersOptions, seed: int) -> None:
-        self.truth, self.options, self.seed = network, options, seed
+    def __init__(self, network: BayesianNetwork, sizes: Sizes, seed: int) -> None:
+        self.truth, self.sizes, self.seed = network, sizes, seed
         encoding = Encoding(network.schema, Scaling())
-        rows = encoding.encode(network.sample(options.rows, generator(seed, _NAME, "rows")).double().numpy())
+        rows = encoding.encode(network.sample(sizes.rows, generator(seed, _NAME, "rows")).double().numpy())
         held_out = len(rows) // 10
         fit = fit_ngm(
             network.schema, network.moral_graph.adjacency, [rows[held_out:]], [rows[:held_out]], [_NAME],
@@ -127,13 +147,13 @@ class _Asked:
         self.model: Network = fit.network
         self.parameters = fit.parameters
         self.kept = KeptRows.drawn(self.model, self.parameters, [_NAME], seed, SamplingSettings())
-        self.joint = draw(self.model, self.parameters, options.joint, [_NAME], seed)[0]
+        self.joint = draw(self.model, self.parameters, sizes.joint, [_NAME], seed)[0]
 
     def queries(self, known: int) -> list[_Query]:
         """What is known is so in a row of the model's own, so that it is possible together."""
         schema, random = self.model.schema, generator(self.seed, _NAME, "queries", known)
         features = len(schema.features)
-        rows = draw(self.model, self.parameters, self.options.queries, [_NAME], self.seed + 1)[0]
+        rows = draw(self.model, self.parameters, self.sizes.queries, [_NAME], self.seed + 1)[0]
         found = []
         for row in rows:
             order = torch.randperm(features, generator=random).tolist()
@@ -165,7 +185,7 @@ class _Asked:
         relevant = relevant_to(self.model, wanted, unknown)
         known = relevant.known[schema.unit_feature]
         fitting = self.joint[(self.joint[:, known] == query.units[known]).all(1)]
-        if len(fitting) >= self.options.least:
+        if len(fitting) >= self.sizes.least:
             return self.model.probabilities(fitting.mean(0), query.target), len(fitting)
         return self._enumerated(query, relevant.unknown), 0
 
@@ -266,18 +286,35 @@ def _placed(model: Network, values: Tensor, positions: Tensor) -> Tensor:
     return torch.zeros(*values.shape[:-1], len(model.unit_group)).index_copy(values.dim() - 1, positions, values)
 
 
-def _text(options: AnswersOptions, true: NumberTable) -> str:
+def _text(sizes: Sizes) -> str:
     return (
-        f"A model of each network is trained on {options.rows:,} rows over the true moral graph, and asked for the "
+        "Published at <https://arxiv.org/abs/2309.11680>.\n\n"
+        "How far answers of a model are from its own joint distribution, and from exact inference in the network that "
+        "its rows are from.\n\n"
+        "{answers}\n\n"
+        f"A model of each network is trained on {sizes.rows:,} rows over the true moral graph, and asked for the "
         "probabilities of one feature where others are known, as they are in rows drawn from the model itself. "
-        f"`counted`: the answer is held against those of {options.joint:,} other rows of the model's joint "
-        f"distribution that go with what is known around the target, where at least {options.least} do (their share "
-        f"has a standard error of up to {0.5 / options.least**0.5:.3f}); `enumerated`: elsewhere, where it has at most "
+        f"`counted`: the answer is held against those of {sizes.joint:,} other rows of the model's joint "
+        f"distribution that go with what is known around the target, where at least {sizes.least} do (their share "
+        f"has a standard error of up to {0.5 / sizes.least**0.5:.3f}); `enumerated`: elsewhere, where it has at most "
         f"{_MOST_STATES} states, against the stationary distribution of the unknown features that are linked to the "
         "target. An error is the largest among the target's categories; `plug-in` stands for the fixed point of "
-        "expectations (`InferenceSettings`). `least sample`: the least effective sample size, `warned`: answers for "
+        "expectations (`infer`). `least sample`: the least effective sample size, `warned`: answers for "
         f"which it is below {FEW}.\n\n"
-        f"## {true.title}\n\n"
+        "## Errors against the network that rows are from\n\n"
         "By exact inference, so that what the model has not learned counts too. `possible`: what is known is so in "
-        f"the true network.\n\n{true.markdown()}"
+        "the true network.\n\n{truth}"
     )
+
+
+def main(
+    data_dir: DataDir = DATA,
+    out: Out = Path("reproductions/fedngm-answers"),
+    results: ResultsFile = None,
+) -> None:
+    """Ask models of Bayesian networks where little is known. It takes some 15 minutes on one core."""
+    answers(data_dir).write(out, results)
+
+
+if __name__ == "__main__":
+    run(partial(typer.run, main))

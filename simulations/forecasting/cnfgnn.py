@@ -19,15 +19,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from fedgraph.algorithms.exchange import Answers, Ask, Clients, Measuring, Round, RunFacts, State
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.model_rows import Models, filled, matrix
 from fedgraph.data import SPLITS, CohortData, SplitName, as_file
-from fedgraph.data.preprocessing import latest
+from fedgraph.data.preprocessing import Predicted, latest
 from fedgraph.fusion.forecasting import shared_windows
 from fedgraph.graph import ClientGraph
 from fedgraph.models import Layout, parse_model
-from fedgraph.runs import Predicted, Run
+from fedgraph.runs import Run
 from fedgraph.simulations.forecasting.context import ContextForecaster, cohort_with_context, hidden_states
 from fedgraph.simulations.forecasting.graph_network import GraphNetwork
 from fedgraph.support.errors import ExperimentError
@@ -98,7 +98,6 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
     title = "Recurrent models on clients, a graph network over their hidden states at the server (CNFGNN)"
     needs = "clients that are time series, such as metr-la, a recurrent model, and a client graph ([graph])"
     paper = "https://arxiv.org/abs/2106.05223"
-    predicts_together = "clients are forecast together, by a network over all of them"
     default_client = "fedgraph.simulations.forecasting.cnfgnn_client:CNFGNNClient"
 
     @classmethod
@@ -107,7 +106,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         return True
 
     @property
-    def measures(self) -> Literal["before", "after", "apart"]:
+    def evaluates(self) -> Literal["before", "after", "apart"]:
         """``apart``, as an evaluation has exchanges of its own."""
         return "apart"
 
@@ -152,7 +151,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         after["sample"] = yield from self.sample(clients, after, places, number)
         return {**after, **(yield from self.trained(clients, after, network, number))}
 
-    def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
+    def evaluation(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Evaluation:
         """Have the models measured with graph embeddings of all windows."""
         every: Places = state["places"] or (yield from self.asked_places(clients, number))
         places, network = {split: every[split] for split in splits}, self.network(clients)
@@ -162,7 +161,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
             f"graph/{split}": embeddings(network, state["network"], hidden[split], windows >= 0)
             for split, windows in places.items()
         }
-        yield Ask(stacked, {"parameters": self.readout(clients, state)}, measures=splits)
+        yield Ask(stacked, {"parameters": self.readout(clients, state)}, evaluates=splits)
 
     def sample(self, clients: Clients, state: State, places: Places, number: int) -> Asking[tuple[Tensor, Tensor]]:
         """Draw the windows of a round: which examples of each client they are, and their hidden states."""
@@ -228,7 +227,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         return {"network": weights, "moments": moments}
 
     @staticmethod
-    def predicted(run: Run, data: Any, windows: int | None) -> Predicted:
+    def predicted(run: Run, data: Any, windows: int | None = None) -> Predicted:
         """Forecast series of all clients, whose windows the graph network of the run sees side by side."""
         experiment, names = run.experiment, list(run.models)
         settings = parse(CNFGNNSettings, experiment.method_table, "[CNFGNN]")

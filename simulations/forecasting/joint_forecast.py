@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedgraph.algorithms.forecasts import ForecastAlgorithm, exchanged, outcome_of
+from fedgraph.algorithms.forecasts import ForecastAlgorithm, build_outcome, exchanged
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts
 from fedgraph.data import SPLITS, SplitName
-from fedgraph.data.series import starts_of
+from fedgraph.data.series import window_starts
 from fedgraph.fusion.forecasting import OwnerWindows, forecasts
 from fedgraph.messages import WorkReply
 from fedgraph.simulations.forecasting.joint_network import JointForecastSettings, fit_joint
 from fedgraph.support.errors import ExperimentError
-from fedgraph.training.forecasting import batches, in_unit, targets_of
+from fedgraph.training.forecasting import batches, in_unit, read_targets
 
 log = logging.getLogger("fedgraph")
 
@@ -48,7 +48,7 @@ class JointForecast(ForecastAlgorithm[JointForecastSettings]):
         shared: dict[str, Tensor] = {} if graph is None else {"graph": graph.subgraph(clients.names).dense().float()}
         replies = yield from exchanged(run, shared=shared)
         measured_on = f"{len(replies.names)} clients, forecast by one network that sees all: {self.settings.network}"
-        return outcome_of(clients, replies, measured_on, replies.metrics)
+        return build_outcome(clients, replies, measured_on, replies.metrics)
 
 
 class JointForecastClient(CohortClient[JointForecastSettings]):
@@ -72,7 +72,7 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
         fit = fit_joint(self.settings, steps, windows["train"], windows["validation"], given, seed, _log_look)
         found = {
             split: windows[split].of_owners(
-                forecasts(fit.network, windows[split]), starts_of(cohort.data.splits[split])
+                forecasts(fit.network, windows[split]), window_starts(cohort.data.splits[split])
             )
             for split in splits
         }
@@ -86,7 +86,7 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
         """The windows of all clients side by side, ``[clients, windows, steps * features]``, and their targets."""
         cohort = self.cohort
         inputs = torch.cat([batch.inputs.flatten(2).cpu() for batch, _ in batches(cohort, split)], 1)
-        return OwnerWindows.of(starts_of(cohort.data.splits[split]), inputs, *targets_of(cohort, split))
+        return OwnerWindows.of(window_starts(cohort.data.splits[split]), inputs, *read_targets(cohort, split))
 
 
 def _log_look(step: int, training: float, validation: float) -> None:

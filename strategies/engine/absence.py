@@ -13,7 +13,7 @@ from fedgraph.support.files import State
 
 
 class AbsencePolicy:
-    """Decides which clients take part in an aggregation; under ``keep-last`` it stores all last usable replies."""
+    """Selects the clients of an aggregation; under ``keep-last`` it stores the last usable replies."""
 
     def __init__(self, federation: Federation, plan: RunPlan) -> None:
         self._federation = federation
@@ -33,7 +33,7 @@ class AbsencePolicy:
             raise RunError(
                 f"round {server_round}: no usable reply from {len(replies.absent)} clients ({reasons}){advice}"
             )
-        # Of a strategy that draws clients, those that it has not drawn are there all the same.
+        # Clients that a strategy has not drawn count as present.
         present = len(self._federation.names) - len(replies.absent)
         if present < self._plan.min_clients:
             raise RunError(
@@ -42,9 +42,9 @@ class AbsencePolicy:
             )
 
     def taking_part(self, server_round: int, replies: Replies) -> Replies:
-        """Return the replies that take part: those present, and under ``keep-last`` the last ones of absent clients.
+        """Return the replies to aggregate: those present, and under ``keep-last`` the last ones of absent clients.
 
-        Absent clients that never replied are left out. Raises RunError as for :meth:`enforce`.
+        Absent clients that never replied are excluded. Raises RunError as :meth:`enforce`.
         """
         self.enforce(server_round, replies)
         if self._plan.on_missing != "keep-last":

@@ -1,7 +1,7 @@
-"""An algorithm in a run: its exchanges with the nodes, and the engine's own state.
+"""An algorithm in a run: its exchanges with the nodes, and the state of the engine.
 
-Around each exchange are absent clients, the table ``[defence]`` and measurements. The loop that runs one round after
-the other is :mod:`fedgraph.strategies.engine.loop`.
+Each exchange handles absent clients, ``[defence]`` and evaluation. :mod:`fedgraph.strategies.engine.loop` is the loop
+over rounds.
 """
 
 from __future__ import annotations
@@ -36,16 +36,11 @@ class Progress:
 
     Attributes
     ----------
-    rounds : int
-        Number of rounds that are finished.
-    measured : dict of str to Tensor
-        Last metrics by name, float64 ``[clients]``, NaN for absent clients.
-    after : int or None
-        Number of rounds before ``measured`` was measured.
-    kept : list of str
-        Clients whose nodes keep the models that were measured, because the server has others.
-    broken : dict of str to int
-        Clients whose models had outputs that are not finite, with the first such round.
+    rounds : number of finished rounds.
+    measured : last metrics by name, float64 ``[clients]``, NaN for absent clients.
+    after : number of rounds before ``measured``.
+    kept : clients whose nodes keep the evaluated models, because the server has others.
+    broken : clients whose models had non-finite outputs, with the first such round.
     """
 
     rounds: int = 0
@@ -55,7 +50,7 @@ class Progress:
     broken: dict[str, int] = field(default_factory=dict)
 
     def state(self) -> State:
-        """Return everything, to be saved."""
+        """Return the progress as a state, for saving."""
         own = {"kept": list(self.kept), "broken": dict(self.broken)}
         return {"rounds": self.rounds, "measured": dict(self.measured), "after": self.after, **own}
 
@@ -66,39 +61,24 @@ class Progress:
 
 
 class AlgorithmRun:
-    """Runs the rounds of an algorithm, each client with a model of its own.
+    """Runs the rounds of an algorithm, with a model per client.
+
+    Raises ExperimentError when the required client graph is missing, and for settings that the algorithm refuses.
 
     Parameters
     ----------
-    algorithm : Algorithm
-        The algorithm, with its settings.
-    federation : Federation
-        Clients of the run.
-    plan : RunPlan
-        What is the same for every algorithm.
-    initial : mapping of str to Tensor
-        The initial model, by the names of its layers.
+    algorithm : the algorithm, with its settings.
+    plan : algorithm-independent settings.
+    initial : the initial model, by the names of its layers.
 
     Attributes
     ----------
-    clients : Clients
-        The clients, as the algorithm sees them.
-    state : dict of str to Any
-        What the algorithm remembers.
-    layout : Layout
-        Names and shapes of the part of a model that is exchanged: all but personal layers, and frozen ones that nodes
-        are sent once.
-    absence : AbsencePolicy
-        Handles clients without a usable reply.
-    defence : Defence
-        Checks the answers of clients before the algorithm gets them.
-    progress : Progress
-        Rounds so far, and the last metrics.
-
-    Raises
-    ------
-    ExperimentError
-        When the algorithm needs a client graph and there is none, and for anything else that it refuses.
+    clients : the clients, as the algorithm sees them.
+    layout : names and shapes of the exchanged part of a model, without personal layers and frozen layers, which are
+        sent once.
+    absence : handles clients without a usable reply.
+    defence : checks the answers of clients before aggregation.
+    progress : rounds so far, and the last metrics.
     """
 
     def __init__(
@@ -133,8 +113,7 @@ class AlgorithmRun:
         taken = sorted(self.state.keys() & set(_KEPT_BY_THE_ENGINE))
         if taken:
             raise RunError(
-                f"{algorithm.class_name}.init calls what it remembers '{taken[0]}', which the engine keeps beside it: "
-                "take another name"
+                f"{algorithm.class_name}.init returned a state with the reserved name '{taken[0]}': use another name"
             )
 
     @property
@@ -143,29 +122,28 @@ class AlgorithmRun:
         return cast(Tensor, self.state["models"])
 
     def replace_models(self, models: Tensor) -> None:
-        """Continue with other models ``[clients, parameters]``, such as the best of the run."""
+        """Continue with other models ``[clients, parameters]``, such as the best ones of the run."""
         self.state = self.algorithm.replaced(self.clients, self.state, models)
 
     # ---- exchanges ---------------------------------------------------------------------------------------------------
 
     def round(self, number: int, nodes: Nodes) -> Iterator[Replies]:
-        """Run a round; it changes ``state`` at its end.
+        """Run a round, which updates ``state`` at its end.
 
-        Yields the reports of clients in each exchange with training, before the algorithm gets their answers: the
-        models that they were sent are measured in the first, or, where they take turns, those they have trained in
-        each.
+        Yields the reports of clients in each training exchange, before aggregation. Received models are evaluated in
+        the first exchange; if clients take turns, trained models in each.
         """
         algorithm, plan, reports = self.algorithm, self.plan, list[Replies]()
-        in_turns = algorithm.measures == "after"
+        in_turns = algorithm.evaluates == "after"
         splits = {"before": plan.splits_after(number - 1), "after": plan.splits_after(number), "apart": ()}
         begun, ask = algorithm.begin(self.clients, self.state, number)
         while True:
-            measured = splits[algorithm.measures] if ask.trains and (in_turns or not reports) else ()
+            measured = splits[algorithm.evaluates] if ask.trains and (in_turns or not reports) else ()
             replies = self.exchange(nodes, number, ask, measured)
             if ask.trains:
                 reports.append(replace(replies, tensors={}, means={}))
                 yield reports[-1]
-            # In turns, an absent client keeps its model, and nothing stands in for it.
+            # In turns, an absent client keeps its model.
             answers = replies.answers() if in_turns else self._answers(number, ask, replies)
             try:
                 ask = algorithm.proceed(begun, answers)
@@ -179,12 +157,12 @@ class AlgorithmRun:
         self.state = after
 
     def measure(self, number: int, nodes: Nodes) -> Replies:
-        """Measure the current models, after ``number`` rounds."""
-        measuring = self.algorithm.measuring(self.clients, self.state, number, self.plan.splits)
+        """Evaluate the current models after ``number`` rounds."""
+        measuring = self.algorithm.evaluation(self.clients, self.state, number, self.plan.splits)
         ask, measured = next(measuring), Replies.of(self.federation, torch.zeros(0, dtype=torch.int64), {}, {}, {})
         while True:
             replies = self.exchange(nodes, number, ask)
-            if ask.measures:
+            if ask.evaluates:
                 measured = replace(replies, not_asked=self._not_drawn(ask))
             else:
                 self.absence.enforce(number, replies)
@@ -201,15 +179,15 @@ class AlgorithmRun:
         splits: Sequence[SplitName] = (),
         predictions: Reader | None = None,
     ) -> Replies:
-        """Run one exchange; models that are sent are measured on ``splits``, or predict, see :meth:`Nodes.ask`."""
+        """Run one exchange; sent models are evaluated on ``splits``, or predict, see :meth:`Nodes.ask`."""
         shapes = {"parameters": (self.layout.num_parameters,)} if ask.returns is None else dict(ask.returns)
         stacked = {name: cast(Tensor, each) for name, each in ask.stacked.items()}
         return nodes.ask(
             number if ask.number is None else ask.number,
             stacked,
             ask.shared,
-            ask.measures or splits,
-            None if ask.measures or predictions is not None else shapes,
+            ask.evaluates or splits,
+            None if ask.evaluates or predictions is not None else shapes,
             ask.further,
             predictions,
             ask.types,
@@ -218,7 +196,7 @@ class AlgorithmRun:
         )
 
     def _answers(self, number: int, ask: Ask, replies: Replies) -> Answers:
-        """Return the replies for the algorithm: usable ones, or earlier ones, whose models the defence has seen."""
+        """Return the answers for the algorithm from usable or earlier replies, after the defence."""
         if not ask.trains:
             self.absence.enforce(number, replies)
             return replies.answers()
@@ -229,7 +207,7 @@ class AlgorithmRun:
         return replies.answers(None if self.plan.defence.average == "mean" else self.defence.averages)
 
     def _not_drawn(self, ask: Ask) -> dict[str, str]:
-        """Return the clients that are not measured, which a strategy of Flower may draw, and why."""
+        """Return the clients that are not evaluated, as a Flower strategy has not drawn them, and why."""
         asked = set(range(len(self.clients)) if ask.to is None else ask.to.tolist())
         others = [name for place, name in enumerate(self.clients.names) if place not in asked]
         return dict.fromkeys(others, f"not drawn by {self.algorithm.class_name} (fraction-evaluate)")
@@ -242,18 +220,18 @@ class AlgorithmRun:
         bad = [name for name, fine in zip(names, finite_rows(models).tolist(), strict=True) if not fine]
         if bad:
             raise RunError(
-                f"{where} NaN or infinite values for {quoted(bad)}, of answers that were finite: look for a division "
-                "by zero, or for parameters that grow without bound ([train] learning-rate, clip-norm)"
+                f"{where} NaN or infinite values for {quoted(bad)} from finite answers: look for a division by zero, "
+                "or for parameters that grow without bound ([train] learning-rate, clip-norm)"
             )
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
     def readout(self) -> Tensor | None:
-        """Return the global model ``[parameters]``; None if there is none."""
+        """Return the global model ``[parameters]``, or None."""
         return self.algorithm.readout(self.clients, self.state)
 
     def learned_graph(self) -> ClientGraph | None:
-        """Return the client graph that the algorithm learned; None where it learns none."""
+        """Return the learned client graph, or None."""
         return self.algorithm.learned_graph(self.clients, self.state)
 
     def facts(self) -> dict[str, Any]:
@@ -261,7 +239,7 @@ class AlgorithmRun:
         return self.algorithm.facts(self.clients, self.state)
 
     def with_frozen(self, models: Tensor) -> Tensor:
-        """Return models ``[clients, columns]`` with the frozen layers that they all have."""
+        """Return models ``[clients, columns]`` with the shared frozen layers."""
         frozen = self.plan.frozen
         if frozen is None:
             return models
@@ -271,7 +249,7 @@ class AlgorithmRun:
 
     @property
     def restorable(self) -> bool:
-        """Whether ``replace_models`` restores earlier models in whole; False where clients keep a part of them."""
+        """Whether ``replace_models`` restores complete models; False if clients keep a part of them."""
         frozen = () if self.plan.frozen is None else self.plan.frozen.layout.names
         whole = len(self.layout.names) + len(frozen) == len(self.plan.layout.names)
         return whole and self.algorithm.restorable(self.clients)
@@ -279,7 +257,7 @@ class AlgorithmRun:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def saved(self) -> State:
-        """Return the state for a resumed run: the state of the algorithm, and that of the engine."""
+        """Return the state of algorithm and engine for a resumed run."""
         return {
             **self.algorithm.saved(self.state),
             "absence": self.absence.state(),
@@ -296,14 +274,14 @@ class AlgorithmRun:
         own = {name: value for name, value in saved.items() if name not in _KEPT_BY_THE_ENGINE}
         expected = self.algorithm.saved(self.state)
         if own.keys() != expected.keys():
-            raise KeyError(f"{sorted(own)} in place of {sorted(expected)}")
+            raise KeyError(f"{sorted(own)} instead of {sorted(expected)}")
         self.absence.load_state(saved["absence"])
         self.progress = Progress.of_state(saved["progress"])
         self.defence.load_state(saved.get("defence", {}))
         if saved.get("frozen", "") != ("" if self.plan.frozen is None else self.plan.frozen.fingerprint):
             raise RunError(
-                "the frozen layers of [model] are others than before the run was stopped: have its constructor give "
-                "them the same values (those of a file that it reads), or begin a new run"
+                "the frozen layers of [model] have changed since the run was stopped: make its constructor set the "
+                "same values (such as those of a file), or start a new run"
             )
         self.state = self.algorithm.loaded(self.clients, own)
 

@@ -1,4 +1,4 @@
-"""Who is behind the nodes of a Flower app: each is a client, which says its name by the mod ``client_name``."""
+"""Clients of the nodes of a Flower app, which send their names by the mod ``client_name``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedgraph.messages.apps import APP_RECORD, WHO_KEY, client_of
+from fedgraph.messages.apps import APP_RECORD, WHO_KEY, read_client
 from fedgraph.strategies.engine.app_exchange import last_words
 from fedgraph.support.errors import IdentityError, ReplyError, quoted
 from fedgraph.support.untrusted import in_short
@@ -24,17 +24,12 @@ class AppClients:
 
     Parameters
     ----------
-    needs_names : bool
-        Whether clients have to say their names; otherwise a node that does not is called by its id.
-    known : sequence of str or None
-        Clients that may take part, such as those of a graph; None for all.
+    needs_names : whether names are required; otherwise a node without a name has its id.
+    known : clients that may take part, such as those of a graph; None for all.
 
     Attributes
     ----------
-    name_of : dict of int to str
-        Clients by node id.
-    say_names : bool
-        Whether clients say their names, because they have to, or as one has.
+    say_names : whether clients send their names, because it is required or one has done so.
     """
 
     def __init__(self, needs_names: bool, known: Sequence[str] | None = None) -> None:
@@ -44,22 +39,17 @@ class AppClients:
         self._strangers: set[str] = set()
 
     def identify(self, grid: Grid, nodes: Iterable[int], timeout: float) -> dict[str, int]:
-        """Return the nodes by the names of their clients; new nodes are asked for them.
+        """Return the nodes by the names of their clients, which are queried from new nodes.
 
-        A client that is back under another node id is the same client. Nodes without a name, and clients that are not
-        known, are left out, with a warning.
-
-        Raises
-        ------
-        IdentityError
-            When names are needed and no node says one, or two nodes say the same.
+        A client is the same under another node id. Nodes without a name, and unknown clients, are skipped with a
+        warning. Raises IdentityError when names are required but missing on all nodes, or two nodes send the same.
         """
         asked = sorted(nodes)
         new = [node for node in asked if node not in self.name_of]
         if new and self.say_names:
             self._ask(grid, new, timeout)
             if not any(node in self.name_of for node in asked):
-                # A node may have been asked before its app was ready.
+                # The query may have reached a node before its app was ready.
                 self._ask(grid, new, timeout)
         elif new:
             self.name_of.update({node: str(node) for node in new})
@@ -70,8 +60,8 @@ class AppClients:
                 continue
             if name in found:
                 raise IdentityError(
-                    f"nodes {found[name]} and {node} both say that they are client '{name}': give each node a "
-                    "`client` of its own in its node config"
+                    f"nodes {found[name]} and {node} have the same client '{name}': set a different `client` in each "
+                    "node config"
                 )
             found[name] = node
         if not found and asked and self.needs_names:
@@ -79,9 +69,9 @@ class AppClients:
         return dict(sorted(found.items()))
 
     def name_from(self, node: int, name: str | None) -> str:
-        """Return the client of a node that has answered, which may say its name for the first time.
+        """Return the client of a node that has answered, possibly with its name for the first time.
 
-        Raises ReplyError for another name than before.
+        Raises ReplyError if the name has changed.
         """
         known = self.name_of.get(node)
         if name is not None:
@@ -89,7 +79,7 @@ class AppClients:
         if known is None:
             known = self.name_of[node] = str(node) if name is None else name
         if name is not None and name != known:
-            raise ReplyError(f"it says that it is client '{in_short(name, 50)}', and is '{known}'")
+            raise ReplyError(f"it has the name '{in_short(name, 50)}', but was '{known}'")
         return known
 
     def _ask(self, grid: Grid, nodes: Sequence[int], timeout: float) -> None:
@@ -102,7 +92,7 @@ class AppClients:
                 silent[node] = last_words(reply)
                 continue
             try:
-                name = client_of(reply.content)
+                name = read_client(reply.content)
             except ReplyError as error:
                 silent[node] = str(error)
                 continue
@@ -111,20 +101,20 @@ class AppClients:
                 self.name_of[node] = name
                 del silent[node]
         for node, reason in silent.items():
-            log.warning("node %d does not say which client it is (%s): %s", node, reason, ADVICE)
+            log.warning("node %d does not send the name of its client (%s): %s", node, reason, ADVICE)
 
     def _takes_part(self, name: str) -> bool:
         if self._known is None or name in self._known:
             return True
         if name not in self._strangers:
             self._strangers.add(name)
-            log.warning("client '%s' is not in the client graph, and is left out", in_short(name, 50))
+            log.warning("client '%s' is not in the client graph and is excluded", in_short(name, 50))
         return False
 
     def _raise_without_clients(self, nodes: Sequence[int]) -> None:
         named = sorted(self.name_of[node] for node in nodes if node in self.name_of)
         if not named:
-            raise IdentityError(f"no node says which client it is, which this strategy has to know: {ADVICE}")
+            raise IdentityError(f"this strategy requires the names of clients, but no node sends one: {ADVICE}")
         known = sorted(self._known or ())
         raise IdentityError(
             f"no connected client is in the client graph: connected are {quoted(named)}, the graph has {quoted(known)}"

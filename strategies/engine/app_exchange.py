@@ -1,4 +1,4 @@
-"""From requests of an algorithm to messages of a Flower app, and from replies to answers for the algorithm."""
+"""Conversion of an algorithm's requests to messages of a Flower app, and of replies to its answers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedgraph.messages import checked_arrays, to_record
 from fedgraph.messages.apps import (
     APP_RECORD,
     further_record,
-    model_of,
-    models_of,
     models_record,
-    number_of_examples,
-    numbers_of,
+    read_model,
+    read_models,
+    read_num_examples,
+    read_numbers,
 )
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
@@ -31,7 +31,7 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class Keys:
-    """Names of records and of a metric, as in Flower's strategies."""
+    """Keys of records and of a metric, as in Flower's strategies."""
 
     arrays: str
     config: str
@@ -44,18 +44,9 @@ class AppReply:
 
     Attributes
     ----------
-    name : str
-        The client.
-    content : RecordDict
-        All that it sent.
-    model : dict of str to Tensor or None
-        Its trained model, as views that are not to be written to; None in an evaluation.
-    num_examples : int or None
-        As it says; None where it does not.
-    metrics : dict of str to float
-        What else it says.
-    tensors : dict of str to Tensor
-        What it answers in addition to models, see :meth:`with_tensors`.
+    model : its trained model, as read-only views; None in an evaluation.
+    num_examples : its number of examples, or None.
+    tensors : tensors in addition to models, see :meth:`with_tensors`.
     """
 
     name: str
@@ -67,19 +58,18 @@ class AppReply:
 
     @classmethod
     def of(cls, name: str, message: Message, keys: Keys, template: Mapping[str, Tensor] | None) -> AppReply:
-        """Check a reply and read it; ``template`` is a model like the one expected, None where none is.
+        """Check and read a reply; ``template`` is a model like the expected one, if any.
 
-        Raises ReplyError, with the layer where one is wrong.
+        Raises ReplyError, which names a wrong layer.
         """
         content = message.content
-        model = None if template is None else model_of(content, keys.arrays, template)
-        return cls(name, content, model, number_of_examples(content, keys.weight), numbers_of(content, keys.weight))
+        model = None if template is None else read_model(content, keys.arrays, template)
+        return cls(name, content, model, read_num_examples(content, keys.weight), read_numbers(content, keys.weight))
 
     def with_tensors(self, ask: Ask) -> AppReply:
-        """Return the reply with the tensors that an exchange asks for in addition to models, each the only array of a
-        record.
+        """Return the reply with the further tensors of an exchange, each the only array of a record.
 
-        Raises ReplyError where one is missing, or is another one than was asked for.
+        Raises ReplyError for a missing tensor, or one with a wrong shape or type.
         """
         returns = {} if ask.returns is None else ask.returns
         wanted = {name: shape for name, shape in returns.items() if name != "parameters" and name not in ask.models}
@@ -89,32 +79,32 @@ class AppReply:
     def _tensor(self, name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
         record = self.content.array_records.get(further_record(name))
         if record is None or len(record) != 1:
-            raise ReplyError(f"it has no '{further_record(name)}', an array record of one array")
+            raise ReplyError(f"it lacks '{further_record(name)}', an array record with one array")
         ((key, array),) = record.items()
         if tuple(array.shape) != tuple(shape):
-            raise ReplyError(f"its '{name}' has the shape {tuple(array.shape)} in place of {tuple(shape)}")
+            raise ReplyError(f"its '{name}' has shape {tuple(array.shape)} instead of {tuple(shape)}")
         value = checked_arrays(record, {key: tuple(shape)}, {key: array.dtype})[key]
         wanted: torch.dtype = getattr(torch, dtype)
         if value.is_floating_point() != wanted.is_floating_point or value.is_complex() or value.dtype == torch.bool:
-            raise ReplyError(f"its '{name}' is of the type {array.dtype} in place of {dtype}")
+            raise ReplyError(f"its '{name}' has type {array.dtype} instead of {dtype}")
         if not bool(finite_rows(value[None])):
-            raise ReplyError(f"its '{name}' has values that are not finite")
+            raise ReplyError(f"its '{name}' has non-finite values")
         return value.to(wanted)
 
     def forget_arrays(self) -> None:
-        """Leave nothing in the message but metrics."""
+        """Remove everything except metrics from the message."""
         for name in list(self.content.array_records):
             del self.content[name]
 
 
 def last_words(message: Message) -> str:
-    """Return the last line of why a node failed; Flower logs all of it."""
+    """Return the last line of a node's error, which Flower logs in full."""
     lines = (message.error.reason or "").strip().splitlines()
     return in_short(lines[-1], 500) if lines else "it failed without words"
 
 
 def named(models: ModelRows, place: int, row: Tensor) -> dict[str, Tensor]:
-    """Return a row ``[parameters]`` as arrays; those in no computation are those of the client at ``place``."""
+    """Return a row ``[parameters]`` as arrays; uncomputed arrays are those of the client at ``place``."""
     pieces = models.layout.unflatten(row[None])
     own = models.models[place].items()
     return {name: pieces[name][0].to(value.dtype) if name in pieces else value for name, value in own}
@@ -140,7 +130,7 @@ def request(
 
 
 def answers(clients: Clients, models: ModelRows, ask: Ask, replies: Sequence[AppReply]) -> Answers:
-    """Return the answers for an algorithm; tensors outside any computation are taken over to ``models``."""
+    """Return the answers for an algorithm; uncomputed tensors are copied to ``models``."""
     places = torch.tensor([clients.names.index(reply.name) for reply in replies], dtype=torch.int64)
     rows = ModelRows([reply.model for reply in replies if reply.model is not None], models.own)
     graph, names = clients.graph, tuple(reply.name for reply in replies)
@@ -153,9 +143,9 @@ def answers(clients: Clients, models: ModelRows, ask: Ask, replies: Sequence[App
 
 
 def _further(models: ModelRows, ask: Ask, name: str, replies: Sequence[AppReply]) -> Tensor:
-    """Return what clients answered in addition to their models, ``[present, ...]``.
+    """Return the clients' further tensors, ``[present, ...]``.
 
-    Further models ``[models, parameters]`` are as they were sent, for those who have not sent them back.
+    Further models ``[models, parameters]`` are unchanged for clients that did not return them.
     """
     if name not in ask.models:
         return torch.stack([reply.tensors[name] for reply in replies]) if replies else torch.zeros(0)
@@ -169,17 +159,17 @@ def _further(models: ModelRows, ask: Ask, name: str, replies: Sequence[AppReply]
 
 def _read_further(models: ModelRows, record: ArrayRecord, sent: Tensor, whose: str) -> Tensor:
     try:
-        rows = matrix(ModelRows(models_of(record, len(sent), models.models[0]), models.own))
+        rows = matrix(ModelRows(read_models(record, len(sent), models.models[0]), models.own))
     except ReplyError as error:
         log.warning("%s: not used, since %s", whose, error)
         return sent
     if not bool(finite_rows(rows).all()):
-        log.warning("%s: not used, since not finite", whose)
+        log.warning("%s: ignored, as it is not finite", whose)
         return sent
     return rows
 
 
 def averaged(replies: Sequence[AppReply]) -> list[AppReply]:
-    """Return the replies whose metrics can be averaged: those with a weight, and the metrics of the first of them."""
+    """Return the replies whose metrics can be averaged: those with a weight, and the same metrics as the first."""
     weighed = [reply for reply in replies if reply.num_examples and len(reply.content.metric_records) == 1]
     return [reply for reply in weighed if reply.metrics.keys() == weighed[0].metrics.keys()]

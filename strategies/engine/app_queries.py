@@ -1,4 +1,4 @@
-"""How strategies ask people's own ClientApps, where a node is one client: by query; clients that fail are left out."""
+"""Queries of custom ClientApps, with one client per node; failing clients are skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.federation import nodes_may_come, split_replies
 from fedgraph.messages import mark_empty
-from fedgraph.messages.apps import client_of
+from fedgraph.messages.apps import read_client
 from fedgraph.support.errors import ReplyError, RunError
 
 log = logging.getLogger("fedgraph")
@@ -24,28 +24,21 @@ _POLL_SECONDS = 0.5
 
 
 def connected_nodes(grid: Grid, least: int, timeout: float = math.inf) -> list[int]:
-    """Return the ids of the connected nodes, once there are enough.
+    """Wait for enough nodes, and return their ids.
+
+    Raises RunError when there are too few and no more may connect, or at the timeout.
 
     Parameters
     ----------
-    grid : Grid
-        Grid that connects to the nodes.
-    least : int
-        Fewest nodes.
-    timeout : float
-        Seconds that nodes have to connect; by default there is no end, as for Flower's strategies.
-
-    Raises
-    ------
-    RunError
-        When there are fewer, and no more may come or the time is over.
+    grid : grid that connects to the nodes.
+    timeout : seconds to wait; by default unlimited, as in Flower's strategies.
     """
     deadline = time.monotonic() + timeout
     while len(nodes := sorted(grid.get_node_ids())) < least:
         if not nodes_may_come(grid) or time.monotonic() > deadline:
             raise RunError(
-                f"{len(nodes)} nodes are connected, fewer than min_available_nodes = {least}: start more, or set "
-                "min_available_nodes lower"
+                f"{len(nodes)} nodes are connected, fewer than min_available_nodes = {least}: start more, or lower "
+                "min_available_nodes"
             )
         log.info("waiting for nodes: %d of %d are connected", len(nodes), least)
         time.sleep(_POLL_SECONDS)
@@ -61,31 +54,21 @@ def ask_clients(
     names: MutableMapping[int, str],
     timeout: float,
 ) -> dict[str, Answer]:
-    """Ask nodes, and return what ``read`` makes of their answers by the name of the client, sorted.
+    """Query nodes, and return their answers, read by ``read``, by client name, sorted.
 
-    Nodes without a usable answer are left out, with an error in the log that names client and reason; so are all that
-    answer under the same name, because it is unknown which of them it belongs to.
+    Nodes without a usable answer, and all nodes that answer with the same name, are skipped with an error in the log.
 
     Parameters
     ----------
-    grid : Grid
-        Grid that connects to the nodes.
-    nodes : list of int
-        Ids of the nodes.
-    content : RecordDict
-        The request.
-    message_type : str
-        Flower's message type, such as ``query``.
-    read : callable
-        Checks and unpacks the content of an answer; raises ReplyError.
-    names : mapping of int to str
-        Names of the clients by node id, as far as they are known; names that answers tell are added.
-    timeout : float
-        Seconds to wait for answers.
+    grid : grid that connects to the nodes.
+    message_type : Flower's message type, such as ``query``.
+    read : checks and unpacks the content of an answer; raises ReplyError.
+    names : known names of the clients by node id; names from answers are added.
+    timeout : seconds to wait for answers.
     """
 
     def named(node: int, answer: RecordDict) -> Answer:
-        names[node] = client_of(answer) or str(node)
+        names[node] = read_client(answer) or str(node)
         return read(answer)
 
     messages = [Message(mark_empty(content), node, message_type) for node in nodes]
@@ -93,7 +76,7 @@ def ask_clients(
     answered = [names[node] for node in found]
     for node in [node for node in found if answered.count(names[node]) > 1]:
         problems[node] = (
-            f"another node answers as '{names[node]}' too: give each a name of its own (node config client)"
+            f"another node has the name '{names[node]}' too: set a different one for each (node config client)"
         )
     for node, problem in sorted(problems.items()):
         known = f"client '{names[node]}' (node {node})" if node in names else f"node {node}"
@@ -104,9 +87,9 @@ def ask_clients(
 def with_config(content: RecordDict, key: str, config: ConfigRecord | None) -> RecordDict:
     """Add the config of a user's own handlers and mods to a request, under the key that Flower's strategies use.
 
-    As with these, it says the ``server-round``: 1, unless the user says another.
+    As in these, it has a ``server-round``, 1 unless the user sets it.
     """
     if key in content:
-        raise ReplyError(f"configrecord_key = '{key}' is the name of a record of the request itself: take another")
+        raise ReplyError(f"configrecord_key = '{key}' is the name of a record of the request: use another")
     content[key] = ConfigRecord({"server-round": 1, **(config or {})})
     return content

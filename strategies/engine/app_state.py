@@ -1,4 +1,4 @@
-"""The clients of an app and the state of an algorithm over them: as clients join, and as it is saved."""
+"""The clients of an app and an algorithm's state, extended as clients join, and saved."""
 
 from __future__ import annotations
 
@@ -18,25 +18,18 @@ from fedgraph.support.errors import quoted
 
 
 class AppState:
-    """The clients, and the algorithm's state of them.
+    """The clients and the state of the algorithm.
 
     Parameters
     ----------
-    algorithm : Algorithm
-        The algorithm.
-    graph : ClientGraph or None
-        The client graph, whose clients are all there from the start, whether they have answered or not.
-    seed : int
-        Seed of the algorithm's draws.
-    initial_of : callable
-        Returns an initial model ``[parameters]`` of a client's own, by name; None where all begin with the same.
+    graph : the client graph, whose clients are all present from the start.
+    seed : seed of the algorithm's random numbers.
+    initial_of : returns a client's own initial model ``[parameters]``, or None if all start with the same.
 
     Attributes
     ----------
-    clients : Clients or None
-        None before the first round.
-    state : dict of str to Any
-        The state of the algorithm.
+    clients : None before the first round.
+    state : the state of the algorithm.
     """
 
     def __init__(
@@ -53,7 +46,7 @@ class AppState:
 
     @property
     def all_clients(self) -> Clients:
-        """The clients, once there are some."""
+        """The clients, after the first round."""
         assert self.clients is not None
         return self.clients
 
@@ -64,9 +57,9 @@ class AppState:
         return rows
 
     def readout(self) -> ArrayRecord | None:
-        """Return the read-out; None before the first round, and for a method that has none.
+        """Return the read-out, or None before the first round and for a method without one.
 
-        Layers that every client keeps for itself are as they were before the first round.
+        Personal layers have their initial values.
         """
         row = None if self.clients is None else self._algorithm.readout(self.clients, self.state)
         return None if row is None else to_record({**named(self.models, 0, row), **self._private})
@@ -76,7 +69,7 @@ class AppState:
         return {} if self.clients is None else _ClientArrays(self.clients.names, self.models)
 
     def admit(self, names: Iterable[str], arrays: ArrayRecord) -> list[str]:
-        """Make the clients, or let those of ``names`` join that are new, with the model ``arrays``; return these."""
+        """Create the clients, or add new ones of ``names`` with the model ``arrays``; return the new ones."""
         if self.clients is None:
             everybody = tuple(sorted(names if self._graph is None else self._graph.names))
             model = from_record(arrays)
@@ -92,18 +85,18 @@ class AppState:
         return new
 
     def take(self, number: int, returned: object) -> None:
-        """Go on with the state that a round has returned, whose models may be one tensor."""
+        """Set the state returned by a round, whose models may be one tensor."""
         after = self._algorithm.after(self.state, returned)
         where = f"{self._algorithm.class_name}.round, in round {number}, returned"
         self.state = _with_rows(where, after, self.models)
 
     def count(self, numbers: Mapping[str, int]) -> None:
-        """Note numbers of training examples."""
+        """Set numbers of training examples."""
         for name, number in numbers.items():
             self.all_clients.num_examples[self.all_clients.names.index(name)] = number
 
     def saved(self) -> State | None:
-        """Return everything as plain state, in which arrays keep their types; None before the first round."""
+        """Return everything as plain state with the types of arrays; None before the first round."""
         if self.clients is None:
             return None
         rows = self.models
@@ -125,7 +118,7 @@ class AppState:
         self.state = {**saved["state"], "models": rows}
 
     def _grow(self, old: Clients, new: Sequence[str], arrays: ArrayRecord) -> None:
-        """Add clients, whose part of the state is that of a run that begins with all clients, with model ``arrays``."""
+        """Add clients with model ``arrays``; their state is that of a run that starts with all clients."""
         names = tuple(sorted({*old.names, *new}))
         places = torch.tensor([names.index(name) for name in old.names])
         rows = ModelRows.repeated(from_record(arrays), len(names), self.models.own)
@@ -142,7 +135,7 @@ class AppState:
         return _with_rows(f"{self._algorithm.class_name}.init returned", first, rows)
 
     def _own_layers(self, model: Mapping[str, Tensor]) -> list[str]:
-        """Return the names of the layers that every client keeps for itself."""
+        """Return the names of personal layers."""
         settings = self._algorithm.settings
         if not isinstance(settings, PersonalLayersSettings) or not settings.personal_layers:
             return []
@@ -156,7 +149,7 @@ class AppState:
 
 
 def _with_rows(where: str, state: State, rows: ModelRows) -> State:
-    """Return a state with its models written to ``rows``. Raises RunError for anything but a state with such models."""
+    """Return a state with its models written to ``rows``. Raises RunError for an invalid state."""
     check_state(where, {name: value for name, value in state.items() if name != "models"})
     models = state["models"]
     if models is not rows:
@@ -167,14 +160,14 @@ def _with_rows(where: str, state: State, rows: ModelRows) -> State:
 
 
 class _ClientArrays(Mapping[str, ArrayRecord]):
-    """Models of clients by name, encoded when they are asked for."""
+    """Models of clients by name, encoded on access."""
 
     def __init__(self, names: Sequence[str], models: ModelRows) -> None:
         self._models = dict(zip(names, models.models, strict=True))
 
     def __getitem__(self, name: str) -> ArrayRecord:
         if str(name) not in self._models:
-            raise KeyError(f"there is no client '{name}'; there are {quoted(list(self._models))}")
+            raise KeyError(f"unknown client '{name}'; known are {quoted(list(self._models))}")
         return to_record(self._models[str(name)])
 
     def __iter__(self) -> Iterator[str]:
@@ -205,12 +198,9 @@ def extended(before: Any, fresh: Any, places: Tensor) -> Any:
 
     Parameters
     ----------
-    before : Any
-        A tensor whose axes of the length of ``places`` are of clients, a dict of such, or anything else.
-    fresh : Any
-        The same of a run that begins with all clients; the new ones are taken from it.
-    places : Tensor
-        Places of the clients of ``before`` among all.
+    before : a tensor with client axes of the length of ``places``, a dict of such, or anything else.
+    fresh : the same of a run that starts with all clients, for the new ones.
+    places : positions of the clients of ``before`` among all.
     """
     if isinstance(before, dict) and isinstance(fresh, dict):
         return {name: extended(value, fresh.get(name), places) for name, value in before.items()}

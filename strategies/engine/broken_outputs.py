@@ -1,4 +1,4 @@
-"""Clients whose models put out values that are not finite, so that nothing is measured: they are named once."""
+"""Warnings about clients whose models have non-finite outputs and thus no metrics."""
 
 from __future__ import annotations
 
@@ -24,22 +24,16 @@ def note_broken(
     server_round: int,
     noted: dict[str, int],
 ) -> None:
-    """Add clients whose metrics of a split are all NaN to ``noted``, with the round, and warn of them.
+    """Add clients whose metrics of a split are all NaN to ``noted``, with the round, and warn about them.
 
-    Nodes report NaN for a model that puts out NaN or infinite values, and without any target.
+    Nodes report NaN for a model with NaN or infinite outputs, and without any target.
 
     Parameters
     ----------
-    federation : Federation
-        Clients of the run.
-    positions : Tensor
-        Positions of those that were measured, int64 ``[present]``.
-    metrics : mapping of str to Tensor
-        By ``<split>/<metric>``, ``[present]``.
-    server_round : int
-        Rounds that their models were trained.
-    noted : dict of str to int
-        By client, the round of the first such measurement.
+    positions : positions of the evaluated clients, int64 ``[present]``.
+    metrics : by ``<split>/<metric>``, ``[present]``.
+    server_round : rounds of training of their models.
+    noted : by client, the first such round.
     """
     broken = torch.zeros(len(positions), dtype=torch.bool)
     for split in dict.fromkeys(name.partition("/")[0] for name in metrics):
@@ -62,7 +56,7 @@ def notes_of(noted: Mapping[str, int], federation: Federation) -> list[str]:
 
 
 def _words(names: list[str], server_round: int, federation: Federation) -> str:
-    # Windows may be without any reading; other examples always have a target.
+    # Windows may have no reading; other examples always have a target.
     why = ", or no reading of a split is known" if federation.task.kind == "forecast" else ""
     return (
         f"after round {server_round}, outputs of the model are NaN or infinite for {quoted(names)}{why}; their metrics "

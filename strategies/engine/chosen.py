@@ -1,4 +1,4 @@
-"""The method that an experiment names: found, checked with its table, and built once the federation is known."""
+"""The method of an experiment: found, checked with its table, and built for the federation."""
 
 from __future__ import annotations
 
@@ -19,31 +19,19 @@ from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
 from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockAlgorithm
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import path_of
+from fedgraph.support.plugins import dotted_path
 from fedgraph.support.settings import Settings, parse
 
 
 class ChosenMethod:
-    """Method of an experiment, checked as far as this is possible without nodes.
+    """Method of an experiment, checked as far as possible without nodes.
 
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment.
+    Raises ExperimentError when the strategy cannot be found or is not a strategy, or its table does not fit.
 
     Attributes
     ----------
-    strategy_class : type
-        Class of the strategy.
-    client : str
-        Dotted path of the client class.
-    settings : Settings
-        The method's resolved table; empty for a stock strategy, whose keys are the arguments of its constructor.
-
-    Raises
-    ------
-    ExperimentError
-        When the strategy cannot be found or is not a strategy, or its table does not fit.
+    client : dotted path of the client class.
+    settings : the method's resolved table; empty for a stock strategy, whose keys are arguments of its constructor.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -60,8 +48,8 @@ class ChosenMethod:
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
             others = [name for name, known in built_ins().items() if not mixes_models(known)]
             raise ExperimentError(
-                f"[experiment] method '{method.name}' computes with the models of several clients at once, so all need "
-                "the same architecture, but [[model.variants]] gives some clients another one than [model]. "
+                f"[experiment] method '{method.name}' combines models of several clients, which need the same "
+                "architecture, but [[model.variants]] sets another one than [model] for some clients. "
                 f"Methods for clients with different architectures: {', '.join(others)}"
             )
         _check_defence(experiment, strategy_class)
@@ -71,8 +59,9 @@ class ChosenMethod:
             self.client = method.client or _default_client(strategy_class)
             if not self.client:
                 raise ExperimentError(
-                    f"[experiment] strategy '{method.strategy}' names no client class: give its default_client, or the "
-                    'experiment client = "package.module:Class"'
+                    f"[experiment] strategy '{method.strategy}' has no client class: set its default_client, or "
+                    "[experiment] "
+                    'client = "package.module:Class"'
                 )
             self.settings: Settings = parse(self.strategy_class.settings_type, self._table, self._where)
             if has_phases(strategy_class):
@@ -84,17 +73,17 @@ class ChosenMethod:
 
     @property
     def may_change(self) -> tuple[str, ...]:
-        """Keys of the method's own table that may change in a run that is resumed."""
+        """Keys of the method's table that may change in a resumed run."""
         found: tuple[str, ...] = getattr(self.strategy_class, "may_change", ())
         return found
 
     @property
     def uses_graph(self) -> bool:
-        """Whether results depend on the client graph; stock strategies get none."""
+        """Whether results depend on the client graph; not for stock strategies."""
         return is_ours(self.strategy_class) and bool(self.strategy_class.uses_graph(self.settings))
 
     def resolved(self) -> Experiment:
-        """Return the experiment with only the table of its method, and all defaults filled in."""
+        """Return the experiment with the table of its method only, and all defaults."""
         # The keys of a stock strategy are the arguments of its constructor.
         own = self.settings.as_table() or self._table
         method_tables = {self._experiment.method.name: own} if own else {}
@@ -106,7 +95,7 @@ class ChosenMethod:
             assert issubclass(self.algorithm_class, Algorithm)
             return self.algorithm_class(self.settings)
         assert issubclass(self.strategy_class, Strategy)
-        # Where clients may be absent, a stock strategy must not wait for them.
+        # A stock strategy must not wait for clients that may be absent.
         clients = len(federation.names) if plan.on_missing == "fail" else 1
         stock = build_stock(self.strategy_class, self._table, self._where, clients)
         return StockAlgorithm(stock, federation, plan, nodes)
@@ -123,18 +112,18 @@ def _is_strategy(found: Any) -> bool:
 
 
 def algorithm_of(found: Any) -> type[Algorithm] | type[PhasedAlgorithm] | None:
-    """Return the algorithm that a class is; None for any other strategy."""
+    """Return a class if it is an algorithm, else None."""
     return found if isinstance(found, type) and issubclass(found, (Algorithm, PhasedAlgorithm)) else None
 
 
 def has_phases(found: Any) -> bool:
-    """Check whether a method goes through phases, and has no rounds."""
+    """Return whether a method has phases instead of rounds."""
     algorithm = algorithm_of(found)
     return algorithm is not None and issubclass(algorithm, PhasedAlgorithm)
 
 
 def is_ours(found: Any) -> bool:
-    """Check whether a class has settings, and clients of its own: a stock strategy of Flower has neither."""
+    """Return whether a class has settings and a client class, unlike stock strategies of Flower."""
     return algorithm_of(found) is not None
 
 
@@ -143,28 +132,28 @@ def _check_without_rounds(experiment: Experiment) -> None:
     where = f"method '{experiment.method.name}'"
     if experiment.experiment.on_missing == "keep-last":
         raise ExperimentError(
-            f'[experiment] on-missing = "keep-last" is not for {where}: a client answers each question once, so that '
-            'nothing is there from before; use "fail" or "skip"'
+            f'[experiment] on-missing = "keep-last" is not supported by {where}, in which a client answers each '
+            'request once; use "fail" or "skip"'
         )
     if experiment.evaluation.targets:
-        raise ExperimentError(f"[evaluation] targets need rounds, and {where} has none: leave them out")
+        raise ExperimentError(f"[evaluation] targets need rounds, but {where} has none: leave them out")
     if experiment.evaluation.compare_peers:
         raise ExperimentError(
-            f"[evaluation] compare-peers compares models of one architecture, and the owners of {where} bring their "
-            "own: leave it out"
+            f"[evaluation] compare-peers compares models of one architecture, but the owners of {where} have different "
+            "ones: leave it out"
         )
     if experiment.evaluation.monitor is not None:
         raise ExperimentError(
-            f"[evaluation] monitor and patience need rounds, and {where} has none: leave them out, or set "
+            f"[evaluation] monitor and patience need rounds, but {where} has none: leave them out, or set "
             f"patience in [{experiment.method.name}] where that table has it"
         )
     if experiment.fairness is not None:
-        raise ExperimentError(f"[fairness] needs client models, and {where} has none: leave it out")
+        raise ExperimentError(f"[fairness] needs client models, but {where} has none: leave it out")
 
 
 def _default_client(found: Any) -> str:
-    """Return the path of the client class that a class names; empty where it names none."""
-    return path_of(getattr(found, "default_client", ""))
+    """Return the dotted path of a class's client class, or an empty string."""
+    return dotted_path(getattr(found, "default_client", ""))
 
 
 def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:
@@ -176,11 +165,11 @@ def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:
             stock = not is_ours(strategy_class)
             instead = "; Flower has strategies of its own, such as FedMedian and FedTrimmedAvg" if stock else ""
             raise ExperimentError(
-                f"[defence] {key} is nothing that '{experiment.method.name}' heeds; it heeds "
+                f"[defence] {key} is not supported by '{experiment.method.name}', which supports "
                 f"{', '.join(heeded) or 'no key of this table'}{instead}"
             )
 
 
 def mixes_models(strategy_class: Any) -> bool:
-    """Check whether a strategy computes with models of several clients; stock Flower strategies all average."""
+    """Return whether a strategy combines models of several clients, as all stock Flower strategies."""
     return bool(getattr(strategy_class, "mixes_models", True))

@@ -1,4 +1,4 @@
-"""The surroundings of a stock Flower strategy: a grid where every client is a node, a seed, a log of its warnings."""
+"""Environment of a stock Flower strategy: a grid with a node per client, a seed, a log of its warnings."""
 
 from __future__ import annotations
 
@@ -18,23 +18,17 @@ from fedgraph.support.errors import RunError, quoted
 
 
 class ClientGrid(Grid):
-    """The grid as a stock strategy sees it: every client is a node, numbered from 1 in the order of names.
+    """The grid for a stock strategy: every client is a node, numbered from 1 in the order of names.
 
     Parameters
     ----------
-    grid : OrderedGrid
-        Grid with the nodes that host the clients.
-    federation : Federation
-        The clients.
-    timeout : float
-        Seconds that the strategy may wait for clients.
-    whose : str
-        Who waits, for the message.
+    grid : grid with the nodes that host the clients.
+    timeout : seconds that the strategy may wait for clients.
+    whose : description of the strategy in messages.
 
     Attributes
     ----------
-    gone : list of int
-        Positions of the clients whose node was not connected when it was last looked.
+    gone : positions of the clients whose node was not connected at the last check.
     """
 
     def __init__(self, grid: OrderedGrid, federation: Federation, timeout: float, whose: str) -> None:
@@ -43,7 +37,7 @@ class ClientGrid(Grid):
         self.gone, self._just_looked = self._look(), True
 
     def _look(self) -> list[int]:
-        """Return the positions of the clients whose node is not connected, which takes a call to Flower's server."""
+        """Return the positions of the clients whose node is not connected, by a call to Flower's server."""
         connected = set(self._grid.get_node_ids())
         hosts = self._federation.hosts.items()
         return sorted(place for node, rows in hosts if node not in connected for place in rows.tolist())
@@ -51,10 +45,7 @@ class ClientGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Return the numbers of the clients whose node is connected.
 
-        Raises
-        ------
-        RunError
-            When a strategy still asks after ``timeout`` seconds, since it waits for more.
+        Raises RunError when a strategy waits longer than ``timeout`` seconds.
         """
         self.gone, self._just_looked = self.gone if self._just_looked else self._look(), False
         gone = self.gone
@@ -62,8 +53,8 @@ class ClientGrid(Grid):
             names = [self._federation.names[position] for position in gone]
             raise RunError(
                 f"{self._whose}, has waited {self._timeout:.0f} s ([experiment] timeout) for more than the "
-                f"{len(self._federation.names) - len(gone)} clients that are connected; gone: {quoted(names)}. It goes "
-                "on with fewer where its table says so: min-available-nodes, min-train-nodes, min-evaluate-nodes"
+                f"{len(self._federation.names) - len(gone)} connected clients; missing: {quoted(names)}. To go on with "
+                "fewer, set min-available-nodes, min-train-nodes or min-evaluate-nodes in its table"
             )
         return [position + 1 for position in range(len(self._federation.names)) if position not in set(gone)]
 
@@ -73,7 +64,7 @@ class ClientGrid(Grid):
         return self._grid.run
 
     def set_run(self, run: Any) -> None:
-        """Pass Flower's description of the run on to the grid below."""
+        """Forward Flower's description of the run to the wrapped grid."""
         self._grid.set_run(run)
 
     def create_message(
@@ -87,7 +78,7 @@ class ClientGrid(Grid):
         return self._sends_itself()
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Raise RunError: a strategy gets its replies."""
+        """Raise RunError: a strategy receives its replies as arguments."""
         return self._sends_itself()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -102,7 +93,7 @@ class ClientGrid(Grid):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's global generator, which stock strategies draw clients with, and restore it afterwards."""
+    """Seed Python's global generator, by which stock strategies draw clients, and restore it afterwards."""
     before = random.getstate()
     random.seed(seed)
     try:
@@ -113,7 +104,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def noting_warnings(notes: list[str]) -> Iterator[None]:
-    """Add what Flower warns of to the notes of a run, each sentence once, however quiet its logger is."""
+    """Add each warning of Flower once to the notes of a run, independent of its log level."""
     flower = logging.getLogger("flwr")
     level, shown = flower.level, flower.getEffectiveLevel()
 
@@ -134,7 +125,7 @@ def noting_warnings(notes: list[str]) -> Iterator[None]:
 
 @contextmanager
 def quick_collections() -> Iterator[None]:
-    """Leave all existing objects out of garbage collections: Flower runs one for each reply that it reads."""
+    """Exclude existing objects from garbage collection, which Flower runs for each reply."""
     gc.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Checks between the replies of a round and their aggregation: the table ``[defence]``."""
+"""Checks of the replies of a round before aggregation: the table ``[defence]``."""
 
 from __future__ import annotations
 
@@ -21,26 +21,18 @@ from fedgraph.support.files import State
 log = logging.getLogger("fedgraph")
 
 _MEMORY = 10
-"""Rounds whose medians the running median is taken over."""
+"""Window of the running median, in rounds."""
 
 
 class Defence:
-    """Warns of unusual updates, bounds them, and leaves out those that are far from the others.
+    """Warns about unusual updates, clips them, and excludes outliers.
+
+    Raises ExperimentError when there are too few clients for Krum.
 
     Parameters
     ----------
-    table : DefenceTable
-        ``[defence]``.
-    federation : Federation
-        Clients of the run.
-    trainable : int
-        Number of leading columns of a model that are trained; running statistics, after them, have a bound of their
-        own.
-
-    Raises
-    ------
-    ExperimentError
-        When there are too few clients for Krum.
+    table : ``[defence]``.
+    trainable : number of trained leading columns of a model; running statistics, after them, have a separate bound.
     """
 
     def __init__(self, table: DefenceTable, federation: Federation, trainable: int) -> None:
@@ -51,21 +43,17 @@ class Defence:
         count = len(federation.names)
         if table.krum and count < 2 * self._attackers(count) + 3:
             raise ExperimentError(
-                f"[defence] krum = {table.krum} of {count} clients is {self._attackers(count)} attackers, for which "
+                f"[defence] krum = {table.krum} of {count} clients are {self._attackers(count)} attackers, for which "
                 f'Krum needs at least {2 * self._attackers(count) + 3} clients: lower it, or use average = "median"'
             )
 
     def replies(self, server_round: int, replies: Replies, starts: Tensor) -> Replies:
-        """Return the replies that go into the aggregation.
+        """Return the replies to aggregate.
 
         Parameters
         ----------
-        server_round : int
-            Number of the round.
-        replies : Replies
-            Replies of the clients that take part.
-        starts : Tensor
-            Models that they started training from, ``[present, parameters]``.
+        replies : replies of the clients that take part.
+        starts : their initial models, ``[present, parameters]``.
         """
         sent = replies.tensors.get("parameters")
         if self.watches and replies.means:
@@ -85,22 +73,22 @@ class Defence:
 
     @property
     def watches(self) -> bool:
-        """Whether updates are looked at."""
+        """Whether updates are checked."""
         return bool(self.table.warn or self.table.clip or self.table.krum)
 
     def judged(
         self, server_round: int, names: Sequence[str], tensors: Mapping[str, Tensor], starts: Tensor
     ) -> tuple[Mapping[str, Tensor], Tensor | None]:
-        """Judge tensors ``[clients, ...]`` of clients, or of nodes.
+        """Check tensors ``[clients, ...]`` of clients, or of nodes.
 
-        ``parameters`` are judged by their way from ``starts``, other tensors by their length.
+        ``parameters`` are checked by their distance from ``starts``, other tensors by their norm.
 
         Returns
         -------
         tensors : mapping of str to Tensor
-            With those bounded that are too long; the same object where there are none.
+            With clipped outliers; the same object without any.
         kept : Tensor or None
-            Positions of the clients that stay, int64; None for all.
+            Positions of the remaining clients, int64; None for all.
         """
         others = {name: rows for name, rows in tensors.items() if rows.is_floating_point() and name != "parameters"}
         if not (self.table.clip or self.table.krum):
@@ -116,7 +104,7 @@ class Defence:
         if all(found[part] is rows for part, rows in parts.items()):
             return tensors, kept
         shorter = torch.cat([found["parameters"], found["statistics"]], dim=1)
-        # Models of all others stay as they are, bit for bit.
+        # All other models are bitwise unchanged.
         parameters = torch.where((shorter != update).any(1, keepdim=True), starts + shorter, tensors["parameters"])
         return {**tensors, **{name: found[name] for name in others}, "parameters": parameters}, kept
 
@@ -126,7 +114,7 @@ class Defence:
         return robust_average(rows, weights, self.table.average, self.table.trim)
 
     def facts(self) -> dict[str, Any]:
-        """Return entries of ``summary.json``: in how many rounds a client was unusual, clipped or left out."""
+        """Return entries of ``summary.json``: numbers of rounds in which a client was unusual, clipped or excluded."""
         found = {what: dict(sorted(counts.items())) for what, counts in self._counts.items() if counts}
         return {"defence": found} if found else {}
 
@@ -140,7 +128,7 @@ class Defence:
         self._counts |= {what: Counter(counts) for what, counts in state.get("counts", {}).items()}
 
     def _watch_means(self, server_round: int, replies: Replies, starts: Tensor) -> None:
-        """Warn of the means of nodes, as of models elsewhere; all of their clients began with the same model."""
+        """Warn about unusual means of nodes, whose clients all started with the same model."""
         names = self._federation.names
         titles = [
             f"{names[first]} and {len(others)} others of its node" if others else names[first]
@@ -150,12 +138,12 @@ class Defence:
         self.judged(server_round, titles, {"parameters": means}, starts[:1].expand_as(means))
 
     def _halves(self, models: Tensor, starts: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield trained parameters and running statistics of models, with those that they began with."""
+        """Yield trained parameters and running statistics of models, with their initial values."""
         yield "parameters", models[:, : self._trainable], starts[:, : self._trainable]
         yield "statistics", models[:, self._trainable :], starts[:, self._trainable :]
 
     def _judged_part(self, server_round: int, part: str, names: Sequence[str], rows: Tensor) -> Tensor:
-        """Compare the lengths of rows with the usual ones; warn, and bound them if the experiment says so."""
+        """Compare the norms of rows with the usual one; warn, and clip them if set."""
         length = lengths(rows)
         usual = self._warned(server_round, part, names, length)
         if usual is None or not self.table.clip:
@@ -165,7 +153,7 @@ class Defence:
         return bounded(rows, bound)
 
     def _warned(self, server_round: int, part: str, names: Sequence[str], length: Tensor) -> float | None:
-        """Warn of lengths that are unusual, and return the usual one; None as long as it is not known."""
+        """Warn about unusual norms, and return the usual one, or None while unknown."""
         usual = self._usual(part, length)
         if usual is None or not self.table.warn:
             return usual
@@ -175,31 +163,31 @@ class Defence:
         unusual.update(far)
         if new:
             log.warning(
-                "round %d: the %s of %s moved up to %.3g times as far as the median of all clients: look at these "
-                "clients, or bound what a client can do with [defence]",
+                "round %d: the %s of %s changed up to %.3g times as much as the median of all clients: check these "
+            "clients, or limit updates by [defence]",
                 server_round, part, quoted(new), float(length.max()) / usual,
             )  # fmt: skip
         return usual
 
     def _usual(self, part: str, length: Tensor) -> float | None:
-        """Return the running median of lengths; clients whose update is zero, which have no examples, do not count."""
+        """Return the running median of norms; zero updates, of clients without examples, are ignored."""
         past = self._medians.setdefault(part, [])
         moved = length[length > 0]
-        # With one or two clients, it is undefined which one is unusual.
+        # Undefined for one or two clients.
         if len(moved) > 2:
             past.append(float(moved.median()))
             del past[:-_MEMORY]
         return float(torch.tensor(past, dtype=torch.float64).median()) if past else None
 
     def _near(self, server_round: int, names: Sequence[str], updates: Tensor) -> Tensor | None:
-        """Return positions of the clients that Krum keeps; None for all."""
+        """Return positions of the clients selected by Krum; None for all."""
         attackers = min(self._attackers(len(names)), (len(names) - 3) // 2)
         if attackers < 1:
             return None
         order = krum_scores(updates, attackers).argsort(stable=True)
         out = [names[place] for place in order[len(order) - attackers :].tolist()]
         self._counts["left-out"].update(out)
-        log.info("round %d: Krum leaves %s out of the aggregation", server_round, quoted(out))
+        log.info("round %d: Krum excludes %s from the aggregation", server_round, quoted(out))
         return order[: len(order) - attackers].sort().values
 
     def _attackers(self, count: int) -> int:

@@ -1,6 +1,6 @@
-"""An algorithm as a Flower strategy, for any ClientApp: Flower's own loop, and a node is a client.
+"""An algorithm as a Flower strategy for any ClientApp, in Flower's loop, with one client per node.
 
-Messages and replies are those of Flower's strategies: one array record, one config record, one metric record.
+Messages and replies have the format of Flower's strategies: an array record, a config record, a metric record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from fedgraph.algorithms import Algorithm, Ask, Round
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record
-from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
+from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, read_client
 from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
 from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, averaged, last_words, request
 from fedgraph.strategies.engine.app_queries import connected_nodes
@@ -41,46 +41,35 @@ AggregateFn = Callable[[list[RecordDict], str], MetricRecord]
 _FILE = "strategy.safetensors"
 _KINDS = {"train": "training", "evaluate": "evaluation"}
 _LARGE = 1 << 26
-"""Total number of parameters at and above which memory is released at once, which takes a tenth of a second."""
+"""Number of parameters from which memory is released explicitly, which takes 0.1 s."""
 
 
 class FlowerStrategy(FedAvg):
-    """Base class of Flower strategies that run an algorithm, with a model for every client.
+    """Base class of Flower strategies that run an algorithm, with a model per client.
 
     Clients are identified by name, which ``ClientApp(mods=[client_name])`` adds to replies. A client that does not
-    answer keeps its model; one that answers something unusable is left out of the round, with a warning that names the
-    error.
+    answer keeps its model; one with an unusable answer is excluded from the round, with a warning. Raises TypeError for
+    an unknown keyword, and ExperimentError for settings that the method refuses.
 
     Parameters
     ----------
     graph : ClientGraph, optional
         The client graph, over the names of clients; ``min_available_nodes`` is then its number of clients unless given.
     seed : int, default 0
-        Seed of the algorithm's draws. Which clients take part where ``fraction_train`` is below 1 Flower draws, from
-        Python's own generator (``random.seed``).
+        Seed of the algorithm's random numbers. With ``fraction_train`` below 1, Flower draws clients by Python's
+        generator (``random.seed``).
     save_to : path, optional
-        Folder where the strategy is saved after every round; see :meth:`load`.
+        Folder in which the strategy is saved after every round; see :meth:`load`.
     **keywords
-        Settings of the method, as in its table of an experiment with underscores for dashes, and keywords of Flower's
+        Settings of the method, as in its table with underscores for dashes, and keywords of Flower's
         ``FedAvg``: ``fraction_train``, ``fraction_evaluate``, ``min_train_nodes``, ``min_evaluate_nodes``,
         ``min_available_nodes``, ``weighted_by_key``, ``arrayrecord_key``, ``configrecord_key``,
         ``train_metrics_aggr_fn``, ``evaluate_metrics_aggr_fn``.
 
     Attributes
     ----------
-    algorithm : Algorithm
-        The algorithm, with its settings.
-    round : int
-        Rounds so far.
-    client_arrays : mapping of str to ArrayRecord
-        The model of each client, by name.
-
-    Raises
-    ------
-    TypeError
-        For an unknown keyword.
-    ExperimentError
-        For settings that the method refuses.
+    algorithm : the algorithm, with its settings.
+    client_arrays : the model of each client, by name.
     """
 
     algorithm_class: ClassVar[type[Algorithm[Any]]]
@@ -137,12 +126,12 @@ class FlowerStrategy(FedAvg):
 
     @property
     def arrays(self) -> ArrayRecord | None:
-        """The read-out; None before the first round, and for a method that has none."""
+        """The read-out; None before the first round, and for a method without one."""
         return self._app.readout()
 
     @property
     def history(self) -> pd.DataFrame:
-        """The metrics that clients have reported, as a data frame with the columns round, client, metric and value.
+        """The metrics reported by clients, as a data frame with the columns round, client, metric and value.
 
         Metrics are ``train/<name>`` and ``evaluate/<name>``.
         """
@@ -152,12 +141,12 @@ class FlowerStrategy(FedAvg):
 
     @property
     def learned_graph(self) -> ClientGraph | None:
-        """The client graph that was learned; None before the first round, and for a method that learns none."""
+        """The learned client graph; None before the first round, and for a method without one."""
         clients = self._app.clients
         return None if clients is None else self.algorithm.learned_graph(clients, self._app.state)
 
     def summary(self) -> None:
-        """Log the settings of the method, and those of Flower."""
+        """Log the settings of the method and of Flower."""
         logger = logging.getLogger("flwr")
         logger.info("\t├──> %s:", self.algorithm_class.title)
         for key, value in self.algorithm.settings.as_table().items():
@@ -187,23 +176,20 @@ class FlowerStrategy(FedAvg):
 
     @classmethod
     def load(cls, folder: str | Path, **keywords: Any) -> Self:
-        """Load a strategy that was saved; ``start`` continues after its last round, up to ``num_rounds`` in all.
+        """Load a saved strategy; ``start`` continues after its last round, up to ``num_rounds`` in total.
+
+        Raises RunError without a state, for one of another class, and if clients are known only by their node ids.
 
         Parameters
         ----------
         folder : path
-            Where it was saved.
+            Folder of the saved strategy.
         **keywords
-            Keywords that no file has: functions, and ``save_to``; and others that are to be changed.
-
-        Raises
-        ------
-        RunError
-            When there is no state, or one of another class, or clients that are known by their node ids alone.
+            Keywords that are not saved, functions and ``save_to``, and changed ones.
         """
         saved = load_state(Path(folder) / _FILE)
         if saved["class"] != cls.__name__:
-            raise RunError(f"{folder} has a strategy {saved['class']}, which {cls.__name__}.load does not read")
+            raise RunError(f"{folder} has a strategy {saved['class']}, not {cls.__name__}")
         settings = {name.replace("-", "_"): value for name, value in saved["settings"].items()}
         loaded = cls(graph_of(saved["graph"]), seed=saved["seed"], **{**settings, **saved["keywords"], **keywords})
         loaded.round = saved["round"]
@@ -211,7 +197,7 @@ class FlowerStrategy(FedAvg):
         loaded._members.say_names = saved["names"]
         if saved["clients"] is not None:
             if not saved["names"]:
-                raise RunError(f"the clients of {folder} are known by node ids alone, which are others now: {ADVICE}")
+                raise RunError(f"the clients of {folder} are known only by node ids, which have changed: {ADVICE}")
             loaded._app.load(saved["clients"])
         loaded._goes_on = True
         return loaded
@@ -230,8 +216,8 @@ class FlowerStrategy(FedAvg):
     ) -> Result:
         """Run Flower's loop; parameters and result are those of its ``Strategy.start``.
 
-        Every start is a new run, except for the first after :meth:`load`: that continues after the last round, up to
-        ``num_rounds`` in all, and needs no ``initial_arrays``.
+        Every start is a new run, except for the first after :meth:`load`, which continues after the last round up to
+        ``num_rounds`` in total and needs no ``initial_arrays``.
         """
         if not self._goes_on:
             self._reset()
@@ -239,10 +225,10 @@ class FlowerStrategy(FedAvg):
         if arrays is None:
             raise RunError("start needs initial_arrays, such as ArrayRecord(model.state_dict())")
         if done and initial_arrays is not None:
-            log.warning("initial_arrays are not used: the strategy was loaded, and goes on after round %d", done)
+            log.warning("initial_arrays are ignored: the loaded strategy continues after round %d", done)
         if done and num_rounds <= done:
             log.warning(
-                "nothing to do: num_rounds = %d in all, and %d were done before the strategy was saved",
+                "nothing to do: num_rounds = %d in total, and %d were done before the strategy was saved",
                 num_rounds,
                 done,
             )
@@ -269,14 +255,14 @@ class FlowerStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Begin a round of the algorithm, and return the messages of its first exchange."""
+        """Start a round of the algorithm, and return the messages of its first exchange."""
         number = server_round + self._offset
         if not self._started:
             self._say_once(
-                "wrapped", "%s runs within another strategy: what that does to the aggregate, such as noise, reaches "
-                "the read-out alone, not the clients' own models", type(self).__name__,
+                "wrapped", "%s runs within another strategy, whose changes of the aggregate, such as noise, affect "
+                "only the read-out, not the clients' own models", type(self).__name__,
             )  # fmt: skip
-        # Flower draws from as many nodes as are there, though others may come.
+        # Flower draws from the connected nodes, though others may connect.
         connected_nodes(grid, self.min_available_nodes if self.fraction_train else 0)
         messages = list(super().configure_train(number, arrays, config, grid))
         self._grid, self._config, self._initial, self._drawn = grid, config, arrays, bool(messages)
@@ -284,7 +270,7 @@ class FlowerStrategy(FedAvg):
             return []
         nodes = [message.metadata.dst_node_id for message in messages]
         if self._app.clients is None and not self._members.needs_names:
-            # All begin with the same model, and say their names when they answer.
+            # All start with the same model, and send their names with the answer.
             self._selected = {}
             return messages
         self._selected = self._members.identify(grid, nodes, self._timeout)
@@ -295,7 +281,7 @@ class FlowerStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Hand the answers in, run the exchanges that the algorithm still asks for, and return the read-out."""
+        """Pass the answers to the algorithm, run its further exchanges, and return the read-out."""
         number, heard = server_round + self._offset, list[AppReply]()
         if not self._drawn:
             return None, None
@@ -308,7 +294,7 @@ class FlowerStrategy(FedAvg):
             usable = self._with_tensors(number, usable)
             if not usable and (self._progress is None or self._ask.to is None):
                 self._progress = None
-                log.warning("round %d: no usable answer, so that nothing is aggregated", number)
+                log.warning("round %d: no usable answer, nothing is aggregated", number)
                 return None, None
             assert self._progress is not None
             try:
@@ -324,13 +310,13 @@ class FlowerStrategy(FedAvg):
         self.round = number
         self._tell_unused_terms(heard)
         metrics = self._mean(heard, self.train_metrics_aggr_fn)
-        # Flower's loop still has the replies, whose models are as large as all that follows.
+        # Flower's loop still holds the replies with large models.
         del usable, replies
         while heard:
             heard.pop().forget_arrays()
         clients, parameters = self._app.models.shape
         if clients * parameters > _LARGE:
-            # Records of Flower refer to themselves.
+            # Flower's records have reference cycles.
             gc.collect()
         if self._save_to is not None:
             self.save(self._save_to)
@@ -352,7 +338,7 @@ class FlowerStrategy(FedAvg):
         return self._messages(Ask({"parameters": self._app.models}), number, config, grid, MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Note what each client has measured, and return the mean."""
+        """Record the metrics of each client, and return their mean."""
         usable = self._usable(server_round + self._offset, replies, "evaluate")
         if self._save_to is not None and usable:
             self.save(self._save_to)
@@ -361,14 +347,14 @@ class FlowerStrategy(FedAvg):
     # ---- overridden by methods --------------------------------------------------------------------------------------
 
     term_to_add: ClassVar[str] = ""
-    """The function that clients have to add to their loss, if the method has such a term."""
+    """The function that clients add to their loss, if the method has such a term."""
 
     def terms(self, number: int) -> dict[str, Any]:
-        """Return the settings of the terms of a client's loss in a round; empty if there are none."""
+        """Return the settings of the loss terms of clients in a round; empty without any."""
         return {}
 
     def initial_of(self, name: str) -> Tensor | None:
-        """Return an initial model ``[parameters]`` of a client's own; None where all begin with the same."""
+        """Return a client's own initial model ``[parameters]``, or None if all start with the same."""
         return None
 
     # ---- a round ----------------------------------------------------------------------------------------------------
@@ -377,11 +363,11 @@ class FlowerStrategy(FedAvg):
         self._progress, self._ask = self.algorithm.begin(self._app.all_clients, self._app.state, number)
 
     def _is_asked(self, name: str) -> bool:
-        """Return whether the exchange is with a client; before the first round is begun all are sent something."""
+        """Return whether a client is part of the exchange; before the first round all are."""
         return self._ask.to is None or self._app.all_clients.names.index(name) in self._ask.to.tolist()
 
     def _messages(self, ask: Ask, number: int, config: ConfigRecord, grid: Grid, kind: str) -> Iterable[Message]:
-        """Return the messages of an exchange, one by one where a grid can take them so: models may be large."""
+        """Return the messages of an exchange, lazily if the grid supports it, as models may be large."""
         config["server-round"] = number
         messages = self._each_message(ask, number, config, kind)
         return messages if getattr(grid, "reads_messages_once", False) else list(messages)
@@ -389,7 +375,7 @@ class FlowerStrategy(FedAvg):
     def _each_message(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
         terms = self.terms(number) if kind == MessageType.TRAIN else {}
         if self.term_to_add and not terms:
-            # What is sent in addition to the models is for the term alone.
+            # Further tensors are only for the loss term.
             ask = replace(ask, shared={}, models=())
         names = self._app.all_clients.names
         for place in range(len(names)) if ask.to is None else ask.to.tolist():
@@ -398,7 +384,7 @@ class FlowerStrategy(FedAvg):
                 yield Message(content, self._selected[names[place]], kind, group_id=str(number))
 
     def _usable(self, number: int, replies: Iterable[Message], kind: str) -> list[AppReply]:
-        """Return the usable replies in the order of names, note their metrics, and log the problems of others."""
+        """Return the usable replies in the order of names, record their metrics, and log problems of others."""
         found: dict[str, AppReply] = {}
         nodes: dict[str, int] = {}
         for message in list(replies):
@@ -407,10 +393,10 @@ class FlowerStrategy(FedAvg):
             try:
                 if message.has_error():
                     raise ReplyError(last_words(message))
-                whose = self._members.name_from(node, client_of(message.content))
+                whose = self._members.name_from(node, read_client(message.content))
                 template = self._template(whose)
                 if whose in found:
-                    raise ReplyError("two nodes say that they are this client")
+                    raise ReplyError("two nodes have the name of this client")
                 reply = AppReply.of(whose, message, self._keys, template if kind == "train" else None)
             except ReplyError as error:
                 log.warning("round %d, %s: no usable answer of client '%s': %s", number, _KINDS[kind], whose, error)
@@ -418,7 +404,7 @@ class FlowerStrategy(FedAvg):
             found[whose], nodes[whose] = reply, node
         if self._app.clients is None and found:
             self._admit(found)
-            # From now on they are known by name, for what else the round asks.
+            # From now on they are known by name, for further exchanges of the round.
             self._selected = nodes
         if kind == "train" and found:
             self._count(found)
@@ -431,7 +417,7 @@ class FlowerStrategy(FedAvg):
         return usable
 
     def _with_tensors(self, number: int, replies: Sequence[AppReply]) -> list[AppReply]:
-        """Return the replies with everything that the algorithm asks for, and log the problems of others."""
+        """Return the replies with all requested tensors, and log problems of others."""
         found = []
         for reply in replies:
             try:
@@ -441,7 +427,7 @@ class FlowerStrategy(FedAvg):
         return found
 
     def _template(self, name: str) -> dict[str, Tensor]:
-        """Return a model like the one that a client is expected to send; a client that is new joins."""
+        """Return a model like the expected one of a client; a new client joins."""
         if self._app.clients is None:
             return from_record(self._initial)
         self._admit([name])
@@ -453,19 +439,19 @@ class FlowerStrategy(FedAvg):
             log.info("new clients: %s", quoted(new))
 
     def _count(self, found: Mapping[str, AppReply]) -> None:
-        """Note how many examples clients have trained on."""
+        """Record the numbers of training examples of clients."""
         counts = {name: reply.num_examples for name, reply in found.items()}
         self._app.count({name: 1 if count is None else count for name, count in counts.items()})
         if None in counts.values():
             self._say_once("count", "answers without '%s' count as one example", self.weighted_by_key)
 
     def _mean(self, replies: Sequence[AppReply], aggregate: AggregateFn) -> MetricRecord | None:
-        """Return Flower's mean of the metrics of those replies that can be averaged, and say once where some cannot."""
+        """Return Flower's mean of the metrics that can be averaged, and warn once about others."""
         alike = averaged(replies)
         if len(alike) < len(replies):
             left = quoted([reply.name for reply in replies if reply not in alike])
             self._say_once(
-                "metrics", "metrics of %s are not in the mean: they have no '%s', or not the metrics that others have "
+                "metrics", "metrics of %s are not in the mean: they have no '%s', or other metrics "
                 "(strategy.history has all)", left, self.weighted_by_key,
             )  # fmt: skip
         return aggregate([reply.content for reply in alike], self.weighted_by_key) if alike else None
@@ -474,8 +460,8 @@ class FlowerStrategy(FedAvg):
         used = any(TERMS_KEY in reply.content.config_records.get(APP_RECORD, ConfigRecord()) for reply in heard)
         if self.term_to_add and self.terms(self.round) and not used:
             self._say_once(
-                "terms", "no client has used the term of %s in its loss, which therefore counts as 0: add `%s` to the "
-                "loss, and `client_name` to the mods of the ClientApp", type(self).__name__, self.term_to_add,
+                "terms", "no client has used the term of %s in its loss, so it is 0: add `%s` to the loss, and "
+                "`client_name` to the mods of the ClientApp", type(self).__name__, self.term_to_add,
             )  # fmt: skip
 
     def _say_once(self, what: str, *words: Any) -> None:

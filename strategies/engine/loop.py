@@ -1,4 +1,4 @@
-"""The loop of rounds: train, aggregate, record, stop early, and evaluate the final models."""
+"""The loop over rounds: training, aggregation, recording, early stopping, and evaluation of the final models."""
 
 from __future__ import annotations
 
@@ -20,21 +20,18 @@ from fedgraph.training import AFTER_TURN
 class RoundLoop:
     """Runs the remaining rounds of an algorithm and calls the callbacks of its plan.
 
-    It ends early once a callback asks for it. The final models are evaluated: the last ones, and those that a callback
-    puts in their place.
+    It ends early if a callback requests it. The final models are evaluated: the last ones, and those by which a
+    callback replaces them.
 
     Parameters
     ----------
-    run : AlgorithmRun
-        The algorithm.
-    nodes : Nodes
-        The nodes of the run.
+    nodes : the nodes of the run.
     """
 
     def __init__(self, run: AlgorithmRun, nodes: Nodes) -> None:
         self._run, self._nodes = run, nodes
         self._plan, self._progress = run.plan, run.progress
-        # A run may have been killed after early stopping had ended it.
+        # A run may have been killed after early stopping.
         self._stop = any(callback.stopped for callback in self._plan.callbacks)
         self._restored = False
         self._measured_now: set[int] = set()
@@ -46,7 +43,7 @@ class RoundLoop:
         while progress.rounds < num_rounds and not self._stop:
             if not self._round(progress.rounds + 1):
                 break
-            if self._run.algorithm.measures == "apart" and plan.evaluates(progress.rounds + 1):
+            if self._run.algorithm.evaluates == "apart" and plan.evaluates(progress.rounds + 1):
                 self._measure(progress.rounds + 1)
             progress.rounds += 1
             for callback in plan.callbacks:
@@ -54,8 +51,8 @@ class RoundLoop:
         self._measure_final_models()
 
     def _round(self, number: int) -> bool:
-        """Run one round; return False when the evaluation at its beginning ends the run without a new model."""
-        measures, plan = self._run.algorithm.measures, self._plan
+        """Run one round; return False when the evaluation at its start ends the run without a new model."""
+        measures, plan = self._run.algorithm.evaluates, self._plan
         began, before = time.perf_counter(), replace(self._nodes.grid.traffic)
         if measures == "after" and number == 1 and plan.evaluates(0):
             self._measure(0)
@@ -74,7 +71,7 @@ class RoundLoop:
 
     def _measure_final_models(self) -> None:
         run, progress = self._run, self._progress
-        if run.algorithm.moves_after_measuring and progress.rounds and progress.after == progress.rounds:
+        if run.algorithm.moves_after_evaluation and progress.rounds and progress.after == progress.rounds:
             self._restored, self._last_metrics = True, self._suffixed(AFTER_TURN)
             self._measure(progress.rounds)
         elif progress.rounds not in self._measured_now:
@@ -90,10 +87,10 @@ class RoundLoop:
                 self._measure(callback.final_round)
 
     def _measure(self, number: int) -> None:
-        """Evaluate the models after ``number`` rounds, in exchanges of their own."""
+        """Evaluate the models after ``number`` rounds, in separate exchanges."""
         if self._plan.splits:
             replies = self._run.measure(number, self._nodes)
-            # Under the other policies missing values are recorded as such, even if no client answers.
+            # Under the other policies missing values are recorded, even if no client answers.
             if self._plan.on_missing == "fail":
                 self._run.absence.enforce(number, replies)
             self._record_measured(self._progress.rounds if self._restored else number, replies)
@@ -106,7 +103,7 @@ class RoundLoop:
             callback.on_training(training)
 
     def _record_measured(self, number: int, replies: Replies) -> None:
-        """Pass metrics on to the callbacks; metrics that were measured before but not now are NaN for all clients."""
+        """Pass metrics to the callbacks; metrics of earlier rounds that are missing now are NaN for all clients."""
         measured = {name: values for name, values in replies.metrics.items() if "/" in name}
         names = dict.fromkeys((*self._progress.measured, *measured))
         whole = {name: self._whole(replies, measured.get(name)) for name in names}

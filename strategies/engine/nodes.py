@@ -1,4 +1,4 @@
-"""The nodes of a run for methods of rounds: an exchange is a call that returns checked, stacked replies."""
+"""The nodes of a run for methods of rounds: exchanges return checked, stacked replies."""
 
 from __future__ import annotations
 
@@ -28,14 +28,9 @@ class Nodes:
 
     Parameters
     ----------
-    grid : OrderedGrid
-        Grid that delivers the messages.
-    federation : Federation
-        Clients of the run.
-    plan : RunPlan
-        What is the same for every strategy.
-    timeout : float
-        Seconds to wait for the replies of an exchange.
+    grid : grid that delivers the messages.
+    plan : strategy-independent settings.
+    timeout : seconds to wait for the replies of an exchange.
     """
 
     def __init__(self, grid: OrderedGrid, federation: Federation, plan: RunPlan, timeout: float) -> None:
@@ -57,34 +52,21 @@ class Nodes:
     ) -> Replies:
         """Run one exchange with all nodes, or with those of some clients.
 
+        Returns usable replies, and the reasons for missing ones.
+
         Parameters
         ----------
-        server_round : int
-            Number of the round.
-        stacked : mapping of str to Tensor
-            Tensors ``[clients, ...]``, where every client gets its row.
-        shared : mapping of str to Tensor
-            Tensors that all clients get.
-        splits : sequence of str
-            Splits for evaluating the models sent, before they are trained.
-        shapes : mapping of str to tuple of int, optional
-            Tensors that each client returns after training, without the client axis. By default clients do not train.
-        further : callable, optional
-            Given the positions of a node's clients, and whether the models sent are evaluated or predict, returns
+        stacked : tensors ``[clients, ...]``, one row per client.
+        shared : tensors for all clients.
+        splits : splits on which the sent models are evaluated, before training.
+        shapes : tensors that each client returns after training, without the client axis. By default clients do not
+            train.
+        further : given the positions of a node's clients, and whether the sent models are evaluated or predict, returns
             further shared tensors for this node.
-        predictions : Reader, optional
-            Reads the predictions of the models sent for the test examples. By default predictions are not asked for.
-        types : mapping of str to str, optional
-            NumPy types of returned tensors that are not float32, by name.
-        only : Tensor, optional
-            Positions of the clients that are asked; by default all are.
-        means : bool, default False
-            Whether the mean of a node's models is asked for in their place.
-
-        Returns
-        -------
-        Replies
-            Usable replies, and reasons for the others.
+        predictions : reads the predictions of the sent models on the test examples; by default none are requested.
+        types : NumPy types of returned tensors that are not float32, by name.
+        only : positions of the clients of the exchange; by default all.
+        means : whether nodes return the mean of their clients' models.
         """
         kind = MessageType.EVALUATE if shapes is None else MessageType.TRAIN
         shared_record, messages = to_record(shared), []
@@ -114,7 +96,7 @@ class Nodes:
         return replace(replies, means=self._by_positions(replies, found))
 
     def _by_positions(self, replies: Replies, found: Mapping[tuple[str, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:
-        """Return the means of nodes by the positions of the clients that they are of, in the order of these."""
+        """Return the means of nodes by the positions of their clients, sorted."""
         present, where = set(replies.names), self._federation.positions
         means = {tuple(where[name] for name in names if name in present): mean for names, mean in found.items()}
         return {positions: means[positions] for positions in sorted(means) if positions}
@@ -124,19 +106,19 @@ class Nodes:
         return collect(self._federation, asked, self.send(messages), read)
 
     def send(self, messages: Iterable[Message]) -> list[Message]:
-        """Send messages, and return the replies that come in time.
+        """Send messages, and return the replies within the timeout.
 
-        Nodes that lack the frozen layers of the model, at first all of them, are sent their request again with these.
+        A request is repeated with the frozen layers of the model for nodes that lack them, initially all.
         """
         frozen = self._plan.frozen
         if frozen is None:
             return self.grid.send_and_receive(messages, timeout=self.timeout)
         sent = {message.metadata.dst_node_id: message for message in messages}
         for message in sent.values():
-            frozen.named_in(message.content)
+            frozen.add_fingerprint(message.content)
         received = self.grid.send_and_receive(sent.values(), timeout=self.timeout)
         lacks = [reply.metadata.src_node_id for reply in received if reply.has_content() and is_lacking(reply.content)]
-        again = [_repeated(sent[node], frozen.added_to(sent[node].content)) for node in lacks if node in sent]
+        again = [_repeated(sent[node], frozen.add_layers(sent[node].content)) for node in lacks if node in sent]
         answers = {reply.metadata.src_node_id: reply for reply in received if reply.metadata.src_node_id not in lacks}
         answers |= {
             reply.metadata.src_node_id: reply for reply in self.grid.send_and_receive(again, timeout=self.timeout)
@@ -188,28 +170,28 @@ def _read(
 def _read_mean(
     content: RecordDict, clients: list[str], shapes: Shapes, found: dict[tuple[str, ...], Tensor]
 ) -> tuple[WorkReply, Mapping[str, str]]:
-    """Unpack and check the mean of a node's models, and keep it by the clients that were asked."""
+    """Unpack and check the mean of a node's models, and store it by its clients."""
     reply = WorkReply.unpack(content, clients, {}, shared=shapes)
     mean = reply.shared["parameters"]
     if not bool(usable_rows(mean[None]).all()):
-        raise ReplyError("the mean of its models holds NaN or infinite values, or values too large to compute with")
+        raise ReplyError("the mean of its models contains NaN, infinite or too large values")
     found[tuple(clients)] = mean
     return reply, reply.failed
 
 
 def _among(hosts: Mapping[int, Tensor], only: Tensor) -> dict[int, Tensor]:
-    """Return the clients of each node that are among ``only``; nodes without any are left out."""
+    """Return the clients of each node that are among ``only``; nodes without any are skipped."""
     found = {node: rows[torch.isin(rows, only)] for node, rows in hosts.items()}
     return {node: rows for node, rows in found.items() if len(rows)}
 
 
 def _repeated(message: Message, content: RecordDict) -> Message:
-    """Return a message to the same node with another content."""
+    """Return a message to the same node with other content."""
     metadata = message.metadata
     return Message(content, metadata.dst_node_id, metadata.message_type, group_id=metadata.group_id)
 
 
 def _slice_or_rows(positions: Tensor) -> slice | Tensor:
-    """Return adjacent rows as a slice, so that indexing copies nothing."""
+    """Return adjacent rows as a slice, which avoids copies."""
     first, last = int(positions[0]), int(positions[-1])
     return slice(first, last + 1) if last - first + 1 == len(positions) else positions

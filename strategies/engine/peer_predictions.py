@@ -1,7 +1,7 @@
-"""Comparison of the clients' final models: one more exchange, for what each predicts for the same examples.
+"""Comparison of the clients' final models by their predictions of the same examples, in one further exchange.
 
 Gorbett, Shirazi, Ray (IEEE Big Data 2023), section IV.C; see :mod:`fedgraph.runs.reports.peer_comparison`. These are
-the final models of the run, while the accuracy of a peer of IPA is that right after its turn.
+the final models of the run, while the accuracy of a peer of IPA is evaluated after its turn.
 """
 
 from __future__ import annotations
@@ -31,22 +31,17 @@ _SHARED = f'{_WHERE} needs clients that are tested on the same examples, as with
 def check_comparable(experiment: Experiment, run: AlgorithmRun) -> None:
     """Check before the first round that the final models can be compared.
 
-    Raises
-    ------
-    ExperimentError
-        Naming the missing predictions.
+    Raises ExperimentError naming the missing predictions.
     """
     federation, method = run.federation, experiment.method.name
     if federation.task.kind != "classification":
-        raise ExperimentError(f"{_WHERE} compares predicted classes, and a {federation.task.kind} task has none")
+        raise ExperimentError(f"{_WHERE} compares predicted classes, but a {federation.task.kind} task has none")
     if isinstance(run.algorithm, GlobalModel):
-        raise ExperimentError(f"{_WHERE} compares models of the clients' own; '{method}' has one model for all")
+        raise ExperimentError(f"{_WHERE} compares the clients' own models, but '{method}' has one model for all")
     if not run.restorable:
-        raise ExperimentError(
-            f"{_WHERE} compares whole models, of which clients of '{method}' keep a part to themselves"
-        )
+        raise ExperimentError(f"{_WHERE} compares whole models, but clients of '{method}' keep personal layers")
     if len(federation.names) < 2:
-        raise ExperimentError(f"{_WHERE} needs two clients at least")
+        raise ExperimentError(f"{_WHERE} needs at least two clients")
     counts = federation.num_examples["test"]
     alike = bool((counts == counts[0]).all() and counts[0] > 0)
     if getattr(experiment.data, "test", None) != "shared" or not alike:
@@ -54,12 +49,9 @@ def check_comparable(experiment: Experiment, run: AlgorithmRun) -> None:
 
 
 def compare_peers(run: AlgorithmRun, nodes: Nodes) -> PeerComparison | None:
-    """Compare the models of the clients that send predictions; return None where fewer than two do.
+    """Compare the models of the clients that send predictions; return None if fewer than two do.
 
-    Raises
-    ------
-    ExperimentError
-        When clients were tested on different examples.
+    Raises ExperimentError when clients were tested on different examples.
     """
     federation, ask = run.federation, run.algorithm.ask(run.clients, run.state)
     replies = run.exchange(nodes, run.progress.rounds, ask, predictions=partial(read_predictions, federation))
@@ -71,14 +63,14 @@ def compare_peers(run: AlgorithmRun, nodes: Nodes) -> PeerComparison | None:
     alike = (targets == usual).all(dim=1)
     listed = ", ".join(name for name, same in zip(replies.names, alike.tolist(), strict=True) if not same)
     if listed and run.plan.on_missing != "fail" and int(alike.sum()) > 1:
-        log.warning("%s are left out of the comparison: their true classes are not those of most peers", listed)
+        log.warning("%s are excluded from the comparison: their true classes differ from those of most peers", listed)
         replies = Replies.of(
             federation, replies.positions[alike], {name: rows[alike] for name, rows in replies.tensors.items()}, {}, {}
         )
     elif listed:
         raise ExperimentError(
-            f"{_SHARED}; those of {listed} have other classes than those of most. To end this run "
-            "without a comparison, set compare-peers = false"
+            f"{_SHARED}; those of {listed} differ from those of most. To finish this run without a comparison, "
+            "set compare-peers = false"
         )
     models = run.models[replies.positions, : run.layout.num_trainable]
     return PeerComparison.of(replies.names, models, replies.tensors["predicted"], usual)

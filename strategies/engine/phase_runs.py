@@ -1,4 +1,4 @@
-"""Run a method that goes through phases: from a grid to the results in the run folder."""
+"""Run a method of phases: from a grid to the results in the run folder."""
 
 from __future__ import annotations
 
@@ -42,29 +42,15 @@ def execute_phases(
     folder: RunFolder,
     listeners: Sequence[Callback],
 ) -> None:
-    """Run a method that goes through phases, and write its results to the run folder.
+    """Run a method of phases, and write its results to the run folder.
 
-    A run that was stopped continues with the answers that clients had sent.
+    A stopped run continues with the received answers. Raises FedgraphError for any error.
 
     Parameters
     ----------
-    grid : Grid
-        Grid that connects to the nodes.
-    experiment : Experiment
-        The experiment.
-    method : ChosenMethod
-        Its method.
-    data_dir : Path
-        Data folder of the server.
-    folder : RunFolder
-        The run folder.
-    listeners : sequence of Callback
-        Callbacks that follow the progress of the run.
-
-    Raises
-    ------
-    FedgraphError
-        For any error, with its place and advice.
+    grid : grid that connects to the nodes.
+    data_dir : data folder of the server.
+    listeners : callbacks that follow the progress of the run.
     """
     head = experiment.experiment
 
@@ -73,7 +59,7 @@ def execute_phases(
 
     def graph_of(federation: Federation) -> ClientGraph | None:
         if head.on_missing == "fail":
-            # Otherwise the clients of a variant may be among the absent.
+            # Otherwise clients of a variant may be absent.
             ModelChoice.of(experiment.model).check_variants(federation.names)
         graph = given_graph(experiment, federation, data_dir, folder.notes)
         folder.write_coordinates(client_coordinates(experiment, federation.names, data_dir))
@@ -137,7 +123,7 @@ def execute_phases(
 
 
 class _OtherRun:
-    """A finished run as algorithms see it."""
+    """A finished run, for algorithms."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""The engine runs an algorithm of phases: it sends, waits, leaves out who fails, keeps states and writes results."""
+"""Engine for algorithms of phases: exchanges, failing clients, states and results."""
 
 from __future__ import annotations
 
@@ -52,22 +52,15 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class PhasesPlan:
-    """How the nodes of a run are reached, and where its results go.
+    """Settings of a run of phases: nodes and results.
 
     Attributes
     ----------
-    client : str
-        Dotted path of the client class that answers the requests.
-    experiment : str
-        Part of the experiment that nodes get, as JSON.
-    roll_call : RollCall
-        Clients that the run waits for.
-    timeout : float
-        Seconds to wait for the answers of nodes.
-    folder : RunFolder
-        Folder for results.
-    run : PhaseRun
-        What the algorithm may know.
+    client : dotted path of the client class that answers the requests.
+    experiment : the nodes' part of the experiment, as JSON.
+    roll_call : clients that the run waits for.
+    timeout : seconds to wait for the answers of nodes.
+    run : information for the algorithm.
     """
 
     client: str
@@ -83,23 +76,12 @@ class PhasesRun:
 
     Parameters
     ----------
-    algorithm : PhasedAlgorithm
-        The algorithm, with its settings.
-    plan : PhasesPlan
-        How nodes are reached.
+    algorithm : the algorithm, with its settings.
 
     Attributes
     ----------
-    present : Present
-        Who takes part.
-    absent : dict of str to str
-        Reasons why others do not, by name.
-    data : str
-        Description of the data.
-    traffic : Traffic
-        Traffic so far.
-    nodes : int
-        Number of nodes that host clients.
+    absent : reasons for absence, by name.
+    nodes : number of nodes that host clients.
     """
 
     def __init__(self, algorithm: PhasedAlgorithm[Any], plan: PhasesPlan) -> None:
@@ -112,21 +94,18 @@ class PhasesRun:
 
     @property
     def class_name(self) -> str:
-        """The algorithm's, for messages."""
+        """Name of the algorithm, for messages."""
         return type(self.algorithm).__name__
 
     @property
     def seconds(self) -> float:
-        """Seconds that the run has taken, including those before the checkpoint that it continues from."""
+        """Seconds of the run, including those before the checkpoint of a resumed run."""
         return time.monotonic() - self._began
 
     def run(self, grid: Grid) -> Outcome:
-        """Run the algorithm to its end, write what comes out to the run folder, and return it.
+        """Run the algorithm, write its results to the run folder, and return them.
 
-        Raises
-        ------
-        FedgraphError
-            When clients are missing or too few, and for errors of the algorithm.
+        Raises FedgraphError for missing or too few clients, and errors of the algorithm.
         """
         self.algorithm.check(self.plan.run)
         log.info("%s", self.class_name)
@@ -151,7 +130,7 @@ class PhasesRun:
             result = self._done(grid, step)
 
     def _done(self, grid: Grid, step: Step) -> Any:
-        """Carry out a step that the algorithm yields, and return its result."""
+        """Execute a step of the algorithm, and return its result."""
         match step:
             case Opening():
                 return self._opened(grid, step)
@@ -174,7 +153,7 @@ class PhasesRun:
     # ---- exchanges -------------------------------------------------------------------------------------------------
 
     def _opened(self, grid: Grid, opening: Opening) -> Mapping[int, Any]:
-        """Ask all nodes, those too that connect in time, and return their answers by node id."""
+        """Query all nodes, including those that connect within the timeout; return answers by node id."""
         answers = self._asked_until_enough(grid, opening)
         word, known = self.algorithm.word, opening.known
         node_of = nodes_of({node: answer.clients for node, answer in answers.items()}, word)
@@ -188,7 +167,7 @@ class PhasesRun:
         return answers
 
     def _identified(self, grid: Grid, step: Identify) -> Federation:
-        """Ask all nodes for the clients that they host, and what these have."""
+        """Query all nodes for their clients and data."""
         plan = self.plan
         roll_call = plan.roll_call
         if plan.run.tolerant and roll_call.expect is None:
@@ -202,10 +181,10 @@ class PhasesRun:
         return federation
 
     def _asked_until_enough(self, grid: Grid, opening: Opening) -> dict[int, Any]:
-        """Ask all nodes, again when another one connects, until nothing is lacking or no more may come."""
+        """Query all nodes, again when another one connects, until all clients are present or no more may connect."""
         deadline = time.monotonic() + self.plan.roll_call.wait
         while True:
-            # Of these exchanges only the last one counts, as for any opening query.
+            # Only the last of these exchanges counts, as for any opening query.
             before, asked = replace(self.traffic), set(grid.get_node_ids())
             content = self._addressed(opening.request).pack()
             answers = ask_all_nodes(
@@ -231,7 +210,7 @@ class PhasesRun:
             self.traffic = before
 
     def _answers(self, grid: Grid, query: Query) -> dict[str, Any]:
-        """Run one exchange with all participants, and return their answers as read."""
+        """Run one exchange with all participants, and return their answers."""
         hosted = {node: self.present.clients_of(node) for node in self.present.hosts}
         group, where = ("", "") if query.step is None else (str(query.step), f"step {query.step}: ")
 
@@ -252,7 +231,7 @@ class PhasesRun:
         return {name: answers[name] for name in self._without(lost, where=where)}
 
     def _consulted(self, grid: Grid, consult: Consult) -> tuple[dict[str, Any], dict[str, str]]:
-        """Run one exchange with nodes in another role than hosts of clients; return answers and problems by name."""
+        """Run one exchange with nodes in a role other than hosts; return answers and problems by name."""
         names = {node: name for name, node in consult.nodes.items()}
         requests = {node: self._addressed(consult.request(name)) for node, name in names.items()}
         messages = [Message(request.pack(), node, "query") for node, request in requests.items()]
@@ -271,15 +250,15 @@ class PhasesRun:
         plan, request = self.plan, asked(names) if callable(asked) else asked
         if not isinstance(request, Request):
             raise RunError(
-                f"{self.class_name}.phases asks with {type(request).__name__} in place of a Request: give an instance "
-                "of fedgraph.messages.Request, or of a class derived from it"
+                f"{self.class_name}.phases must send an instance of fedgraph.messages.Request or a subclass; got "
+                f"{type(request).__name__}"
             )
         return replace(request, client=plan.client, experiment=plan.experiment, run=request.run or plan.folder.name)
 
     # ---- participants ----------------------------------------------------------------------------------------------
 
     def _without(self, lost: Mapping[str, str], error: Exception | None = None, where: str = "") -> tuple[str, ...]:
-        """Go on without some clients, where that is tolerated; return the names of the others."""
+        """Continue without some clients, if allowed; return the names of the others."""
         if lost:
             if error is not None and not self.plan.run.tolerant:
                 raise error
@@ -290,9 +269,9 @@ class PhasesRun:
         return self.present.names
 
     def _check_present(self, lost: Mapping[str, str], where: str = "") -> None:
-        """Check that the run may go on, before anything is sent next, and log why some have just been lost.
+        """Check that the run may continue, and log the reasons of newly lost clients.
 
-        An error has the reasons itself, and only recommends to go on without clients where others are left.
+        An error contains the reasons, and recommends to continue without clients only if others remain.
         """
         word, present, least = self.algorithm.word, len(self.present.names), self.plan.roll_call.min_clients
         reasons, enough = "; ".join(by_reason(self.absent)), present >= max(1, least)
@@ -318,7 +297,7 @@ class PhasesRun:
         save_state(self.plan.folder.checkpoint, {**state, "asked": self._asked, "there": there, **counters})
 
     def _recalled(self, recall: Recall) -> dict[str, Any]:
-        """Return the state that a stopped run has kept; nothing when clients or the experiment have changed."""
+        """Return the stored state of a stopped run; empty if clients or the experiment have changed."""
         path, tables = self.plan.folder.checkpoint, json.loads(self.plan.experiment)
         own = {key: value for key, value in tables["method"].items() if key not in self.algorithm.may_change}
         self._asked = json_digest([self.plan.client, {**tables, "method": own}, *recall.of])
@@ -328,16 +307,16 @@ class PhasesRun:
         there = saved.pop("there", {})
         self._count_on(saved.pop("traffic"), saved.pop("seconds"))
         if saved.pop("asked", None) != self._asked:
-            log.info("clients or the experiment have changed since this run was stopped: it begins anew")
+            log.info("clients or the experiment have changed since this run was stopped: starting again")
             return {}
         if not self.present.names:
-            # Nobody is asked again: where clients are now does not matter.
+            # No further requests: the current nodes of clients do not matter.
             self.present = Present.on(dict.fromkeys(there["names"], 0))
             self.absent, self.data = dict(there["absent"]), there["data"]
         return saved
 
     def _count_on(self, traffic: Mapping[str, int], seconds: float) -> None:
-        """Add the counts of the run before it was stopped to those since it was resumed."""
+        """Add the counts before the run was stopped to those since it was resumed."""
         counted = vars(self.traffic)
         self.traffic = Traffic(**{name: number + counted[name] for name, number in traffic.items()})
         self._began -= seconds

@@ -1,4 +1,4 @@
-"""From the messages of one exchange to checked, stacked replies in the order of the clients' names."""
+"""Checked, stacked replies of one exchange, in the order of the clients' names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedgraph.messages import WorkReply
 log = logging.getLogger("fedgraph")
 
 Reader = Callable[[RecordDict, list[str]], tuple[WorkReply, Mapping[str, str]]]
-"""Function of a reply's content and the clients asked; returns their reply, and which of them are unusable and why.
+"""Function of a reply's content and the requested clients; returns their reply, and the unusable ones with reasons.
 
 May raise ReplyError.
 """
@@ -30,26 +30,15 @@ class Replies:
 
     Attributes
     ----------
-    positions : Tensor
-        Positions in the federation of the clients that replied, int64 ``[present]``, ascending.
-    names : tuple of str
-        Their names.
-    tensors : mapping of str to Tensor
-        What the clients sent, each ``[present, ...]``.
-    metrics : mapping of str to Tensor
-        Numbers per client, each float64 ``[present]``.
-    graph : ClientGraph or None
-        The given client graph among those present; None when the run has none.
-    num_examples : Tensor
-        Training examples, int64 ``[present]``.
-    absent : mapping of str to str
-        Clients without a usable reply, and why.
-    kept : tuple of str
-        Clients whose nodes keep the models that were measured; see :class:`fedgraph.messages.WorkReply`.
-    not_asked : mapping of str to str
-        Clients that the strategy has not drawn, which are not absent, and why they have no metrics.
-    means : mapping of tuple of int to Tensor
-        Where means were asked for: that of the models of several clients ``[parameters]``, by their positions.
+    positions : positions in the federation of the clients that replied, int64 ``[present]``, ascending.
+    tensors : the clients' tensors, each ``[present, ...]``.
+    metrics : numbers per client, each float64 ``[present]``.
+    graph : the given client graph among those present, or None.
+    num_examples : training examples, int64 ``[present]``.
+    absent : clients without a usable reply, and why.
+    kept : clients whose nodes keep the evaluated models; see :class:`fedgraph.messages.WorkReply`.
+    not_asked : clients that the strategy has not drawn, which are not absent, and why they have no metrics.
+    means : if requested, mean models ``[parameters]`` of several clients, by their positions.
     """
 
     positions: Tensor
@@ -69,7 +58,7 @@ class Replies:
         return torch.tensor([name not in self.absent for name in self.names], dtype=torch.bool)
 
     def answers(self, robust: Callable[[Tensor, Tensor], Tensor] | None = None) -> Answers:
-        """Return the replies as the algorithm sees them; ``robust`` as there."""
+        """Return the replies as answers for the algorithm; ``robust`` as there."""
         whose = self.positions, self.names, self.tensors, self.num_examples, self.graph, self.fresh
         return Answers(*whose, robust, self.metrics, self.means)
 
@@ -82,7 +71,7 @@ class Replies:
         metrics: Mapping[str, Tensor],
         absent: Mapping[str, str],
     ) -> Replies:
-        """Build the replies of the clients at ``positions``, with their part of the graph and numbers of examples."""
+        """Build the replies of the clients at ``positions``, with their graph and numbers of examples."""
         names = tuple(federation.names[position] for position in positions.tolist())
         graph = federation.graph
         if graph is not None and 0 < len(names) < len(federation.names):
@@ -97,25 +86,13 @@ def collect(
     read: Reader,
     log_absent: bool = True,
 ) -> Replies:
-    """Unpack usable replies, and log why the other clients asked have none.
+    """Unpack and stack usable replies, and log the reasons for missing ones.
 
     Parameters
     ----------
-    federation : Federation
-        Clients of the run.
-    asked : mapping of int to Tensor
-        Positions of the clients that each node was asked for.
-    messages : iterable of Message
-        Replies, in any order.
-    read : Reader
-        Unpacks and checks the reply of a node.
-    log_absent : bool, default True
-        False where the caller tells why clients are absent.
-
-    Returns
-    -------
-    Replies
-        Usable replies, stacked.
+    asked : positions of the requested clients of each node.
+    read : unpacks and checks the reply of a node.
+    log_absent : False if the caller reports absent clients.
     """
     names = federation.names
     clients = {node: [names[position] for position in positions.tolist()] for node, positions in asked.items()}
@@ -127,13 +104,13 @@ def collect(
         good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
     for reason in by_reason(absent) if log_absent else ():
-        # Of an absence that lasts, the screen shows the first exchange alone; the run's log has every one.
+        # Of a lasting absence, the screen shows only the first exchange; the run's log has all.
         log.warning("no usable reply from %s", reason, extra={"once": f"absent: {reason}"})
     return _stack(federation, parts, absent)
 
 
 def joined(federation: Federation, reports: Sequence[Replies]) -> Replies:
-    """Join the reports of clients in several exchanges of a round; of a client that trained twice, the last."""
+    """Join the reports of several exchanges of a round; the last one of a client that trained twice."""
     if len(reports) == 1:
         return reports[0]
     whole: dict[str, Tensor] = {}
@@ -169,7 +146,7 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
     places = order.argsort().split([len(part) for part, _ in parts])
 
     def joined(pieces: list[Tensor]) -> Tensor:
-        # The only copy of the replies; the pieces are views of messages.
+        # The only copy of the replies; pieces are views of messages.
         if sorted_already:
             return torch.cat(pieces)
         whole = pieces[0].new_empty(len(order), *pieces[0].shape[1:])
@@ -180,7 +157,7 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
     tensors = {
         name: joined([reply.stacked[name] for _, reply in parts]) for name in (parts[0][1].stacked if parts else ())
     }
-    # A metric that one node does not report is NaN for its clients.
+    # A metric that a node does not report is NaN for its clients.
     measured = dict.fromkeys(name for _, reply in parts for name in reply.metrics)
     metrics = {
         name: joined(

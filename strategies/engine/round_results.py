@@ -1,4 +1,4 @@
-"""The final files of a run of rounds: learned graph, models, the comparison of peers, the summary."""
+"""The final files of a run of rounds: learned graph, models, comparison of peers, summary."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def write_results(
     noted = {key: entry for callback in run.plan.callbacks for key, entry in callback.summary().items()}
     graph = federation.graph
     if run.algorithm.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
-        noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
+        noted["notes"] = ["the client graph has no edges, and nothing is shared along it: see [graph]"]
     folder.notes.extend(notes_of(run.progress.broken, federation))
     noted |= {"run": folder.name, "task": asdict(federation.task)}
     if federation.computed:
         noted["trained"] = federation.computed
     if run.progress.kept or not run.restorable:
-        # Elsewhere clients keep nothing, and the models of the folder are those that were measured.
+        # In other methods clients keep nothing, and the models of the folder are those evaluated.
         kept = {"clients": run.progress.kept, "round": run.progress.after}
         noted["models_at_nodes"] = {"run": folder.name, **kept}
     noted["models_per_round"] = _models_per_round(folder, run)
     folder.notes.extend([*_about_clients(experiment), *facts.pop("notes", ())])
     noted |= run.defence.facts() | facts | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
-    # Of this process: all of the run where its nodes are simulated here, on a shared machine too.
+    # Of this process, which includes simulated nodes.
     noted["core_seconds"] = round(totals["core_seconds"], 3)
     summary = summary_of(
         experiment,
@@ -75,15 +75,16 @@ def write_results(
 
 
 def _about_clients(experiment: Experiment) -> list[str]:
-    """Return a note where the clients are of a class that the experiment names, and not the method's own."""
+    """Return a note if the client class is set in the experiment instead of the method's."""
     client = experiment.method.client
-    return [f"clients of the class {client}, in place of those of {experiment.method.name}"] if client else []
+    return [f"clients of class {client} instead of those of {experiment.method.name}"] if client else []
 
 
 def _models_per_round(folder: RunFolder, run: AlgorithmRun) -> float | None:
-    """Return the traffic of a round of training in numbers of models, down and up, with a node for every client.
+    """Return the traffic of a training round in numbers of models, down and up, with a node per client.
 
-    2 N for N clients with FedAvg, about 2 N^2 with IPA, where each peer is sent the models of all. None without rounds.
+    2 N for N clients with FedAvg, about 2 N^2 with IPA, where each peer receives the models of all. None without
+    rounds.
     """
     lines = folder.trainings() if run.progress.rounds else ()
     moved = [line["bytes_down_alone"] + line["bytes_up_alone"] for line in lines]

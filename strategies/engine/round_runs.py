@@ -62,25 +62,13 @@ def execute_rounds(
 ) -> None:
     """Run or continue a method of rounds, and write its results to the run folder.
 
+    Raises FedgraphError for any error.
+
     Parameters
     ----------
-    grid : Grid
-        Grid that connects to the nodes.
-    experiment : Experiment
-        The experiment.
-    method : ChosenMethod
-        Its method.
-    data_dir : Path
-        Data folder of the server.
-    folder : RunFolder
-        The run folder.
-    listeners : sequence of Callback
-        Callbacks that follow the progress of the run.
-
-    Raises
-    ------
-    FedgraphError
-        For any error, with its place and advice.
+    grid : grid that connects to the nodes.
+    data_dir : data folder of the server.
+    listeners : callbacks that follow the progress of the run.
     """
     began, worked = time.monotonic(), time.process_time()
     head = experiment.experiment
@@ -128,7 +116,7 @@ def execute_rounds(
         earlier.update(_resume(recorder, run, federation, head.rounds))
     run.algorithm.summary()
     RoundLoop(run, nodes).run(head.rounds)
-    # A strategy of Flower may have aggregated nothing, which ends the run.
+    # The run ends if a strategy of Flower has aggregated nothing.
     facts = run.facts()
     if evaluation.forecasts is not None:
         _have_forecasts_written(run, ordered, experiment, folder)
@@ -137,7 +125,7 @@ def execute_rounds(
 
 
 def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> FrozenLayers | None:
-    """Return the layers that nodes are sent once: those that are not trained, where the client class can do without."""
+    """Return the frozen layers, which are sent to nodes once, if the client class supports it."""
     layout = model.layout
     if not layout.frozen or not getattr(load_object(method.client, "[experiment] client"), "joins_frozen", False):
         return None
@@ -150,7 +138,7 @@ def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> Froz
 
 
 def _have_forecasts_written(run: AlgorithmRun, grid: OrderedGrid, experiment: Experiment, folder: RunFolder) -> None:
-    """Measure the final models once more, by an experiment that has nodes write their forecasts."""
+    """Evaluate the final models again, with an experiment in which nodes write forecasts."""
     part = {**json.loads(run.plan.experiment), "forecasts": experiment.evaluation.forecasts}
     run.plan = replace(run.plan, experiment=json.dumps(part, sort_keys=True), splits=("test",))
     nodes = Nodes(grid, run.federation, run.plan, experiment.experiment.timeout)
@@ -163,21 +151,17 @@ def _have_forecasts_written(run: AlgorithmRun, grid: OrderedGrid, experiment: Ex
 def open_federation(
     grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder, traffic: Traffic
 ) -> tuple[Federation, str]:
-    """Ask nodes for their clients, and build client graph and shared scales.
+    """Query nodes for their clients, and build client graph and shared scales.
 
-    The graph and shared scales are written to the run folder; ``traffic`` counts the opening query.
+    The graph and shared scales are written to the run folder; ``traffic`` counts the opening query. Raises
+    FedgraphError for missing, duplicate or inconsistent clients, and when the graph does not fit them.
 
     Returns
     -------
     federation : Federation
         The federation with its client graph.
     experiment : str
-        Part of the experiment that nodes get from now on, as JSON.
-
-    Raises
-    ------
-    FedgraphError
-        When clients are missing, hosted twice or disagree, and when the graph does not fit them.
+        The nodes' part of the experiment, as JSON.
     """
     settings = method.settings.as_table(nulls=True)
     federation = identify(
@@ -205,7 +189,7 @@ def open_federation(
 def _watched(
     experiment: Experiment, federation: Federation, folder: RunFolder, seconds: Callable[[], float], least: int
 ) -> list[Callback]:
-    """Return the callbacks that the experiment asks for and whose state belongs to checkpoints."""
+    """Return the callbacks of the experiment whose state belongs to checkpoints."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
     watched: list[Callback] = []
     if experiment.train.function is None:
@@ -234,25 +218,22 @@ def _check_restorable(experiment: Experiment) -> None:
     else:
         return
     raise ExperimentError(
-        f"{key} may end with the models of an earlier round, a part of which '{experiment.method.name}' cannot bring "
-        f"back: clients keep it, or the server has that of the last round alone; {advice}"
+        f"{key} may end with the models of an earlier round, which '{experiment.method.name}' cannot restore "
+        f"completely: clients keep a part, or the server has only that of the last round; {advice}"
     )
 
 
 def _resume(recorder: Recorder, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
     """Restore the run to the last checkpoint; return the counters at that time, empty without a checkpoint.
 
-    Raises
-    ------
-    RunError
-        For other clients or other numbers of their examples than before, a checkpoint of another method or model, and
-        fewer rounds than were trained.
+    Raises RunError if clients or their numbers of examples have changed, for a checkpoint of another method or model,
+    and for fewer rounds than were trained.
     """
     saved = recorder.resume()
     if saved is None:
         return {}
     if saved["clients"] != list(federation.names):
-        raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
+        raise RunError("the clients have changed since the run was stopped, and it cannot continue with these")
     _check_same_examples(saved.get("examples", {}), federation)
     try:
         run.load(saved["strategy"])
@@ -260,8 +241,8 @@ def _resume(recorder: Recorder, run: AlgorithmRun, federation: Federation, round
             raise ValueError(f"{len(run.models)} models of {len(federation.names)} clients")
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise RunError(
-            f"the checkpoint of this run is of another method or model than its experiment.toml describes "
-            f"({type(error).__name__}: {error}): set the experiment back, or start a new run"
+            f"the checkpoint of this run does not match the method or model of its experiment.toml "
+            f"({type(error).__name__}: {error}): restore the experiment, or start a new run"
         ) from error
     done = run.progress.rounds
     if done > rounds:
@@ -278,6 +259,6 @@ def _check_same_examples(before: Mapping[str, Tensor], federation: Federation) -
         for name, old, new in zip(federation.names, counts.tolist(), () if now is None else now.tolist(), strict=False):
             if old != new:
                 raise RunError(
-                    f"client '{name}' has {new} {split} examples and had {old} when this run was stopped: a run goes "
-                    "on with the data that it began with. Set the data back, or start a new run"
+                    f"client '{name}' has {new} {split} examples, but had {old} when this run was stopped: restore the "
+                    "data, or start a new run"
                 )

@@ -1,4 +1,4 @@
-"""Scales that no client knows by itself, computed before the first round from the answers to the opening query."""
+"""Scales shared by clients, computed before the first round from the answers to the opening query."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedgraph.data.series import (
     INFERRED,
-    asked_scale,
     cold_rows,
+    cold_scale,
     inferred_scales,
     neighbourhoods,
     pooled,
@@ -32,20 +32,14 @@ Scales = dict[str, tuple[float, float]]
 
 
 def with_shared_scales(experiment: Experiment, federation: Federation, folder: Path) -> Experiment:
-    """Return the experiment as nodes get it, with pooled or inferred scales in ``[data] scales`` if asked for.
+    """Return the nodes' experiment, with pooled or inferred scales in ``[data] scales`` if set.
 
-    The scales are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives keep that.
-
-    Raises
-    ------
-    ExperimentError
-        When a client graph is needed and the run has none.
-    DataError
-        When there is no client to pool or infer from.
+    The scales are written to ``scales.json`` in ``folder``. Clients with a scale in the experiment keep it. Raises
+    ExperimentError when a required client graph is missing, and DataError without a client to pool or infer from.
     """
     if not shares_scales(experiment.data):
         return experiment
-    found = _inferred(experiment, federation) if asked_scale(experiment.data) != "own" else _pooled(federation)
+    found = _inferred(experiment, federation) if cold_scale(experiment.data) != "own" else _pooled(federation)
     given: Scales = getattr(experiment.data, "scales", None) or {}
     found = {name: scale for name, scale in found.items() if name not in given}
     if not found:
@@ -55,7 +49,7 @@ def with_shared_scales(experiment: Experiment, federation: Federation, folder: P
 
 
 def _pooled(federation: Federation) -> Scales:
-    """Return mean and standard deviation of all clients' training readings together, for every client."""
+    """Return mean and standard deviation of all clients' pooled training readings, for every client."""
     mean, std = usable(*map(np.asarray, pooled(*_moments(federation)[:, 2:].numpy().T)))
     scale = (float(mean), float(std))
     log.info("readings of all %d clients scaled by mean %g and deviation %g", len(federation.names), *scale)
@@ -63,13 +57,13 @@ def _pooled(federation: Federation) -> Scales:
 
 
 def _inferred(experiment: Experiment, federation: Federation) -> Scales:
-    """Return mean and standard deviation of the cold clients, by name; empty if there are none."""
-    asked = asked_scale(experiment.data)
+    """Return mean and standard deviation of the cold clients, by name."""
+    asked = cold_scale(experiment.data)
     moments, graph = _moments(federation), federation.graph
     if asked == "graph" and graph is None:
         raise ExperimentError(
             '[data] cold-scale = "graph" needs a client graph: give the experiment [graph] source = "data", "complete" '
-            'or "file", or take cold-scale = "everybody"'
+            'or "file", or use cold-scale = "everybody"'
         )
     names = [federation.names[row] for row in cold_rows(moments).nonzero().flatten().tolist()]
     if not names:
@@ -88,5 +82,5 @@ def _inferred(experiment: Experiment, federation: Federation) -> Scales:
 
 def _moments(federation: Federation) -> Tensor:
     if federation.moments is None:
-        raise DataError("a node did not send the mean and deviation of its clients, which are needed to infer scales")
+        raise DataError("a node did not send the mean and deviation of its clients, which are required to infer scales")
     return federation.moments

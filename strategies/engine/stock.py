@@ -1,6 +1,6 @@
-"""Any stock Flower strategy as an algorithm: its own functions in fedgraph's loop, with its order, checks and records.
+"""Any stock Flower strategy as an algorithm in fedgraph's loop, with its order, checks and records.
 
-To the strategy every client is a node: it draws clients, and gets a reply from each, whichever nodes host them.
+For the strategy every client is a node: it draws clients and receives a reply from each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import Tensor
 
-from fedgraph.algorithms import Answers, Ask, Clients, GlobalModel, Measuring, Models, Round, State, filled, matrix
+from fedgraph.algorithms import Answers, Ask, Clients, Evaluation, GlobalModel, Models, Round, State, filled, matrix
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
@@ -42,7 +42,7 @@ STOCK_CLIENT = "fedgraph.clients.engine.stock:StockClient"
 
 _SERVER_OPTIMISERS = (FedAdagrad, FedAdam, FedAvgM, FedYogi)
 _OF_MEANS = {strategy.aggregate_train for strategy in (FedAvg, *_SERVER_OPTIMISERS)}
-"""Strategies that need only the clients' weighted mean, so that a node may send the mean of its clients' models."""
+"""Strategies that need only the weighted mean, for which a node may send the mean of its clients' models."""
 
 _SENDING_WHAT_THEY_GET = {
     configure
@@ -55,17 +55,17 @@ _UNDERSTOOD = frozenset({*STOCK_TERMS.values(), "server-round"})
 
 
 class StockAlgorithm(GlobalModel):
-    """Runs ``stock`` with every client as a node of its own.
+    """Runs ``stock`` with every client as a node.
 
     Nodes of a strategy that only averages (FedAvg, FedProx, FedAvgM, FedAdam, FedAdagrad, FedYogi) send the mean of
-    their clients' models, weighted by training examples, unless replies of single clients are needed for ``on-missing =
-    "keep-last"``, for ``[defence]``, or for a ``train_metrics_aggr_fn`` of its own.
+    their clients' models, weighted by training examples, unless replies of single clients are required by ``on-missing
+    = "keep-last"``, ``[defence]``, or a custom ``train_metrics_aggr_fn``.
 
-    Running statistics are averaged over clients where ``stock`` has an optimiser at the server, which would make
-    variances negative; of any other strategy, variances below 0 are set to 0.
+    Running statistics are averaged over clients if ``stock`` has a server optimiser, which could make variances
+    negative; for other strategies, negative variances are set to 0.
 
-    The state has the global model exactly as the strategy returned it, as named ``global`` arrays, and whether it has
-    ``aggregated`` anything; None before the first round.
+    The state has the global model as returned by the strategy, named ``global`` arrays, and whether it has
+    ``aggregated``; None before the first round.
     """
 
     def __init__(self, stock: Strategy, federation: Federation, plan: RunPlan, nodes: Nodes) -> None:
@@ -77,7 +77,7 @@ class StockAlgorithm(GlobalModel):
 
     @property
     def class_name(self) -> str:
-        """That of the strategy."""
+        """Name of the strategy's class."""
         return type(self.stock).__name__
 
     def summary(self) -> None:
@@ -86,11 +86,11 @@ class StockAlgorithm(GlobalModel):
 
     def init(self, clients: Clients, models: Models) -> State:
         """Return one model for all clients."""
-        # In the order in which clients send theirs: some strategies compute with arrays by place.
+        # In the order of clients' models: some strategies compute with arrays by position.
         return {"models": models, "global": clients.layout.row_state(matrix(models)[0]), "aggregated": None}
 
     def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
-        """Return a state that continues with another model; all rows are the same."""
+        """Return a state with another model; all rows are equal."""
         return {**super().replaced(clients, state, models), "global": clients.layout.row_state(models[0])}
 
     def saved(self, state: State) -> State:
@@ -104,7 +104,7 @@ class StockAlgorithm(GlobalModel):
         return super().loaded(clients, own)
 
     @property
-    def measures(self) -> Literal["before", "after", "apart"]:
+    def evaluates(self) -> Literal["before", "after", "apart"]:
         """``apart``, as in Flower."""
         return "apart"
 
@@ -119,9 +119,9 @@ class StockAlgorithm(GlobalModel):
         return not (own_metrics or defended or self._plan.on_missing == "keep-last")
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
-        """Train the clients that the strategy draws, and hand it a reply of each, or of each node that sent a mean.
+        """Train the clients that the strategy draws, and pass it a reply per client, or per node that sent a mean.
 
-        Its draws depend on the seed and the round alone.
+        Its draws depend only on the seed and the round.
         """
         contents, asked = self._configured(state, number, self.stock.configure_train, "train")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_train)
@@ -145,11 +145,11 @@ class StockAlgorithm(GlobalModel):
         self._notes.append(said)
         return {**state, "aggregated": bool(state["aggregated"])}
 
-    def measuring(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Measuring:
-        """Have the clients that the strategy draws evaluate models, and hand it their metrics."""
+    def evaluation(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Evaluation:
+        """Evaluate models on the clients that the strategy draws, and pass it their metrics."""
         contents, asked = self._configured(state, number, self.stock.configure_evaluate, "evaluate")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_evaluate)
-        answers = yield Ask(stacked, shared, to=asked, measures=splits)
+        answers = yield Ask(stacked, shared, to=asked, evaluates=splits)
         measured = {name: values for name, values in answers.metrics.items() if "/" in name}
         replies = [
             _reply(position, MessageType.EVALUATE, _metrics(count, measured, place))
@@ -161,12 +161,12 @@ class StockAlgorithm(GlobalModel):
     def facts(self, clients: Clients, state: State) -> dict[str, Any]:
         """Return a remark if these settings make the method equal to another one, and Flower's warnings.
 
-        Raises RunError where the strategy has aggregated in no round.
+        Raises RunError if the strategy has not aggregated in any round.
         """
         if state["aggregated"] is False:
             raise RunError(
-                f"{self.class_name} aggregated the replies of no round, so that the model is the initial one. Its "
-                "messages in the log say why: mostly it needs replies of more clients than there are"
+                f"{self.class_name} has not aggregated in any round, so the model is the initial one. See its messages "
+                "in the log: usually it needs replies of more clients"
             )
         without_term = isinstance(self.stock, FedProx) and self.stock.proximal_mu == 0
         remark = {"remark": "mu 0: the same as fedavg"} if without_term else {}
@@ -177,10 +177,10 @@ class StockAlgorithm(GlobalModel):
     def _configured(
         self, state: State, number: int, configure: Configure, purpose: str
     ) -> tuple[dict[int, RecordDict], Tensor]:
-        """Return the strategy's messages by the position of the client, and the positions of all that are asked.
+        """Return the strategy's messages by the position of the client, and the positions of all requested clients.
 
-        These are the clients that it has drawn, and the absent ones, whose node is gone. Raises RunError, before
-        the strategy waits for clients, where more of them are gone than the run allows.
+        These are the drawn and the absent clients. Raises RunError, before the strategy waits for clients, when more
+        of them are absent than allowed.
         """
         federation, nodes = self._federation, self._nodes
         grid = ClientGrid(nodes.grid, federation, nodes.timeout, f"{self.class_name}, in round {number}")
@@ -195,10 +195,10 @@ class StockAlgorithm(GlobalModel):
     def _models_for(
         self, clients: Clients, state: State, contents: Mapping[int, RecordDict], configure: object
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the models that are sent: one for all, or ``[clients, parameters]`` where the strategy has several."""
+        """Return the models to send: one for all, or ``[clients, parameters]`` if the strategy has several."""
         if configure in _SENDING_WHAT_THEY_GET:
             return {}, {"parameters": state["models"][0]}
-        # Most strategies send all clients the same content, which is then read once.
+        # Most strategies send the same content to all clients, which is read once.
         records = {key: self._model_of(content) for key, content in _different(contents.values()).items()}
         rows = {key: self._row(clients.layout, record, "sends") for key, record in _different(records.values()).items()}
         if len(rows) <= 1:
@@ -209,18 +209,17 @@ class StockAlgorithm(GlobalModel):
         return {"parameters": whole}, {}
 
     def _model_of(self, content: RecordDict) -> ArrayRecord:
-        """Return the only array record that the strategy sends. Raises RunError where it has another number."""
+        """Return the single array record that the strategy sends. Raises RunError for another number."""
         records = content.array_records
         if len(records) != 1:
             raise RunError(
-                f"{self.class_name} sends its clients {len(records)} array records ({', '.join(records) or 'none'}) in "
-                "place of one with the model; what it needs beyond a model takes a strategy and a client class of your "
-                "own: see `fedgraph new strategy`"
+                f"{self.class_name} sends {len(records)} array records ({', '.join(records) or 'none'}) instead of one "
+                "with the model; this requires a custom strategy and client class: see `fedgraph new strategy`"
             )
         return next(iter(records.values()))
 
     def _terms(self, contents: Mapping[int, RecordDict]) -> dict[str, Tensor]:
-        """Return numbers that change how clients train, ``[clients]`` by name; warns that others have no effect."""
+        """Return numbers that affect training, ``[clients]`` by name; warns that others have no effect."""
         configs: dict[int, dict[str, Any]] = {
             key: {name: value for record in content.config_records.values() for name, value in record.items()}
             for key, content in _different(contents.values()).items()
@@ -229,7 +228,7 @@ class StockAlgorithm(GlobalModel):
         if ignored:
             self._said |= ignored
             log.warning(
-                "%s sends its clients %s, which changes nothing: they train as [train] says",
+                "%s sends its clients %s, which is ignored: they train by [train]",
                 self.class_name,
                 quoted(sorted(ignored)),
             )
@@ -244,7 +243,7 @@ class StockAlgorithm(GlobalModel):
     # ---- replies to the strategy -----------------------------------------------------------------------------------
 
     def _as_messages(self, clients: Clients, answers: Answers) -> list[Message]:
-        """Return a reply of each client with training examples, in the order of names, or of each node."""
+        """Return a reply per client with training examples, in the order of names, or per node."""
         counts, metrics = dict(_counted(answers)), {**answers.metrics}
         if "loss" in metrics:
             metrics["train_loss"] = metrics["loss"]
@@ -272,7 +271,7 @@ class StockAlgorithm(GlobalModel):
         return {"models": filled(state["models"], mended), "global": named, "aggregated": True}
 
     def _statistics_mended(self, layout: Layout, row: Tensor, messages: Sequence[Message]) -> Tensor:
-        """Return the model ``[parameters]`` with running statistics that normalisation can compute with."""
+        """Return the model ``[parameters]`` with valid running statistics."""
         if not layout.buffers:
             return row
         if isinstance(self.stock, _SERVER_OPTIMISERS):
@@ -293,14 +292,14 @@ class StockAlgorithm(GlobalModel):
             wrong = sorted(set(state) ^ set(shapes)) or [
                 name for name, shape in shapes.items() if tuple(state[name].shape) != shape
             ]
-            raise RunError(f"{self.class_name} {verb} arrays that are not those of the model: look at {quoted(wrong)}")
+            raise RunError(f"{self.class_name} {verb} arrays that do not match the model: check {quoted(wrong)}")
         return layout.row(state)
 
 
 def _mean_of_means(answers: Answers) -> Tensor | None:
-    """Return what Flower's FedAvg makes of the means of nodes ``[parameters]``, bit for bit; None if no client trained.
+    """Return Flower's FedAvg of the means of nodes ``[parameters]``, bit for bit; None if no client trained.
 
-    It rounds each of them times its weight, and then their sum.
+    It rounds each weighted mean, and then their sum.
     """
     counts = dict(_counted(answers))
     examples = {positions: sum(counts[position] for position in positions) for positions in answers.means}
@@ -310,7 +309,7 @@ def _mean_of_means(answers: Answers) -> Tensor | None:
 
 
 def _reply(position: int, kind: str, metrics: MetricRecord, arrays: ArrayRecord | None = None) -> Message:
-    """Return the reply of a client as Flower's own clients send it."""
+    """Return the reply of a client in the format of Flower's clients."""
     content = RecordDict({"metrics": metrics})
     if arrays is not None:
         content["arrays"] = arrays
@@ -327,7 +326,7 @@ def _counted(answers: Answers) -> list[tuple[int, int]]:
 
 
 def _different(objects: Iterable[Some]) -> dict[int, Some]:
-    """Return the different ones among objects, by their identity."""
+    """Return distinct objects by identity."""
     return {id(each): each for each in objects}
 
 

@@ -17,27 +17,21 @@ from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import with_nulls
 
 _TOLD = ("num-examples", "loss", "train_loss")
-"""Numbers that clients send with a trained model."""
+"""Metrics that clients send with a trained model."""
 
 
 def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, clients: int) -> Strategy:
     """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
 
-    Clients are its nodes. Its minimum numbers of nodes default to Flower's values, but never to more clients than there
-    are, for which it would wait. A strategy that another one wraps is a dotted path, or a table with that path as
-    ``name`` and its own keys.
-
-    Raises
-    ------
-    ExperimentError
-        For an unknown key, with the known ones, values the strategy refuses, and a strategy with a ``start`` of its
-        own, which would not be called.
+    Clients are its nodes. Its minimum numbers of nodes default to Flower's values, limited to the number of clients. A
+    wrapped strategy is a dotted path, or a table with that path as ``name`` and its own keys. Raises ExperimentError
+    for an unknown key, values the strategy refuses, and a strategy that overrides ``start``, which would not be called.
     """
     if stock_class.start is not Strategy.start:
         raise ExperimentError(
-            f"{stock_class.__name__} has a `start` of its own, and strategies run in fedgraph's loop, which calls "
-            "configure_train, aggregate_train, configure_evaluate and aggregate_evaluate alone: move into these what "
-            "`start` does, or run it by `flwr run` with an app of your own"
+            f"{stock_class.__name__} overrides `start`, but fedgraph's loop only calls configure_train, "
+            "aggregate_train, configure_evaluate and aggregate_evaluate: move the code into these, or use `flwr run` "
+            "with a custom app"
         )
     known = constructor_arguments(stock_class)
     table = with_nulls(table)
@@ -62,12 +56,12 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
 
 
 def _wrapped(given: Any, where: str, clients: int) -> Strategy:
-    """Construct the strategy around which another one is wrapped."""
+    """Construct the strategy that another one wraps."""
     table = {"name": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
     path = table.pop("name", None)
     if not isinstance(path, str):
         raise ExperimentError(
-            f'{where} strategy is the strategy to wrap: "flwr.serverapp.strategy:FedAvg", or with keys of its own '
+            f'{where} strategy is the strategy to wrap: "flwr.serverapp.strategy:FedAvg", or with its keys '
             '{name = "flwr.serverapp.strategy:FedAvg", fraction-train = 0.5}'
         )
     found = load_object(path, f"{where} strategy")
@@ -77,10 +71,7 @@ def _wrapped(given: Any, where: str, clients: int) -> Strategy:
 
 
 def stock_state(stock: Strategy) -> State:
-    """Return the arrays (alone, in lists or in dicts) and numbers among the attributes of a stock strategy.
-
-    And those of the strategy that it wraps.
-    """
+    """Return arrays (also in lists or dicts) and numbers of a stock strategy and the one it wraps."""
     state: State = {}
     for name, value in vars(stock).items():
         if isinstance(value, Strategy):

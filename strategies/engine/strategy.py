@@ -1,4 +1,4 @@
-"""A Flower strategy that people start in an app of their own, and whose exchanges are no rounds of training."""
+"""A Flower strategy for custom apps whose exchanges are phases instead of rounds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class PhasedStrategy(Strategy):
-    """Flower strategy with a loop of its own: ``start`` goes through all phases of an algorithm.
+    """Flower strategy with its own loop: ``start`` runs all phases of an algorithm.
 
     Attributes
     ----------
-    algorithm_class : type
-        The algorithm, which experiments run.
+    algorithm_class : the algorithm, which experiments run.
     """
 
     algorithm_class: ClassVar[type[PhasedAlgorithm[Any]]]
@@ -38,32 +37,19 @@ class PhasedStrategy(Strategy):
         evaluate_fn: EvaluateFn | None = None,
         should_stop: Callable[..., bool] | None = None,
     ) -> Result:
-        """Go through all phases.
+        """Run all phases.
 
         The signature is that of Flower's strategies. ``initial_arrays``, ``num_rounds``, ``evaluate_config``,
-        ``evaluate_fn`` and ``should_stop`` have nothing to act on.
+        ``evaluate_fn`` and ``should_stop`` are ignored. Returns a Result with the learned arrays and metrics. Raises
+        RunError for too few nodes or no usable answer, and IdentityError, DataError, ExperimentError or ValueError when
+        clients or their messages do not fit each other or the settings.
 
         Parameters
         ----------
-        grid : Grid
-            Grid that connects to the nodes.
-        timeout : float
-            Seconds that nodes have to connect, and to answer each request. Clients without a usable answer are left
-            out, with an error in the log that names them.
-        train_config : ConfigRecord, optional
-            Sent along, where clients answer by handlers of their own.
-
-        Returns
-        -------
-        Result
-            With the learned arrays, and metrics.
-
-        Raises
-        ------
-        RunError
-            When too few nodes are there, or none of them sends anything usable.
-        IdentityError, DataError, ExperimentError, ValueError
-            When clients, or their messages, do not fit each other or the settings.
+        grid : grid that connects to the nodes.
+        timeout : seconds that nodes have to connect, and to answer each request. Clients without a usable answer are
+            left out, with an error in the log that names them.
+        train_config : sent along, where clients answer by handlers of their own.
         """
         return self.run(grid, timeout, train_config)
 
@@ -93,4 +79,4 @@ class PhasedStrategy(Strategy):
         return self._own_loop()
 
     def _own_loop(self) -> NoReturn:
-        raise RunError(f"{type(self).__name__} has a loop of its own: call start")
+        raise RunError(f"{type(self).__name__} has its own loop: call start")

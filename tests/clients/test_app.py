@@ -4,10 +4,10 @@ import re
 
 import pytest
 import torch
-from faulting.in_process import InProcess
-from faulting.scenario import Scenario
-from faulting.small import prepared
-from faulting.trial import undisturbed_run
+from disturbances.experiments import prepared
+from disturbances.in_process import InProcess
+from disturbances.scenario import Scenario
+from disturbances.trial import undisturbed_run
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 
@@ -23,8 +23,8 @@ from fedgraph.messages import (
     WorkReply,
     WorkRequest,
     check_content,
-    error_of,
-    proof_of,
+    read_error,
+    read_proof,
 )
 from fedgraph.support.errors import FedgraphError, IdentityError
 from fedgraph.support.plugins import load_object
@@ -89,9 +89,9 @@ def test_a_node_without_clients_says_so(part):
 
 
 def test_errors_for_people_come_back_as_their_message(part):
-    assert error_of(identify(part, {})).startswith("this node does not know which clients it hosts")
-    assert error_of(work(part, clients=("client-3",))) == "asked for client-3, hosted here: client-0"
-    assert "cannot import 'nowhere'" in error_of(work(part, client="nowhere:Client"))
+    assert read_error(identify(part, {})).startswith("this node does not know which clients it hosts")
+    assert read_error(work(part, clients=("client-3",))) == "asked for client-3, hosted here: client-0"
+    assert "cannot import 'nowhere'" in read_error(work(part, client="nowhere:Client"))
 
 
 def test_values_that_an_error_quotes_stay_with_their_node(part, tmp_path, monkeypatch, caplog):
@@ -101,16 +101,16 @@ def test_values_that_an_error_quotes_stay_with_their_node(part, tmp_path, monkey
         "        raise DataError(\"column 'x' holds 'Jane Doe', which is no category\", quoted=\"'Jane Doe'\")\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    said = error_of(work(part, "quotes_here:Client"))
+    said = read_error(work(part, "quotes_here:Client"))
     assert said == "column 'x' holds (its node's log says which), which is no category"
     assert "Jane Doe" in caplog.text
-    assert "Jane Doe" in error_of(work(part, "quotes_here:Client", **FULL))
+    assert "Jane Doe" in read_error(work(part, "quotes_here:Client", **FULL))
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
 def test_every_kind_of_message_reaches_the_client_class(part, kind):
     reply = work(part, kind=kind)
-    assert error_of(reply) is None
+    assert read_error(reply) is None
     shapes = {"parameters": (64 * 16 + 16 + 16 * 10 + 10,)} if kind == "train" else {}
     unpacked = WorkReply.unpack(reply.content, ["client-0"], shapes)
     assert unpacked.metrics["test/loss"].item() == pytest.approx(2.302585, abs=1e-4)
@@ -122,8 +122,8 @@ def test_a_plug_in_that_breaks_is_an_error_reply(part, tmp_path, monkeypatch, ca
     )
     monkeypatch.syspath_prepend(tmp_path)
     where = "ZeroDivisionError in breaks_here.py, line 4"
-    assert error_of(work(part, "breaks_here:Client", **FULL)) == f"{where}: division by zero"
-    assert error_of(work(part, "breaks_here:Client")) == f"{where}: its words are in the log of the node"
+    assert read_error(work(part, "breaks_here:Client", **FULL)) == f"{where}: division by zero"
+    assert read_error(work(part, "breaks_here:Client")) == f"{where}: its words are in the log of the node"
     assert "division by zero" in caplog.text
 
 
@@ -138,12 +138,12 @@ def test_places_of_a_node_and_values_that_it_met_stay_with_it(part, tmp_path, mo
     )
     monkeypatch.syspath_prepend(tmp_path)
     places = {"data": str(own), "data-dir": str(tmp_path / "data"), "state-dir": str(tmp_path)}
-    said = error_of(work(part, f"{module}:Client", **places))
+    said = read_error(work(part, f"{module}:Client", **places))
     for hidden in (str(tmp_path), "srv", "patients", "~"):
         assert hidden not in said
     if "Data" in kind:
         assert said == "cannot read <data>, <data-dir>/x.csv, <path> and <path>"
-    assert f"cannot read {own}" in error_of(work(part, f"{module}:Client", **places, **FULL))
+    assert f"cannot read {own}" in read_error(work(part, f"{module}:Client", **places, **FULL))
 
 
 # ---- who may host a client
@@ -166,11 +166,11 @@ def test_a_node_signs_whom_it_hosts_where_it_is_asked_to(part, tmp_path, write_k
     config = {"clients": "client-4, client-1", "private-key": str(tmp_path / "key")}
     content = identify(part, config, challenge="of this run").content
     assert Identity.unpack(content).clients == ("client-1", "client-4")
-    check_proof(keys, proof_of(content), "of this run", 1000, ["client-1", "client-4"])
+    check_proof(keys, read_proof(content), "of this run", 1000, ["client-1", "client-4"])
     with pytest.raises(IdentityError, match="private key of 'client-1'"):
-        check_proof(keys, proof_of(content), "of this run", 1000, ["client-1"])
-    assert proof_of(identify(part, config).content) is None
-    assert "give this node the node config key 'private-key'" in error_of(
+        check_proof(keys, read_proof(content), "of this run", 1000, ["client-1"])
+    assert read_proof(identify(part, config).content) is None
+    assert "give this node the node config key 'private-key'" in read_error(
         identify(part, {"clients": "client-1"}, challenge="of this run")
     )
 
@@ -180,13 +180,13 @@ def test_a_private_key_that_cannot_be_read_is_told_without_its_place(part, tmp_p
     if content is not None:
         (tmp_path / "key").write_bytes(content)
     config = {"clients": "client-1", "private-key": str(tmp_path / "key")}
-    said = error_of(identify(part, config, challenge="of this run"))
+    said = read_error(identify(part, config, challenge="of this run"))
     assert said.startswith("node config 'private-key': cannot read <private-key>")
     assert str(tmp_path) not in said
 
 
 def test_a_partition_that_is_no_number_is_named(part):
-    assert "partition-id" in error_of(identify(part, {"partition-id": "one", "num-partitions": 3}))
+    assert "partition-id" in read_error(identify(part, {"partition-id": "one", "num-partitions": 3}))
 
 
 @pytest.mark.parametrize(
@@ -206,27 +206,27 @@ def test_a_node_runs_what_it_allows(part, allow, message, monkeypatch):
         "fedgraph.clients.app.load_object", lambda path, key: imported.append(path) or load_object(path, key)
     )
     found = identify(part, {"clients": "client-0", "allow": allow})
-    assert (message or "") in (error_of(found) or "")
-    assert (error_of(found) is None) == (message is None)
+    assert (message or "") in (read_error(found) or "")
+    assert (read_error(found) is None) == (message is None)
     assert (not imported) == (message is not None), "what is refused is not imported either"
 
 
 def test_a_node_allows_models_too(part):
     told = json.dumps({**json.loads(part), "model": {"name": "os:system"}})
     found = identify(told, {"clients": "client-0", "allow": "fedgraph.clients.*"})
-    assert "does not run [model] name = 'os:system'" in error_of(found)
+    assert "does not run [model] name = 'os:system'" in read_error(found)
 
 
 def test_a_node_answers_so_many_messages_and_no_more(part, tmp_path):
     config = {"state-dir": str(tmp_path / "state"), "most-messages": 2}
-    assert error_of(identify(part, {"clients": "client-0", **config})) is None
-    assert error_of(work(part, **config)) is None
+    assert read_error(identify(part, {"clients": "client-0", **config})) is None
+    assert read_error(work(part, **config)) is None
     for _ in range(2):
-        assert "has answered 2 messages, as many as its node config allows" in error_of(work(part, **config))
-    assert error_of(work(part, **{**config, "most-messages": 3})) is None
+        assert "has answered 2 messages, as many as its node config allows" in read_error(work(part, **config))
+    assert read_error(work(part, **{**config, "most-messages": 3})) is None
     (tmp_path / "state" / "answered").unlink()
-    assert error_of(work(part, **config)) is None
-    assert "most-messages is a number" in error_of(work(part, **{**config, "most-messages": "many"}))
+    assert read_error(work(part, **config)) is None
+    assert "most-messages is a number" in read_error(work(part, **{**config, "most-messages": "many"}))
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,12 @@ def test_a_node_answers_so_many_messages_and_no_more(part, tmp_path):
 )
 def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, message):
     told = json.dumps({**json.loads(part), "method": method})
-    said = error_of(work(told, client, **{"least-noise": 1, **FULL}))
+    said = read_error(work(told, client, **{"least-noise": 1, **FULL}))
     assert (said is None) if message is None else re.search(message, said)
     config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: told, "label-counts": False})
     grid = LocalGrid(app, [{"clients": "client-0", "least-noise": 1, **FULL}])
     (reply,) = grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
-    assert (error_of(reply) is None) == (message is None)
+    assert (read_error(reply) is None) == (message is None)
 
 
 OWN_ANSWERS = ("sfl", "ipa", "adam", "f3", "f3-forecast", "f3-forecast-inference", "cnfgnn", "simple-forecast")

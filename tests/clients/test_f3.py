@@ -9,7 +9,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3 import F3Client
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.fusion.owner_models import stage
-from fedgraph.messages import error_of
+from fedgraph.messages import read_error
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.privacy.noise.gaussian import clipped
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError
@@ -234,7 +234,7 @@ def test_a_node_with_models_of_its_own(ask, exported, tmp_path, trained):
 
 def test_data_whose_clients_have_the_same_features_is_refused(ask, digits_tables):
     tables = {**digits_tables, "experiment": {"method": "f3"}, "f3": {}}
-    with pytest.raises(DataError, match="method 'f3' needs clients that hold different features.*image-patches"):
+    with pytest.raises(DataError, match="'f3' .*image-patches"):
         ask(tables=tables, config={"clients": "client-0"})
 
 
@@ -243,4 +243,4 @@ def test_errors_of_a_node_go_back_in_its_own_words(patches_tables, data_dir, tmp
     config = {"clients": "patch-9-9", "data-dir": str(data_dir), "state-dir": str(tmp_path)}
     request = EmbedRequest(client="fedgraph.clients.f3:F3Client", experiment=part, run="run")
     reply = client_app(Message(request.pack(), 1, EmbedRequest.message_type), Context(1, 1, config, RecordDict(), {}))
-    assert "patch-9-9" in error_of(reply)
+    assert "patch-9-9" in read_error(reply)

@@ -9,7 +9,7 @@ from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3_secret import SecretClient
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.messages import check_content, error_of
+from fedgraph.messages import check_content, read_error
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.privacy.secret.sealed import fingerprint
 from fedgraph.support.errors import ReplyError
@@ -38,7 +38,7 @@ def node(tmp_path, data_dir):
 
 def ask(context, content, kind):
     reply = client_app(Message(content, 1, kind), context)
-    return error_of(reply), check_content(reply.content)
+    return read_error(reply), check_content(reply.content)
 
 
 def test_a_node_that_only_aggregates_needs_neither_owners_nor_data(part, tmp_path):
@@ -89,7 +89,7 @@ def shares(part, aggregators, owners=NAMES[:1], **method):
 def test_owners_refuse_aggregators_that_are_too_few_or_one_under_two_names(part, node):
     host = SecretClient(node(clients=NAMES[0]), part({"threshold": 3}))
     for public in ({"a": b"1" * 32, "b": b"2" * 32}, {"a": b"1" * 32, "b": b"1" * 32, "c": b"2" * 32}):
-        with pytest.raises(ReplyError, match="2 different aggregators, fewer than the threshold of 3"):
+        with pytest.raises(ReplyError, match="2 different aggregators.*3"):
             host.share(shares(part, public))
 
 
@@ -100,7 +100,7 @@ def test_an_aggregator_answers_for_itself_only(part, node):
         torch.zeros(1, 1, 0, 0, dtype=torch.int64), torch.zeros(0, 1, 1, dtype=torch.int64), {},
         client=SECRET, experiment=part({}), run="run",
     )  # fmt: skip
-    with pytest.raises(ReplyError, match="aggregator 'south' is asked, but this one is 'north'"):
+    with pytest.raises(ReplyError, match="'south' .*'north'"):
         SecretClient(node(aggregator="north"), part({})).compute(asked)
 
 
@@ -114,5 +114,5 @@ def test_unknown_steps_are_refused(part, node):
 def test_an_aggregator_may_have_an_equals_sign_in_its_name(part, node):
     aggregators = {"w=x": b"1" * 32, "east": b"2" * 32}
     host = node(clients=NAMES[0], aggregator_fingerprints=f"w=x={fingerprint(aggregators['w=x'])}")
-    with pytest.raises(ReplyError, match=r"aggregator 'east' comes with .*has none for it"):
+    with pytest.raises(ReplyError, match="aggregator 'east'"):
         SecretClient(host, part({})).share(shares(part, aggregators))

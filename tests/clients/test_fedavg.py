@@ -27,13 +27,13 @@ def test_nothing_is_fine_tuned_where_nothing_is_measured(one_node, monkeypatch):
 def test_its_order_of_examples_is_not_that_of_training(one_node):
     node = one_node(FineTuningClient)
     shared = {"parameters": node.model()}
-    tuned = node.served(1, shared).measured()
+    tuned = node.served(1, shared).evaluated()
     trained = node.ask(1, shared).stacked["parameters"]
     assert not torch.equal(tuned, trained)
     assert (tuned - trained).norm() < 0.3 * (trained - shared["parameters"]).norm()
-    assert torch.equal(tuned, node.served(1, shared).measured())
-    assert not torch.equal(tuned, node.served(2, shared).measured())
-    alone = node.served(1, shared, clients=("client-1",)).measured()
+    assert torch.equal(tuned, node.served(1, shared).evaluated())
+    assert not torch.equal(tuned, node.served(2, shared).evaluated())
+    alone = node.served(1, shared, clients=("client-1",)).evaluated()
     torch.testing.assert_close(alone[0], tuned[1], rtol=1e-5, atol=1e-6)
 
 

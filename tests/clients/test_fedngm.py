@@ -67,9 +67,9 @@ def test_what_noise_has_hidden_once_is_told_the_same_again(ask, common, table_ta
 def test_a_node_that_no_longer_consents_tells_nothing_of_what_it_told_before(ask, common, table_tables):
     table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "statistics": NOISE}
     ask("statistics", {"consent": "ranges"}, common=common)
-    with pytest.raises(DataError, match="asks for ranges of the data, and this node does not consent"):
+    with pytest.raises(DataError, match="ranges .*consent"):
         ask("statistics", {"consent": ""}, common=common)
-    with pytest.raises(DataError, match="at epsilon 5, and this node consents to an epsilon of at most 1"):
+    with pytest.raises(DataError, match="epsilon 5, .*most 1"):
         ask("statistics", {"consent": "ranges", "consent-epsilon": 1}, common=common)
 
 
@@ -93,7 +93,7 @@ def test_models_fit_and_are_kept(ask, common):
 
 
 def test_requests_without_what_they_need_are_refused(ask, common):
-    with pytest.raises(ReplyError, match="phase 'graph' lacks the common features"):
+    with pytest.raises(ReplyError, match="phase 'graph'"):
         ask("graph")
     with pytest.raises(ReplyError, match="phase 'fit' lacks the graph"):
         ask("fit", common=common)
@@ -102,5 +102,5 @@ def test_requests_without_what_they_need_are_refused(ask, common):
 def test_pooling_needs_everybody(ask, common, table_tables):
     table_tables["fedngm"]["global-model"] = "pooled"
     graph = FeatureGraph(COMMON, ())
-    with pytest.raises(IdentityError, match="lacks those of west: put all clients on one node"):
+    with pytest.raises(IdentityError, match="of west"):
         ask("fit", {"clients": "east,north"}, common=common, graph=graph)

@@ -121,7 +121,7 @@ def test_a_transformer_whose_fast_path_passes_layers_by():
 @pytest.mark.parametrize(
     ("model", "options", "problem"),
     [
-        (nn.Sequential(nn.Conv1d(4, 2, 1)), {}, r"calls no torch.nn.Linear.*\(layer=...\), one of '0'"),
+        (nn.Sequential(nn.Conv1d(4, 2, 1)), {}, r"torch.nn.Linear.*\(layer=...\), .*'0'"),
         (Branches(), {}, "ends in several linear layers, 'age', 'sex'"),
         (perceptron(), {"layer": "head"}, "no layer 'head'; it has '0', '1', '2'"),
         (nn.Sequential(nn.Linear(4, 2)), {}, "hold the samples themselves"),
@@ -144,7 +144,7 @@ def test_layers_that_are_not_called_or_called_again_and_again():
         def forward(self, x):
             return self.step(self.step(x))
 
-    with pytest.raises(ValueError, match="layer 'idle' is not called when the model is"):
+    with pytest.raises(ValueError, match="'idle' .*called"):
         penultimate(Steps(), X, layer="idle")
     with pytest.raises(ValueError, match="layer 'step' is called 2 times"):
         penultimate(Steps(), X)
@@ -154,7 +154,7 @@ def test_layers_that_are_not_called_or_called_again_and_again():
     ("inputs", "problem"),
     [
         ([], r"got the shapes \[\[0\]\]"),
-        ((X, X[:5]), r"as many in each of them; got the shapes \[\[300, 4\], \[5, 4\]\]"),
+        ((X, X[:5]), r"\[\[300, 4\], \[5, 4\]\]"),
         (torch.utils.data.DataLoader(X), "got a DataLoader .*join the batches"),
         (np.array(["word"]), "inputs are numbers"),
         (X.masked_fill(X > 2, torch.nan), "NaN or infinite for some samples"),
@@ -200,14 +200,14 @@ def test_samples_of_no_split_are_new_where_nobody_has_a_label():
     ("given", "problem"),
     [
         ({"ids": ["a", "a"]}, "the sample 'a' is there twice"),
-        ({"ids": ["a", 1]}, "ids of samples are text or whole numbers, all of one type; got 1"),
+        ({"ids": ["a", 1]}, "ids of samples .*got 1"),
         ({"ids": ["a", "\n"]}, "letters that can be shown"),
-        ({"values": np.zeros(2)}, r"embeddings of 2 samples are an array \[samples, size\]; got the shape \[2\]"),
+        ({"values": np.zeros(2)}, r"\[samples, size\]; .*\[2\]"),
         ({"values": np.full((2, 1), np.nan)}, "NaN or infinite"),
         ({"labels": [1]}, "2 samples and 1 labels"),
-        ({"labels": [0.5, 1.0]}, "labels are text or whole numbers, all of one type; got 0.5"),
+        ({"labels": [0.5, 1.0]}, "got 0.5"),
         ({"labels": np.eye(2)}, "one class for each sample"),
-        ({"split": "training"}, "splits are train, validation, test, new; got training"),
+        ({"split": "training"}, "splits .*got training"),
         ({"split": ["train"]}, "2 samples and 1 splits"),
     ],
 )

@@ -10,7 +10,7 @@ from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients import table_client_app
 from fedgraph.data.schema import schema_from_json
-from fedgraph.messages import check_content, error_of
+from fedgraph.messages import check_content, read_error
 from fedgraph.messages.queries import ask_for_personal_models
 
 FRAME = pd.DataFrame({"age": [1.5, 2.5] * 20, "ward": ["a", "b"] * 20, "name": [f"Jones {row}" for row in range(40)]})
@@ -40,23 +40,23 @@ def test_names_and_kinds_of_features_are_told_and_rare_words_are_not(ask):
 
 
 def test_errors_say_what_is_wrong_and_no_values(ask):
-    assert "does not know which client it is" in error_of(ask(request()))
+    assert "does not know which client it is" in read_error(ask(request()))
     old = PhaseRequest("schema", experiment='{"seed": 0, "method": {}}', run="run").pack()
-    assert "lacks 'table'" in error_of(ask(old, client="a"))
-    assert "a phase '3'" in error_of(ask(RecordDict({"config": ConfigRecord({"phase": 3})}), client="a"))
+    assert "lacks 'table'" in read_error(ask(old, client="a"))
+    assert "a phase '3'" in read_error(ask(RecordDict({"config": ConfigRecord({"phase": 3})}), client="a"))
 
     def broken(context):
         raise OSError("/secret/place is gone")
 
-    told = error_of(ask(request(table={"shares": [1.0, 0.0, 0.0]}), table_client_app(broken), client="other"))
+    told = read_error(ask(request(table={"shares": [1.0, 0.0, 0.0]}), table_client_app(broken), client="other"))
     assert told.startswith("OSError")
     assert "secret" not in told
 
 
 def test_personal_models_stay_unless_they_are_shared(ask):
     content = ask_for_personal_models("run")
-    assert "does not share its personal model" in error_of(ask(content, client="mercy"))
+    assert "does not share its personal model" in read_error(ask(content, client="mercy"))
     shared = table_client_app(lambda context: FRAME, share_models=True)
     for run in ("run", "../../run"):
         content = ask_for_personal_models(run)
-        assert "has no personal model of the run" in error_of(ask(content, shared, client="mercy"))
+        assert "has no personal model of the run" in read_error(ask(content, shared, client="mercy"))

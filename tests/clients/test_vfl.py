@@ -183,14 +183,14 @@ def test_owners_whose_models_cannot_be_updated_are_refused(make, patches_tables,
         config["models"] = f"patch-0-1={exported}"
     else:
         patches_tables["model"] |= {"variants": [{"clients": ["patch-0-1"], "name": "scikit-learn"}]}
-    with pytest.raises(ExperimentError, match="only 1 of 2 owners of this node have models that can be"):
+    with pytest.raises(ExperimentError, match="only 1 of 2 owners"):
         make(config=config).open()
 
 
 def test_a_node_that_lost_its_state_says_so(make):
     node = make()
     node.open()
-    with pytest.raises(ExperimentError, match="owner 'patch-0-0' has lost its model.*or its training diverged"):
+    with pytest.raises(ExperimentError, match="'patch-0-0' .*diverged"):
         node.step(1, (), torch.zeros(2, 0, HIDDEN), node.data.keys[:5], run="unknown")
 
 

@@ -1,42 +1,29 @@
-"""The study of answers, small enough for a test."""
+"""Answers of graphical models against the truth, small enough for a test."""
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from fedgraph.commands import cli
 from fedgraph.data.encoding import Encoding, Scaling
 from fedgraph.graphical.inference import SamplingSettings, draw, posterior
 from fedgraph.graphical.learning import fit_ngm
 from fedgraph.graphical.network import NGMSettings
-from fedgraph.simulations.fedngm.answers import insurance_like
+from fedgraph.simulations.fedngm.answers import Sizes, answers, insurance_like
 from fedgraph.support.randomness import generator
 
 
 @pytest.mark.slow
-def test_the_page_is_made(data_dir, leave_no_trace):
+def test_errors_of_one_network(data_dir):
     if not (data_dir / "graph-truth").is_dir():
         pytest.skip("no graph-truth in the data folder")
-    options = ('networks=["asia"]', "rows=3000", "queries=12", "known=[1, 0]", "joint=30000")
-    arguments = [part for option in options for part in ("--set", f"options.{option}")]
-    arguments += ["--data-dir", str(data_dir)]
-    result = CliRunner().invoke(cli.app, ["reproduce", "fedngm-answers", "--out", "out", *arguments])
-    assert result.exit_code == 0, result.output
-    (folder,) = Path("out").iterdir()
-    for name in ("answers", "truth"):
-        with (folder / f"{name}.csv").open() as stream:
-            one, half = csv.DictReader(stream)
-        assert (one["known"], half["known"]) == ("1", "half")
-        for line in (one, half):
-            assert float(line["mean"]) < 0.03
-            assert float(line["worst"]) < 0.12
-        assert float(one["mean"]) < float(one["plug-in, mean"])
-    assert "## Errors against the network that rows are from" in (folder / "page.md").read_text()
+    found = answers(data_dir, ["asia"], known=[1, 0], sizes=Sizes(rows=3000, queries=12, joint=30_000))
+    for table in found.tables.values():
+        assert table["known"].tolist() == ["1", "half"]
+        assert (table["mean"] < 0.03).all()
+        assert (table["worst"] < 0.12).all()
+        assert table["mean"][0] < table["plug-in, mean"][0]
+    assert "## Errors against the network that rows are from" in found.text
 
 
 def test_the_made_network_is_large_and_half_near_deterministic():

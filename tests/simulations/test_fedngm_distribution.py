@@ -1,6 +1,5 @@
 """Figure 6 of FedNGM: shares of values by client and in the public rows, against a count by hand."""
 
-import csv
 from collections import Counter
 
 import pytest
@@ -8,7 +7,7 @@ import tomli_w
 
 from fedgraph.data import open_source
 from fedgraph.experiment.experiment import load_experiment
-from fedgraph.simulations.fedngm.distribution import distribution, draw
+from fedgraph.simulations.fedngm.distribution import distribution, distributions, draw
 from fedgraph.support.errors import ExperimentError
 
 SEGMENTS = {"poor": {"pay": ["state"]}, "north": {"site": ["1"], "pay": ["own"]}}
@@ -63,19 +62,10 @@ def test_other_data_are_refused(experiment, tmp_path):
             distribution(path, tmp_path, 0)
 
 
-def test_the_page(experiment, tmp_path, monkeypatch):
-    from typer.testing import CliRunner
-
-    from fedgraph.commands.cli import app
-
+def test_the_page(experiment, tmp_path):
     path = experiment(segments=SEGMENTS, **{"public-share": 0.5})
-    command = ["reproduce", "fedngm-fig6", "--out", str(tmp_path / "out"), "--data-dir", str(tmp_path)]
-    result = CliRunner().invoke(app, [*command, "--set", f'options.experiments=["{path}"]'])
-    assert result.exit_code == 0, result.output
-    (folder,) = (tmp_path / "out").iterdir()
-    assert (folder / "small.png").stat().st_size > 5000
-    assert "![How the rows of small are distributed](small.png)" in (folder / "page.md").read_text()
-    lines = list(csv.DictReader((folder / "splits.csv").open()))
-    assert [(line["client"], line["segment"]) for line in lines] == [
-        ("poor", "pay = state"), ("north", "site = 1 and pay = own"), ("public", "")
-    ]  # fmt: skip
+    page = distributions(tmp_path, [path])
+    assert list(page.figures) == ["small"]
+    assert "![How the rows of small are distributed](small.png)" in page.text
+    lines = page.tables["splits"][["client", "segment"]].to_numpy().tolist()
+    assert lines == [["poor", "pay = state"], ["north", "site = 1 and pay = own"], ["public", ""]]

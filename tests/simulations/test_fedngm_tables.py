@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgraph.reproduce.table import load_table
+from fedgraph.reproduce.table_files import load_table
 
 TABLES = ("many", "table2", "table3", "table4", "folds", "private", "small", "released")
 TOGETHER = {"mae": ("rmse",), "auc": ("aupr", "macro-precision", "macro-recall", "ece"), "macro-recall": ("ece",)}

@@ -6,6 +6,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedgraph.fusion import FusionSettings, build_network
+from fedgraph.reproduce import ResultFile, ResultLine, merge_into
 from fedgraph.simulations.benchmarks import fusion, fusion_loop
 from fedgraph.simulations.benchmarks.__main__ import app
 from fedgraph.support.errors import ExperimentError
@@ -32,6 +33,28 @@ def test_a_row_for_each_graph_beside_the_numbers_of_the_paper(tmp_path, monkeypa
     assert "a sample-pass with gumbel <= 0.879 ms; measured 1.00 ms: missed" in result.output
     assert "79.69 s and 568.24 MB" in result.output
     assert len(json.loads(file.read_text())["results"]["29 owners, icdf, a graph per batch"]) == 2
+
+
+def test_table_4_is_written_beside_what_was_published(tmp_path, monkeypatch):
+    def measured(function, **arguments):
+        if function.endswith(":measure_local"):
+            return {"once": 2.0 * arguments["epochs"], "every batch": 20.0}
+        assert (arguments["owners"], arguments["samples"], arguments["per"]) == (43, 4853, "sample")
+        return {"wall": 1.5, "core": 3.0, "peak": 300 * 2**20, "before": 200 * 2**20, "gpu": 0}
+
+    monkeypatch.setattr(fusion, "in_fresh_process", measured)
+    file = tmp_path / "table4.csv"
+    published = ResultLine("43 (PMU-B)", "ICDF", "s", value="30.2", source="published")
+    merge_into(file, [published])
+    arguments = ["fusion", "--data", "PMU-B", "--repeats", "1", "--results", str(file)]
+    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    found = ResultFile(file)
+    assert found.published("43 (PMU-B)", "ICDF", "s") == 30.2
+    assert found.spread("43 (PMU-B)", "ICDF", "s").mean == 1.5
+    assert found.spread("43 (PMU-B)", "Gumbel", "MiB").mean == 100
+    assert found.spread("43 (PMU-B)", "local models", "once, s").mean == 10
+    with pytest.raises(ExperimentError, match="--data PMU-A: there are METR-LA, PEMS-BAY, PMU-B, PMU-C"):
+        fusion.fusion(data=["PMU-A"])
 
 
 def test_a_measurement_is_a_real_fit(monkeypatch):

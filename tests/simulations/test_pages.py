@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from fedgraph.reproduce.result_file import read_lines
 from fedgraph.simulations import pages
 from fedgraph.simulations.pages import REPOSITORY, Results, stale, written_anew
 from fedgraph.support.errors import ExperimentError
@@ -31,6 +32,17 @@ def test_the_numbers_of_all_pages_are_those_of_the_result_files():
         for line in pages.differences(text, again)
     ]
     assert not told, "python -m fedgraph.simulations.pages writes them anew:\n" + "\n".join(told)
+
+
+def test_numbers_of_earlier_commits_are_listed_with_what_they_take():
+    files = sorted((REPOSITORY / "simulations").glob("*/results/*.csv"))
+    lines = {
+        f"{file.parent.parent.name}/{file.stem}": sum(line.source.startswith("page") for line in read_lines(file))
+        for file in files
+    }
+    text = (REPOSITORY / "simulations" / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w/-]+)` \| (\d+) \| .+ \| .+ \|$", text, flags=re.MULTILINE)
+    assert {name: int(count) for name, count in listed} == {name: count for name, count in lines.items() if count}
 
 
 def test_pictures_show_the_numbers_of_the_result_files(tmp_path):
@@ -81,7 +93,7 @@ def test_a_number_beside_that_of_another_row(results):
     ("page", "begins"),
     [
         ("docs/guides/which-method.md", "## Each method at its best"),
-        ("docs/guides/reproduce.md", "What came out stands beside"),
+        ("docs/guides/reproduce.md", "## In short"),
         ("docs/methods/f3.md", "## When to use it"),
         ("docs/methods/f3-forecast.md", "## When to use it"),
         ("docs/methods/ipa.md", "## When to use it"),

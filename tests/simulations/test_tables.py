@@ -5,10 +5,9 @@ import pytest
 from fedgraph.experiment.experiment import load_experiment
 from fedgraph.reproduce.cells import CellMaker, digest, resolved
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
-from fedgraph.reproduce.table import load_table
-from fedgraph.reproduce.toml_files import files_that_come_along, read_file
+from fedgraph.reproduce.table_files import files_that_come_along, load_table
 
-NAMES = [name for name in files_that_come_along() if not read_file(name).is_study]
+NAMES = list(files_that_come_along())
 TABLES = [(name, profile) for name in NAMES for profile in load_table(name)[1].profiles]
 
 

@@ -2,17 +2,15 @@
 
 import csv
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
-from typer.testing import CliRunner
 
-from fedgraph.commands import cli
 from fedgraph.fusion.graphs.bernoulli import GumbelGraph, InverseCdfGraph
 from fedgraph.simulations.f3.theory import bias, distributions, sinkhorn
+from fedgraph.simulations.f3.theory.__main__ import theory
 from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from fedgraph.simulations.f3.theory.formulas import (
     gumbel_bias,
@@ -282,21 +280,18 @@ def test_sections_say_what_does_not_hold(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_page_is_made(leave_no_trace):
-    options = ("draws=20_000", "bias-draws=20_000", "iterations=40", "settled=300")
-    arguments = [part for option in options for part in ("--set", f"options.{option}")]
-    result = CliRunner().invoke(cli.app, ["reproduce", "f3-theory", "--out", "out", *arguments])
-    assert result.exit_code == 0, result.output
-    (folder,) = Path("out").iterdir()
-    page = (folder / "page.md").read_text()
+def test_the_page_is_made(tmp_path, capsys):
+    theory(draws=20_000, bias_draws=20_000, iterations=40, settled=300).write(tmp_path / "page", tmp_path / "kept.csv")
+    page = (tmp_path / "page" / "page.md").read_text()
     for number in range(1, 6):
         name = f"theorem-{number}"
-        assert (folder / f"{name}.png").stat().st_size > 10_000
+        assert (tmp_path / "page" / f"{name}.png").stat().st_size > 10_000
         assert f"]({name}.png)" in page
+        assert f"{{{name}}}" not in page
         assert f"## Theorem {number}: " in page
-        with (folder / f"{name}.csv").open() as stream:
+        with (tmp_path / "page" / f"{name}.csv").open() as stream:
             assert len(list(csv.DictReader(stream))) >= 5
-    with (folder / "checks.csv").open() as stream:
+    with (tmp_path / "page" / "checks.csv").open() as stream:
         checks = list(csv.DictReader(stream))
     assert {check["theorem"] for check in checks} == {"1", "2", "3", "C", "4", "5", "(21)"}
     assert [check["holds"] for check in checks if check["theorem"] in ("1", "2", "C", "4")] == ["True"] * 6

@@ -1,5 +1,6 @@
 import json
 import math
+import sys
 import tomllib
 from contextlib import contextmanager
 
@@ -57,6 +58,20 @@ def test_run_config(tmp_path, digits_tables, monkeypatch):
     assert str(data_dir) == "/given"
     experiment, _ = from_run_config({**config, "output-dir": "/else where"})
     assert experiment.output.dir == "/else where"
+
+
+def test_an_experiment_of_the_app_is_that_which_was_submitted(tmp_path, digits_tables, monkeypatch):
+    """Wherever the server was started: Flower puts the app's folder on the search path of modules."""
+    for place, rounds in (("app", 3), ("server", 4)):
+        (tmp_path / place).mkdir()
+        tables = of("sfl", digits_tables, rounds=rounds)
+        (tmp_path / place / "groups.toml").write_text(parse_experiment(tables).as_toml())
+    monkeypatch.chdir(tmp_path / "server")
+    config = {"experiment": "groups.toml"}
+    assert from_run_config(config)[0].experiment.rounds == 4
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "app"), *sys.path])
+    assert from_run_config(config)[0].experiment.rounds == 3
+    assert from_run_config({"experiment": str(tmp_path / "server" / "groups.toml")})[0].experiment.rounds == 4
 
 
 def test_a_strategy_that_is_none(digits_tables, run_experiment):
@@ -345,7 +360,7 @@ def test_a_run_keeps_the_defaults_that_it_began_with(digits_tables, run_experime
 def test_other_clients_cannot_go_on_with_a_run(digits_tables, run_experiment):
     folder = run_experiment(of("local", digits_tables))
     (folder.path / "summary.json").unlink()
-    with pytest.raises(RunError, match="other clients take part than before"):
+    with pytest.raises(RunError, match="other clients"):
         run_experiment(None, folder=folder, node_configs=[{"clients": "client-0,client-1"}])
 
 

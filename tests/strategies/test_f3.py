@@ -72,7 +72,7 @@ def test_labels_that_are_all_different_are_told_to_be_no_classes():
     def by_row(name, message, ids, values, labels, split):
         return embeddings(message, ids, values, ids if name == "ucla" else None)
 
-    with pytest.raises(DataError, match="each of the 150 labelled training samples is the only one of its class"):
+    with pytest.raises(DataError, match="150 .*one of its class"):
         F3(**FAST).start(grid(flowers(by_row)))
 
 
@@ -139,7 +139,7 @@ def test_a_pytorch_app_changes_six_lines(caplog):
     strategy = F3(**FAST | {"epochs": 100})
     nodes = LocalGrid.of_partitions(app, 2)
     strategy.start(nodes)
-    with pytest.raises(IdentityError, match="have `client_name` \(from fedgraph.clients\) as the first mod"):
+    with pytest.raises(IdentityError, match="`client_name` .*first mod"):
         F3(**FAST, graph=ClientGraph.complete(["0", "1"])).start(nodes)
     # Without the mod, clients are called by the ids of their nodes.
     assert strategy.classifier.owners_ == ("1000", "1001")
@@ -149,7 +149,7 @@ def test_a_pytorch_app_changes_six_lines(caplog):
     assert list(told.items()) == [(3, 0), (149, 2), (20, 0)]
     assert told.dtype == np.int64
     assert "no prediction of 1 of 4 ids, which no client has: '9999'" in caplog.text
-    with pytest.raises(DataError, match="no client has one of the samples to predict"):
+    with pytest.raises(DataError, match="samples to predict"):
         strategy.predict(nodes, ids=[1000])
 
 
@@ -286,7 +286,7 @@ def test_clients_that_share_no_samples_are_warned_of(keep_labels, caplog):
 
 @pytest.mark.parametrize("keep_labels", [False, True])
 def test_there_is_nothing_to_fuse_where_no_clients_share_samples(keep_labels):
-    with pytest.raises(DataError, match="no two clients share a labelled sample.* such as 'mercy/flower-10'"):
+    with pytest.raises(DataError, match="share a labelled sample.*'mercy/flower-10'"):
         F3(**FAST).start(renamed("mercy", "county", keep_labels=keep_labels))
 
 
@@ -311,7 +311,5 @@ def test_what_cannot_be_is_said_before_anybody_is_asked():
         F3().predict(grid())
     with pytest.raises(RunError, match="no client sent a usable answer"):
         F3().start(grid(lambda message, context: Message(RecordDict(), reply_to=message)))
-    with pytest.raises(DataError, match="labels of two classes or more are needed, and clients sent 0"):
+    with pytest.raises(DataError, match="two classes .*sent 0"):
         F3().start(grid(names=("mercy", "county")))
-    with pytest.raises(RunError, match="F3 has a loop of its own: call start"):
-        F3().configure_train()

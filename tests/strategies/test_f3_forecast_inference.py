@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
 from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.clients.app import app as client_app
 from fedgraph.commands.cli import app
 from fedgraph.fusion.forecasting import FittedForecasts
-from fedgraph.messages import error_content
 from fedgraph.models import TaskSpec, build
 from fedgraph.support.errors import FedgraphError
 from fedgraph.training import ClientState
@@ -142,16 +140,15 @@ def test_the_command_forecasts_the_latest_windows(road_tables, run_experiment, r
     assert "samples is about runs of f3" in result.output
 
 
-def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_experiment, rewrite_road, later):
+def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_experiment, rewrite_road, later, spoiling):
     road_tables["f3-forecast"]["local-rounds"] = 1
     run = run_experiment(road_tables)
     rewrite_road(KNOWN + LATER)
 
-    def client(message, context):
-        if context.node_config["partition-id"] == 0 and message.metadata.message_type == "train":
-            return Message(error_content("the disk is full"), reply_to=message)
-        return client_app(message, context)
+    def training(message, context):
+        return context.node_config["partition-id"] == 0 and message.metadata.message_type == "train"
 
+    client = spoiling(training, "the disk is full")
     with pytest.raises(FedgraphError, match="upstream: the disk is full"):
         later(run, nodes=4, client=client)
     summary = later(run, nodes=4, client=client, on_missing="skip").summary()
@@ -183,7 +180,7 @@ def test_a_client_that_is_gone_from_the_data_is_told_of(road_tables, run_experim
     run = run_experiment(road_tables)
     rewrite_road(KNOWN + LATER)
     drop_far(road_tables["data"]["path"])
-    with pytest.raises(FedgraphError, match="nothing usable from 1 client.*far: it took part in the run, and no node"):
+    with pytest.raises(FedgraphError, match="nothing usable .*far: "):
         later(run)
     summary = later(run, on_missing="skip").summary()
     assert summary["clients"] == 3
@@ -235,29 +232,29 @@ def test_windows_without_readings_are_told_of(road_tables, run_experiment, rewri
 
 def test_what_does_not_fit_the_run_is_refused(road_tables, run_experiment, rewrite_road, later):
     run = run_experiment(road_tables)
-    with pytest.raises(FedgraphError, match="hidden = 8, but that run had 16: leave it so"):
+    with pytest.raises(FedgraphError, match="hidden = 8, .*16"):
         later(run, hidden=8)
     road_tables["data"]["covariates"] = ["time-of-day"]
-    with pytest.raises(FedgraphError, match=r"is a run with other \[data\]: covariates is"):
+    with pytest.raises(FedgraphError, match=r"\[data\]: covariates"):
         later(run)
     del road_tables["data"]["covariates"]
     rewrite_road(KNOWN - 1)
-    with pytest.raises(FedgraphError, match="899 time steps, fewer than the 900 that were there in training"):
+    with pytest.raises(FedgraphError, match="899 time steps"):
         later(run)
     # Too few to be divided as they were in training, which says nothing of what to do.
     rewrite_road(20)
-    with pytest.raises(FedgraphError, match="there are 20 time steps, fewer than the 900"):
+    with pytest.raises(FedgraphError, match="20 time steps"):
         later(run)
     rewrite_road(KNOWN + LATER)
     path = road_tables["data"]["path"]
     series = dict(np.load(path))
     series["data"][5] += 1
     np.savez(path, **series)
-    with pytest.raises(FedgraphError, match="first 900 time steps are not those of training"):
+    with pytest.raises(FedgraphError, match="900 time steps"):
         later(run)
     rewrite_road(KNOWN + LATER)
     shutil.rmtree(run.path / "nodes" / "local-models")
-    with pytest.raises(FedgraphError, match="does not have the scale of .* that the run has trained"):
+    with pytest.raises(FedgraphError, match="the scale of"):
         later(run)
     run.fusion.unlink()
     with pytest.raises(FedgraphError, match="no finished run of f3-forecast"):

@@ -3,31 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedgraph import strategies
 from fedgraph.algorithms.f3 import F3
 from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.algorithms.phases import PhaseRun
 from fedgraph.clients.app import app as client_app
-from fedgraph.messages import error_content
 from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
 from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 APART = [{"clients": name} for name in NAMES]
-
-
-def spoiling(name, change):
-    """A client app in which ``change`` has the reply content of the node that hosts ``name``."""
-
-    def client(message, context):
-        reply = client_app(message, context)
-        if name in str(context.node_config.get("clients")):
-            return Message(change(reply.content), reply_to=message)
-        return reply
-
-    return client
 
 
 def with_nan(content, name="embeddings"):
@@ -40,10 +27,6 @@ def with_nan(content, name="embeddings"):
 def malformed(content):
     content["config"]["sizes"] = [77]
     return content
-
-
-def failing(content):
-    return error_content("the disk is full")
 
 
 def with_other_label(content):
@@ -66,17 +49,17 @@ def as_another(content):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (with_nan, RunError, r"nothing usable from 1 owner \(patch-0-0: its embeddings hold NaN.*on-missing"),
+        (with_nan, RunError, "patch-0-0: .*NaN.*on-missing"),
         (lambda content: with_nan(content, "predictions"), RunError, "patch-0-0: its predictions hold NaN"),
         (malformed, IdentityError, r"^array 'embeddings' has the shape"),
-        (failing, IdentityError, "^the disk is full"),
-        (lambda content: RecordDict(), IdentityError, "^the answer to the request for embeddings is malformed"),
-        (with_other_label, DataError, "disagree on the label of sample 'image-00003'"),
-        (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' have different classes"),
-        (as_another, IdentityError, "owner 'patch-0-1' is hosted twice, by node 100. and by node 100."),
+        ("the disk is full", IdentityError, "^the disk is full"),
+        (lambda content: RecordDict(), IdentityError, "^the answer .*malformed"),
+        (with_other_label, DataError, "label of sample 'image-00003'"),
+        (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' .*classes"),
+        (as_another, IdentityError, "'patch-0-1' .*node 100. .*node 100"),
     ],
 )
-def test_the_run_ends_with_who_and_why(patches_tables, run_experiment, change, error, message):
+def test_the_run_ends_with_who_and_why(patches_tables, run_experiment, change, error, message, spoiling):
     with pytest.raises(error, match=message):
         run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", change))
 
@@ -88,8 +71,8 @@ def with_other_split(content):
     return content
 
 
-@pytest.mark.parametrize("change", [with_nan, malformed, failing, with_other_label, with_other_split])
-def test_the_run_goes_on_without_an_owner_where_it_may(patches_tables, run_experiment, change):
+@pytest.mark.parametrize("change", [with_nan, malformed, "the disk is full", with_other_label, with_other_split])
+def test_the_run_goes_on_without_an_owner_where_it_may(patches_tables, run_experiment, change, spoiling):
     patches_tables["experiment"] |= {"on-missing": "skip"}
     patches_tables["data"]["lacking-share"] = 0.2
     folder = run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-1", change))
@@ -100,7 +83,7 @@ def test_the_run_goes_on_without_an_owner_where_it_may(patches_tables, run_exper
         assert (folder.path / name).read_text() == (without.path / name).read_text()
 
 
-def test_who_is_left_out_for_contradicting_the_others_is_told(patches_tables, run_experiment, caplog):
+def test_who_is_left_out_for_contradicting_the_others_is_told(patches_tables, run_experiment, caplog, spoiling):
     patches_tables["experiment"] |= {"on-missing": "skip"}
     run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-1", with_other_label))
     assert "nothing usable from owner patch-0-1: contradicts most owners on the label of 1 samples" in caplog.text
@@ -109,34 +92,25 @@ def test_who_is_left_out_for_contradicting_the_others_is_told(patches_tables, ru
     assert "1 samples are left out, because owners disagree on their label" in caplog.text, "two against two"
     assert "image-00003" not in (folder.path / "predictions.csv").read_text()
     patches_tables["experiment"]["on-missing"] = "fail"
-    with pytest.raises(DataError, match="disagree on the label of sample 'image-00003'"):
+    with pytest.raises(DataError, match="label of sample 'image-00003'"):
         run_experiment(patches_tables, node_configs=nodes, client=spoiling("patch-0-1", with_other_label))
 
 
-def test_one_bad_owner_does_not_cost_the_others_of_its_node(patches_tables, run_experiment):
+def test_one_bad_owner_does_not_cost_the_others_of_its_node(patches_tables, run_experiment, spoiling):
     patches_tables["experiment"] |= {"on-missing": "skip"}
     nodes = [{"clients": ",".join(NAMES[:2])}, {"clients": ",".join(NAMES[2:])}]
     folder = run_experiment(patches_tables, node_configs=nodes, client=spoiling("patch-0-0", with_nan))
     assert set(folder.summary()["per_client"]["test"]["accuracy"]) == set(NAMES[1:])
 
 
-def test_fewer_owners_than_there_must_be(patches_tables, run_experiment):
+def test_fewer_owners_than_there_must_be(patches_tables, run_experiment, spoiling):
     patches_tables["experiment"] |= {"on-missing": "skip", "min-clients": 4}
-    with pytest.raises(RunError, match=r"only 3 of at least 4 owners \(\[experiment\] min-clients\).*patch-0-0: its"):
+    with pytest.raises(RunError, match=r"\[experiment\] min-clients.*patch-0-0"):
         run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", with_nan))
-    with pytest.raises(IdentityError, match="only 3 of at least 4 clients are hosted; node 1000: the disk is full"):
-        run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", failing))
+    with pytest.raises(IdentityError, match="only 3 of .*node 1000: the disk is full"):
+        run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", "the disk is full"))
     with pytest.raises(IdentityError, match="^only 2 of at least 4"):
         run_experiment(patches_tables, node_configs=APART[:2])
-
-
-def test_a_partition_that_nobody_hosts(patches_tables, run_experiment):
-    nodes = [{"partition-id": part, "num-partitions": 3} for part in (0, 2)]
-    with pytest.raises(IdentityError, match="'partition-id' 1 of 3 is hosted by nobody"):
-        run_experiment(patches_tables, node_configs=nodes)
-    patches_tables["experiment"]["on-missing"] = "skip"
-    folder = run_experiment(patches_tables, node_configs=nodes)
-    assert set(folder.summary()["per_client"]["test"]["accuracy"]) == {"patch-0-0", "patch-0-1", "patch-1-1"}
 
 
 @pytest.mark.parametrize("share", [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
@@ -149,7 +123,7 @@ def test_too_few_samples_are_told(patches_tables, run_experiment, share):
 
 def test_variants_for_nobody_are_told(patches_tables, run_experiment):
     patches_tables["model"]["variants"] = [{"clients": ["patch-7-*"], "name": "mlp", "hidden": [3]}]
-    with pytest.raises(FedgraphError, match=r"no client of this run is called, or matches, 'patch-7-\*'"):
+    with pytest.raises(FedgraphError, match=r"'patch-7-\*'"):
         run_experiment(patches_tables)
 
 

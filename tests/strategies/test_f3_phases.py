@@ -274,7 +274,7 @@ def test_noise_withholds_predictions_and_is_accounted_for(patches_tables, run_ex
         assert answer.predictions.shape[2] == 0
         assert float(answer.embeddings.std()) == pytest.approx(4.0, rel=0.1)
     patches_tables["f3"] |= {"fusion": "vote"}
-    with pytest.raises(ExperimentError, match="fusion = 'vote' needs the predictions.*not send with noise"):
+    with pytest.raises(ExperimentError, match="fusion = 'vote'"):
         run_experiment(patches_tables)
 
 
@@ -395,7 +395,7 @@ def test_a_run_goes_on_with_what_was_sent_when_only_the_fusion_is_mended(
 def test_what_owners_have_sent_cannot_be_changed_afterwards(patches_tables, run_experiment, monkeypatch, tmp_path):
     folder = stopped_in_fusion(run_experiment, patches_tables, monkeypatch, tmp_path)
     mended(folder, ("lacking-share = 0.0\n", "lacking-share = 0.5\n"))
-    with pytest.raises(ExperimentError, match=r"data.lacking-share was 0.0 and is 0.5.* may change: .*, f3.epochs, "):
+    with pytest.raises(ExperimentError, match=r"data\.lacking-share .*f3\.epochs"):
         run_experiment(patches_tables, folder=folder, client=refuse)
 
 

@@ -26,7 +26,7 @@ from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.commands import cli
 from fedgraph.data import open_source
 from fedgraph.data.encoding.values import read_values
-from fedgraph.data.tables.client_tables import client_table_source, rows_of
+from fedgraph.data.tables.client_tables import client_table_source, select_rows
 from fedgraph.data.tables.mixed import MixedTableSource
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph import read_graph
@@ -206,7 +206,7 @@ def test_every_client_keeps_a_model_that_can_be_asked(table_tables, run_experime
     for name, private in (("east", "ecg"), ("north", None), ("west", "dose")):
         model = GraphicalModel.load(tmp_path / "models" / "graphical" / folder.name / f"{name}.safetensors")
         held = source.load_table(name)
-        rows = rows_of(held.table, held.rows("test"))
+        rows = select_rows(held.table, held.rows("test"))
         suffix = "-personal" if private else ""
         for target in ("weight", private) if private else ("weight",):
             error = np.abs(model.predict(rows, target) - rows.numbers(target)).mean()
@@ -228,7 +228,7 @@ def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tabl
     assert few[0] > 0.5 > many[0], "two days are a stay in ward a"
     assert 0 < model.predict({"ward": "a"}, "stay")[0] < 5
     for ask in (lambda: model.predict({"ill": "y"}, "weight"), lambda: model.predict_proba({"height": 180}, "ill")):
-        with pytest.raises(DataError, match=r"range of its own at every client.*load\(path, ranges.*consent=ranges"):
+        with pytest.raises(DataError, match=r"load\(path, ranges.*consent=ranges"):
             ask()
     drawn = model.sample(20)
     assert drawn.column("weight").null_count == 20
@@ -392,7 +392,7 @@ def test_below_min_clients_nobody_is_told_of_anybody(table_tables, run_experimen
     _put_into(table_tables, "ward", ["isolated"] * 6)
     table_tables["fedngm"] |= {"model": model, "scaling": {"source": "shared-ranges"}, "merge": {"min-clients": 3}}
     listener = Listener()
-    with pytest.raises(RunError, match="2 of at least 3 clients take part.*min-clients of .fedngm.merge."):
+    with pytest.raises(RunError, match="2 of .*3 clients .*min-clients"):
         run_experiment(table_tables, nodes=2, client=listener)
     assert {request.phase for request in listener.requests} == {"schema"}, "nothing of one has gone to the other"
     assert b"isolated" in b"".join(map(_bytes_of, listener.replies))
@@ -410,7 +410,7 @@ def test_clients_that_are_lost_on_the_way_count_no_more(table_tables, run_experi
     table_tables["experiment"] |= {"on-missing": "skip", "min-clients": 1}
     table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "merge": {"min-clients": 3}}
     listener = Listener(fail)
-    with pytest.raises(RunError, match="2 of at least 3 clients take part"):
+    with pytest.raises(RunError, match="2 of at least 3"):
         run_experiment(table_tables, nodes=3, client=listener)
     assert listener.requests[-1].phase == phase, "the next question has not been asked"
 
@@ -421,13 +421,13 @@ def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_
         return error_content("the disk is full") if request.phase == "fit" and reply.clients == ("west",) else content
 
     table_tables["fedngm"]["global-model"] = "average"
-    with pytest.raises(RunError, match="nothing usable from 1 client .west: the disk is full.*on-missing"):
+    with pytest.raises(RunError, match="west: the disk is full.*on-missing"):
         run_experiment(table_tables, nodes=3, client=Listener(fail))
     table_tables["experiment"] |= {"on-missing": "skip", "min-clients": 2}
     summary = run_experiment(table_tables, nodes=3, client=Listener(fail)).summary()
     assert list(summary["per_client"]["test"]["weight-mae"]) == ["east", "north"]
     table_tables["fedngm"]["merge"] = {"min-clients": 3}
-    with pytest.raises(RunError, match="2 of at least 3 clients take part"):
+    with pytest.raises(RunError, match="2 of at least 3"):
         run_experiment(table_tables, nodes=3, client=Listener(fail))
 
 
@@ -508,21 +508,21 @@ def test_revealers_find_their_graphs(table_tables, run_experiment):
 
 def test_what_settings_refuse(table_tables, run_experiment):
     table_tables["fedngm"]["targets"] = ["weight", "hight"]
-    with pytest.raises(ExperimentError, match="targets names hight, which no client has"):
+    with pytest.raises(ExperimentError, match="targets names hight"):
         run_experiment(table_tables)
     table_tables["fedngm"]["targets"] = []
     table_tables["data"]["public-share"] = 0.0
-    with pytest.raises(ExperimentError, match="scaling source = 'public' needs public rows"):
+    with pytest.raises(ExperimentError, match="source = 'public'"):
         run_experiment(table_tables)
     table_tables["model"] = {"name": "mlp"}
-    with pytest.raises(ExperimentError, match="has models of its own.*leave out .model."):
+    with pytest.raises(ExperimentError, match="leave out .model."):
         run_experiment(table_tables)
 
 
 def test_ranges_go_with_consent_alone(table_tables, run_experiment, monkeypatch):
     table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
     table_tables["data"]["public-share"] = 0.0
-    with pytest.raises(RunError, match="asks for ranges of the data, and this node does not consent to that"):
+    with pytest.raises(RunError, match="ranges .*consent"):
         run_experiment(table_tables, nodes=1)
     monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
     listener = Listener()
@@ -561,7 +561,7 @@ def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_pa
     model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
     common = model.encoding.schema
     tables = [source.load_table(name) for name in NAMES]
-    rows = np.concatenate([read_values(rows_of(held.table, held.rows("train")), common) for held in tables])
+    rows = np.concatenate([read_values(select_rows(held.table, held.rows("train")), common) for held in tables])
     pooled = UnitSums.of(model.encoding.encode(rows), common)
     settings = RecoverySettings(target_neighbours=4)
     assert recover_from_sums(settings, common, pooled, ["weight", "ill", "ward"]).graph == graph
@@ -577,20 +577,18 @@ def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_pa
 
 def test_sums_go_with_consent_and_noise_alone(summed, run_experiment, monkeypatch):
     monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
-    with pytest.raises(RunError, match="asks for sums of the data, and this node does not consent"):
+    with pytest.raises(RunError, match="sums .*consent"):
         run_experiment(summed, nodes=1)
     monkeypatch.setenv("FEDGRAPH_CONSENT", "sums")
     configs = [{"clients": ",".join(NAMES), "consent-epsilon": 2}]
-    with pytest.raises(
-        RunError, match="asks for sums without noise, and this node consents to an epsilon of at most 2"
-    ):
+    with pytest.raises(RunError, match="without noise.* epsilon .*most 2"):
         run_experiment(summed, node_configs=configs)
     summed["fedngm"]["statistics"] = {"noise": {"mechanism": "gaussian", "epsilon": 2.0}}
     listener = Listener()
     run_experiment(summed, node_configs=configs, client=listener)
     told = listener.replies[1].array_records["stacked"]["sums"].numpy()
     assert (told < 0).any(), "there is noise on what is nothing"
-    with pytest.raises(RunError, match="fewer than 500 rows, and its node tells sums of no fewer"):
+    with pytest.raises(RunError, match="500 rows"):
         run_experiment(summed, node_configs=[{"clients": ",".join(NAMES), "consent-rows": 500}])
 
 
@@ -604,7 +602,7 @@ def test_sums_that_none_have_are_refused_with_the_name_of_their_client(summed, r
             stacked["sums"] = Array(sums)
         return content
 
-    with pytest.raises(RunError, match="north: the sums are not those of 168 rows"):
+    with pytest.raises(RunError, match="^north: .*168 rows"):
         run_experiment(summed, nodes=1, client=Listener(change))
     summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
     summary = run_experiment(summed, nodes=1, client=Listener(change)).summary()
@@ -619,7 +617,7 @@ def test_a_client_that_has_other_rows_than_it_says_is_left_out(summed, run_exper
         return content
 
     configs = [{"clients": name} for name in NAMES]
-    with pytest.raises(RunError, match="east: the sums are not those of"):
+    with pytest.raises(RunError, match="^east: the sums"):
         run_experiment(summed, node_configs=configs, client=Listener(change))
     summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
     summary = run_experiment(summed, node_configs=configs, client=Listener(change)).summary()

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from fedgraph.commands.checking.contract import Promise, require
-from fedgraph.data import SPLITS, CohortData, DataSource, Preprocessing, is_own_class, open_source, parse_data
+from fedgraph.data import SPLITS, CohortData, DataSource, Preprocessing, is_custom_class, open_source, parse_data
 from fedgraph.experiment import apply_overrides, load_experiment
 from fedgraph.models import TaskSpec
 from fedgraph.starting.running import run
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ContractError, DataError, ExperimentError
-from fedgraph.support.plugins import load_object, path_of
+from fedgraph.support.plugins import dotted_path, load_object
 
 
 def is_data_set(what: str | type) -> bool:
     """Return whether a class, or the class of a dotted path, is one of a data set: it has clients, and loads them."""
-    found = load_object(str(what), "what is checked") if is_own_class(what) else what
+    found = load_object(str(what), "what is checked") if is_custom_class(what) else what
     return isinstance(found, type) and all(callable(getattr(found, name, None)) for name in ("client_names", "load"))
 
 
@@ -45,7 +45,7 @@ class CheckedData:
         ExperimentError
             When the experiment is not one of this data set, or its keys are wrong.
         """
-        path = path_of(what)
+        path = dotted_path(what)
         if experiment is None:
             tables: Mapping[str, Any] = apply_overrides({"data": {"set": path}}, overrides)
         else:

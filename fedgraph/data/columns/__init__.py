@@ -1,10 +1,10 @@
 """Tables from files, and their columns as codes of their distinct values."""
 
 from fedgraph.data.columns.cells import MISSING
-from fedgraph.data.columns.columns import Floats, as_category, in_order, read_categories, read_column
+from fedgraph.data.columns.columns import Floats, as_category, read_categories, read_column, sort_categories
 from fedgraph.data.columns.embeddings import with_embeddings
 from fedgraph.data.columns.options import FileSettings
-from fedgraph.data.columns.table_files import Table, read_table, table_of
+from fedgraph.data.columns.table_files import Table, from_frame, read_table
 
 __all__ = [
     "MISSING",
@@ -12,10 +12,10 @@ __all__ = [
     "Floats",
     "Table",
     "as_category",
-    "in_order",
+    "from_frame",
     "read_categories",
     "read_column",
     "read_table",
-    "table_of",
+    "sort_categories",
     "with_embeddings",
 ]

@@ -1,8 +1,7 @@
-"""The meaning of the cells of a column: which are missing, and which number a text is, whatever the country's way of
-writing numbers.
+"""Missing values and number formats (decimal commas, thousands separators) in columns of text.
 
-A text such as ``1.234`` is a number of one unit or of a thousand. Where a column, or the file around it, shows that it
-may be the second, the column is in doubt, and reading its numbers raises an error that says so.
+``1.234`` may be a decimal or 1234. If other cells of the column or of the file suggest the latter, the column is
+ambiguous, and reading its numbers raises an error.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-N
 """Texts that mark a missing value unless the settings name others: the empty cell, ``?``, and most of pandas' list."""
 
 Mark = Annotated[str, BeforeValidator(lambda given: repr(given) if isinstance(given, int | float) else given)]
-"""What marks a missing value: a text, or a number, which matches however it is written in the file."""
+"""Marks a missing value: a text, or a number, which matches in any notation."""
 
 Thousands = Literal["", ".", ",", " ", "'"]
-"""What separates thousands in the numbers of a file; the empty text: nothing does."""
+"""Separates thousands in the numbers of a file; empty for none."""
 
 _WHOLE = r"[+-]?\d+"
 _POINT = r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?:\.\d*)?[eE][+-]?\d+|\.\d+[eE][+-]?\d+)"
@@ -40,29 +39,29 @@ _GROUPS = {
     "'": rf"[+-]?[1-9]\d{{0,2}}(?:{_QUOTES}\d{{3}})+(?:[.,]\d+)?",
 }
 _ONE_GROUP = {".": r"[+-]?[1-9]\d{0,2}\.\d{3}", ",": r"[+-]?[1-9]\d{0,2},\d{3}"}
-"""A number with a point, or a comma, that may stand for thousands as well as for decimals."""
+"""A number whose single point or comma may separate thousands or decimals."""
 
 _SURE_GROUPS = f"(?:{'|'.join(_GROUPS.values())})"
 _FEW, _MANY = 100, 1000
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column is of texts."""
+    """Return whether a column holds text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Return whether a column is of numbers."""
+    """Return whether a column holds numbers."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def floats_of(column: pa.Array) -> NDArray[np.float64] | None:
-    """Return a column as float64, NaN where missing; None if it has anything but numbers. Not truth values."""
+def to_floats(column: pa.Array) -> NDArray[np.float64] | None:
+    """Return a column as float64, NaN where missing; None for booleans, dates, and texts that are not all numbers."""
     if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
         return None
     try:
         if is_text(column.type):
-            # An unsuccessful cast of a million words takes long; the first hundred nearly always tell.
+            # A failing cast of a million words is slow; the first hundred nearly always suffice.
             pc.cast(column[:_FEW], pa.float64())
         values: NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -78,10 +77,10 @@ def is_number(text: str) -> bool:
         return False
 
 
-def without(column: pa.Array, marks: Sequence[str]) -> pa.Array:
-    """Return a column with null where a cell is one of the marks; those that are numbers match as numbers.
+def mask_missing(column: pa.Array, marks: Sequence[str]) -> pa.Array:
+    """Replace cells equal to one of the marks by null; numeric marks match by value.
 
-    In a column with words, a code such as ``099`` is no number: it is missing only where it is written like this.
+    In a column with words, a code such as ``099`` is not a number and matches as text only.
     """
     numbers = np.array([float(mark) for mark in marks if is_number(mark)])
     text = is_text(column.type)
@@ -89,7 +88,7 @@ def without(column: pa.Array, marks: Sequence[str]) -> pa.Array:
         column = _nulled(column, pc.is_in(column, value_set=pa.array(marks, pa.string())))
     if not len(numbers) or not (text or is_numeric(column.type)):
         return column
-    values = floats_of(column)
+    values = to_floats(column)
     if values is not None:
         if pa.types.is_float32(column.type):
             values, numbers = values.astype(np.float32), numbers.astype(np.float32)
@@ -113,19 +112,15 @@ def _nulled(column: pa.Array, where: pa.Array) -> pa.Array:
 # ---- numbers as people write them ------------------------------------------------------------------------------------
 
 
-class Written:
-    """How the numbers of a column of texts are written.
+class NumberFormat:
+    """The number format of a text column.
 
     Attributes
     ----------
-    points, commas : str
-        A cell with a decimal point, and one with a decimal comma; empty if there is none.
-    either : dict of str to str
-        A cell with one point, or one comma, that may separate thousands; by that mark.
-    groups : str
-        A cell whose marks can only separate thousands.
-    whole : str
-        A whole number without any mark, of the largest.
+    points, commas : example cells with a decimal point and a decimal comma; empty if there is none.
+    either : by mark, a cell whose single point or comma may separate thousands.
+    groups : a cell whose marks can only separate thousands.
+    whole : the largest whole number without any mark.
     """
 
     def __init__(self, texts: pa.Array, comma_separates: bool) -> None:
@@ -136,7 +131,7 @@ class Written:
         self.groups = self._first(_SURE_GROUPS, *_ONE_GROUP.values())
         whole = texts.filter(pc.match_substring_regex(texts, f"^{_WHOLE}$"))
         sizes = np.abs(pc.cast(whole, pa.float64()).to_numpy(zero_copy_only=False))
-        # Where commas separate cells, numbers are mostly English: a few small whole ones prove nothing.
+        # Comma-separated files mostly use decimal points: a few small whole numbers prove nothing.
         few = comma_separates and (len(np.unique(sizes)) < 2 or not (sizes >= 100).any())
         self.whole = "" if few or not sizes.any() else whole[int(sizes.argmax())].as_py()
 
@@ -148,7 +143,7 @@ class Written:
         return "" if place < 0 else self._texts[place].as_py()
 
     def thousands(self) -> tuple[str, str] | None:
-        """Return a cell with a mark that may separate thousands, and one that suggests it; None if there is none."""
+        """Return a cell whose mark may separate thousands, and a cell that suggests it; None if there is none."""
         if self.groups:
             return self.groups, self.whole or self.points or self.commas
         if "." in self.either and not self.points and (self.commas or self.whole):
@@ -160,23 +155,18 @@ class Written:
         return None
 
 
-def read_numbers_as_written(
+def normalise_numbers(
     columns: Mapping[str, pa.Array], where: str, separator: str, thousands: Thousands | None
 ) -> tuple[dict[str, pa.Array], dict[str, DataError]]:
-    """Return columns in which numbers have a decimal point and nothing else, and the doubts about those that may not.
+    """Rewrite numbers with a plain decimal point. Returns the columns, and by column an error if it is ambiguous.
 
-    A column is of numbers if more than half of its cells are.
+    A text column counts as numeric if more than half of its cells are numbers; other columns are returned unchanged.
 
     Parameters
     ----------
-    columns : mapping of str to pyarrow.Array
-        By name; those that are no texts stay as they are.
-    where : str
-        Names the file in errors.
-    separator : str
-        Of the file's cells. Beside other separators than a comma, numbers may have decimal commas.
-    thousands : str, optional
-        What separates thousands; None if the settings do not say.
+    where : names the file in errors.
+    separator : of the file's cells. Unless it is a comma, numbers may have decimal commas.
+    thousands : the thousands separator; None if the settings give none.
 
     Returns
     -------
@@ -185,57 +175,57 @@ def read_numbers_as_written(
     dict of str to DataError
         By column, the error that reading its numbers raises.
     """
-    found = {name: _written(column, separator == ",", thousands) for name, column in columns.items()}
-    styles = {name: how for name, how in found.items() if how is not None}
-    has_commas = any(how.commas for how in styles.values())
-    proofs = {} if thousands == "" else {name: pair for name, how in styles.items() if (pair := how.thousands())}
+    found = {name: _number_format(column, separator == ",", thousands) for name, column in columns.items()}
+    styles = {name: style for name, style in found.items() if style is not None}
+    has_commas = any(style.commas for style in styles.values())
+    proofs = {} if thousands == "" else {name: pair for name, style in styles.items() if (pair := style.thousands())}
     proof = next(iter(proofs.values()), None)
     read, doubts = dict(columns), {}
-    for name, how in styles.items():
+    for name, style in styles.items():
         what, pair = f"column '{name}' of {where}", proofs.get(name)
-        alike = "." in how.either and not how.points and not how.commas and thousands is None
+        alike = "." in style.either and not style.points and not style.commas and thousands is None
         if pair is None and alike and (has_commas or (proof is not None and "." in proof[0])):
             other = next(each.commas for each in styles.values() if each.commas) if has_commas else proof[0]  # type: ignore[index]
-            pair = how.either["."], other
-        if pair is None and separator == "," and "," in how.either and not how.commas and thousands is None:
-            pair = how.either[","], ""
+            pair = style.either["."], other
+        if pair is None and separator == "," and "," in style.either and not style.commas and thousands is None:
+            pair = style.either[","], ""
         if thousands:
             read[name] = _without_thousands(columns[name], thousands)
         elif pair is not None:
-            doubts[name] = _doubt(what, columns[name], *pair)
-        elif how.points and how.commas:
-            doubts[name] = _two_ways(what, columns[name], how)
-        elif (how.commas or "," in how.either) and separator == ",":
-            cell = how.commas or how.either[","]
+            doubts[name] = _ambiguous_thousands(what, columns[name], *pair)
+        elif style.points and style.commas:
+            doubts[name] = _mixed_decimals(what, columns[name], style)
+        elif (style.commas or "," in style.either) and separator == ",":
+            cell = style.commas or style.either[","]
             doubts[name] = DataError(
                 f"{what} holds '{cell}' in row {_row(columns[name], cell)}: decimals have a point, unless semicolons "
                 "or tabs separate the columns",
                 quoted=f"'{cell}'",
             )
-        elif how.commas or "," in how.either:
+        elif style.commas or "," in style.either:
             read[name] = _with_points(columns[name])
     return read, doubts
 
 
-def _written(column: pa.Array, comma_separates: bool, thousands: Thousands | None) -> Written | None:
-    """Return how the numbers of a column are written; None for a column without marks, or of no numbers."""
+def _number_format(column: pa.Array, comma_separates: bool, thousands: Thousands | None) -> NumberFormat | None:
+    """Return the number format of a column; None for a column without marks or numbers."""
     if not is_text(column.type) or column.null_count == len(column):
         return None
-    there = column.drop_null()
-    plain = floats_of(there) is not None
-    if plain and (thousands or not _may_be_thousands(there)):
-        return None if not thousands else Written(pc.unique(there), comma_separates)
-    texts = pc.unique(there)
+    present = column.drop_null()
+    plain = to_floats(present) is not None
+    if plain and (thousands or not _may_be_thousands(present)):
+        return None if not thousands else NumberFormat(pc.unique(present), comma_separates)
+    texts = pc.unique(present)
     forms = f"^(?:{_WHOLE}|{_POINT}|{_COMMA}|{_SURE_GROUPS})$"
     if not plain:
-        share = pc.mean(pc.cast(pc.match_substring_regex(there, forms), pa.float64())).as_py()
+        share = pc.mean(pc.cast(pc.match_substring_regex(present, forms), pa.float64())).as_py()
         if share <= 0.5:
             return None
-    return Written(texts, comma_separates)
+    return NumberFormat(texts, comma_separates)
 
 
 def _may_be_thousands(numbers: pa.Array) -> bool:
-    """Return whether all numbers with a point have exactly three decimals; the first ones tell for nearly all."""
+    """Return whether all numbers with a point have exactly three decimals; the first thousand usually decide."""
     for part in (numbers[:_MANY], numbers):
         points = part.filter(pc.match_substring(part, "."))
         if len(points) and not pc.all(pc.match_substring_regex(points, f"^{_ONE_GROUP['.']}$")).as_py():
@@ -255,7 +245,7 @@ def _with_points(column: pa.Array) -> pa.Array:
     return pc.if_else(commas, pc.replace_substring(column, ",", "."), column)
 
 
-def _doubt(what: str, column: pa.Array, cell: str, other: str) -> DataError:
+def _ambiguous_thousands(what: str, column: pa.Array, cell: str, other: str) -> DataError:
     mark = next(mark for mark, form in _GROUPS.items() if re.fullmatch(form, cell))
     row = _row(column, other)
     second = f" and '{other}' {f'in row {row}' if row else 'in another column'}" if other else ""
@@ -267,11 +257,11 @@ def _doubt(what: str, column: pa.Array, cell: str, other: str) -> DataError:
     )
 
 
-def _two_ways(what: str, column: pa.Array, how: Written) -> DataError:
+def _mixed_decimals(what: str, column: pa.Array, style: NumberFormat) -> DataError:
     return DataError(
-        f"{what} holds '{how.points}' in row {_row(column, how.points)}, and other cells have decimal commas: write "
-        "all numbers in one way",
-        quoted=f"'{how.points}'",
+        f"{what} holds '{style.points}' in row {_row(column, style.points)}, and other cells have decimal commas: "
+        "write all numbers in one way",
+        quoted=f"'{style.points}'",
     )
 
 

@@ -28,10 +28,7 @@ _WHOLE = r"^([+-]?\d+)\.0*$"
 def as_category(value: str | float) -> str:
     """Return a value as the text of a category.
 
-    Returns
-    -------
-    str
-        Trimmed, with ``2`` for ``2.0``, because files differ in how they write whole numbers.
+    Trimmed, with ``2`` for ``2.0``, as files differ in how they write whole numbers.
     """
     return re.sub(_WHOLE, r"\1", str(value).strip())
 
@@ -42,14 +39,10 @@ class Column:
 
     Attributes
     ----------
-    name, where : str
-        Of the column, and of its table in messages.
-    codes : ndarray of int64
-        ``[rows]``, positions in ``texts``, -1 where missing.
-    texts : pyarrow.Array
-        The distinct values as text, each at least once in the column.
-    numbered : ndarray of int64 or None
-        As of its :class:`Table`.
+    name, where : of the column, and of its table in messages.
+    codes : ``[rows]``, positions in ``texts``, -1 where missing.
+    texts : the distinct values as text, each at least once in the column.
+    numbered : as of its :class:`Table`.
     """
 
     name: str
@@ -72,21 +65,21 @@ class Column:
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.texts))
 
     def categories(self, least_rows: int = 1) -> tuple[str, ...]:
-        """Return the values in at least ``least_rows`` rows, in the order of :func:`in_order`."""
-        return in_order(self.texts.filter(pa.array(self.counts >= least_rows)).to_pylist())
+        """Return the values in at least ``least_rows`` rows, in the order of :func:`sort_categories`."""
+        return sort_categories(self.texts.filter(pa.array(self.counts >= least_rows)).to_pylist())
 
     def row_of(self, texts: Sequence[str]) -> int:
-        """Return the first row, counted from 1 in the file, with one of some texts that the column has."""
+        """Return the first row, counted from 1 in the file, that holds one of ``texts``."""
         wanted = pc.is_in(self.texts, value_set=pa.array(texts, pa.string())).to_numpy(zero_copy_only=False)
         rows = np.append(wanted, False)[self.codes].nonzero()[0]
-        # A part of a file may have its rows in another order.
+        # Parts of a file may reorder its rows.
         return int((rows + 1 if self.numbered is None else self.numbered[rows]).min())
 
     def check_words(self, advice: str) -> None:
-        """Raise DataError, with advice, for a few words in a column of numbers.
+        """Raise DataError, with advice, if a column of numbers holds a few words.
 
-        A column is of numbers if at most five of its values, and no more than half of them, are words, and the others
-        are more than ten or have decimals. Words among few whole numbers may be categories, as in 0, 1, 2, 3+.
+        A column counts as numeric if at most five of its values, and at most half of them, are words, and the others
+        are more than ten or have decimals. Words among few whole numbers may be categories: 0, 1, 2, 3+.
         """
         texts = self.texts.to_pylist()
         words = [text for text in texts if not is_number(text)]
@@ -95,9 +88,9 @@ class Column:
             return
         if others > _MOST_CODES or any(map(has_fraction, texts)):
             raise DataError(
-                f"column '{self.name}' of {self.where} holds {some(words)} (the first in row {self.row_of(words)}), "
-                f"and all other values are numbers: {advice}",
-                quoted=some(words),
+                f"column '{self.name}' of {self.where} holds {quote_some(words)} (the first in row "
+                f"{self.row_of(words)}), and all other values are numbers: {advice}",
+                quoted=quote_some(words),
             )
 
     def as_numbers(self) -> Floats:
@@ -105,34 +98,28 @@ class Column:
         if self.numbers is None:
             words = [text for text in self.texts.to_pylist() if not is_number(text)]
             raise DataError(
-                f"column '{self.name}' of {self.where} must be numeric, but holds {some(words)} (the first in row "
-                f"{self.row_of(words)}): list marks of missing values under missing-codes, or declare it under "
+                f"column '{self.name}' of {self.where} must be numeric, but holds {quote_some(words)} (the first in "
+                f"row {self.row_of(words)}): list marks of missing values under missing-codes, or declare it under "
                 "kinds",
-                quoted=some(words),
+                quoted=quote_some(words),
             )
         return np.append(self.numbers, np.nan)[self.codes]
 
     def as_codes(self, categories: Sequence[str], unknown_is_missing: bool = False, least_rows: int = 1) -> Floats:
         """Return the column as positions in ``categories``, ``[rows]``, NaN where missing.
 
+        Raises DataError for a value that is not a category, unless it counts as missing.
+
         Parameters
         ----------
-        categories : sequence of str
-            All values that the column may have.
-        unknown_is_missing : bool
-            Whether a value that is not a category is missing, rather than an error.
-        least_rows : int
-            A value in fewer rows that is not a category is missing in any case.
-
-        Raises
-        ------
-        DataError
-            For a value that is not a category, unless it counts as missing.
+        categories : all values that the column may have.
+        unknown_is_missing : whether a value that is not a category is missing, rather than an error.
+        least_rows : a value in fewer rows that is not a category is missing in any case.
         """
         places = pc.index_in(self.texts, value_set=pa.array(categories, pa.string()))
         unknown = pc.is_null(places).to_numpy(zero_copy_only=False) & (self.counts >= least_rows)
         if unknown.any() and not unknown_is_missing:
-            words = some(self.texts.filter(pa.array(unknown)).to_pylist())
+            words = quote_some(self.texts.filter(pa.array(unknown)).to_pylist())
             raise DataError(
                 f"column '{self.name}' of {self.where} holds unknown categories: {words}. List all "
                 f'of them under kinds, list marks of missing values under missing-codes, or set unknown = "missing"',
@@ -145,6 +132,9 @@ class Column:
 def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Column:
     """Read a column of a table as codes of its distinct values.
 
+    Raises DataError for an unknown column (listing the known ones), for a column of lists or the like, and for infinite
+    numbers.
+
     Parameters
     ----------
     table : Table
@@ -153,12 +143,6 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
         Of the column.
     missing_codes : sequence of str or float
         Further values that are missing. A number matches however it is written in the table, a text only as written.
-
-    Raises
-    ------
-    DataError
-        When there is no such column (the message lists those there are), when it contains lists or the like, and when
-        one of its numbers is infinite.
     """
     column = table.column(name)
     try:
@@ -188,7 +172,10 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
 def read_categories(
     table: Table, name: str, known: Sequence[str] | None = None
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Read a column as codes and the list of their categories; numbers match however they are written.
+    """Read a column as codes and the list of their categories; numbers match in any notation.
+
+    Returns codes int64 ``[rows]``, -1 for missing, and the categories. Raises DataError for values that ``known`` does
+    not list, for a number that it lists twice, and for a column of lists or the like.
 
     Parameters
     ----------
@@ -197,18 +184,7 @@ def read_categories(
     name : str
         Of the column.
     known : sequence of str, optional
-        The categories; by default the distinct values, in the order of :func:`in_order`.
-
-    Returns
-    -------
-    tuple
-        Codes int64 ``[rows]``, -1 for missing, and the categories.
-
-    Raises
-    ------
-    DataError
-        For values that ``known`` does not list, for a number that it lists twice, and for a column of lists or the
-        like.
+        The categories; by default the distinct values, in the order of :func:`sort_categories`.
     """
     column = read_column(table, name)
     texts = column.texts.to_pylist()
@@ -220,19 +196,21 @@ def read_categories(
     place_of = {text: place for place, text in enumerate(wanted)}
     if len(place_of) < len(wanted):
         twice = [text for text, alike in zip(listed, wanted, strict=True) if wanted.count(alike) > 1]
-        raise DataError(f"[data.categories] {name} lists {some(twice[:2])}, which are the same category: leave one out")
+        raise DataError(
+            f"[data.categories] {name} lists {quote_some(twice[:2])}, which are the same category: leave one out"
+        )
     unlisted = sorted(set(texts) - set(wanted))
     if unlisted:
         raise DataError(
-            f"column '{name}' of {table.where} holds {some(unlisted)}, which its list of categories does not: add to "
-            f"[data.categories]{closest(unlisted, wanted)}"
+            f"column '{name}' of {table.where} holds {quote_some(unlisted)}, which its list of categories does not: "
+            f"add to [data.categories]{spelling_hint(unlisted, wanted)}"
         )
     places = np.array([*(place_of[text] for text in texts), -1], dtype=np.int64)
     return places[column.codes], listed
 
 
-def closest(texts: Sequence[str], known: Sequence[str]) -> str:
-    """Return words on a known text that one of some texts is nearly, if there is one."""
+def spelling_hint(texts: Sequence[str], known: Sequence[str]) -> str:
+    """Return a hint, to be appended to a message, if a text is nearly a known one; else an empty text."""
     folded = {text.casefold(): text for text in known}
     alike = next((text for text in texts if text.casefold() in folded), None)
     if alike is not None:
@@ -240,8 +218,8 @@ def closest(texts: Sequence[str], known: Sequence[str]) -> str:
     return similar(texts, known)
 
 
-def alike_words(texts: Sequence[str]) -> tuple[str, str] | None:
-    """Return two categories that may be meant as one, as ``dead`` and ``DEAD``, or ``yes`` and ``TRUE``; else None."""
+def near_duplicates(texts: Sequence[str]) -> tuple[str, str] | None:
+    """Return two categories that may be the same, such as ``dead`` and ``DEAD`` or ``yes`` and ``TRUE``; else None."""
     seen: dict[str, str] = {}
     for text in texts:
         word = _TRUTH.get(text.casefold(), text.casefold())
@@ -252,7 +230,7 @@ def alike_words(texts: Sequence[str]) -> tuple[str, str] | None:
 
 
 def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats | None:
-    """Return ``read_column(...).as_numbers()``, or None where that is an error; faster for many distinct values."""
+    """Return ``read_column(...).as_numbers()``, or None where that raises; faster for many distinct values."""
     if not any(isinstance(code, str) for code in missing_codes):
         numbers = table.numbers(name)
         return None if numbers is None else np.where(_is_missing(numbers, missing_codes), np.nan, numbers)
@@ -266,14 +244,8 @@ def _is_missing(numbers: Floats, missing_codes: Sequence[str | float]) -> NDArra
     return np.isnan(numbers) | np.isin(numbers, codes)
 
 
-def in_order(categories: Sequence[str]) -> tuple[str, ...]:
-    """Sort categories.
-
-    Returns
-    -------
-    tuple of str
-        In numerical order if all categories are numbers, so that 10 comes after 9; else in the order of text.
-    """
+def sort_categories(categories: Sequence[str]) -> tuple[str, ...]:
+    """Sort categories: by value if all are numbers, so that 10 comes after 9, else as text."""
     numbers = all(is_number(text) for text in categories)
     return tuple(sorted(categories, key=lambda text: (float(text), text) if numbers else (0.0, text)))
 
@@ -283,7 +255,7 @@ def has_fraction(text: str) -> bool:
     return is_number(text) and not float(text).is_integer()
 
 
-def some(words: Sequence[str], shown: int = 5) -> str:
+def quote_some(words: Sequence[str], shown: int = 5) -> str:
     """Quote the first words for a message."""
     more = f" and {len(words) - shown:,} more" if len(words) > shown else ""
     return ", ".join(map(repr, words[:shown])) + more

@@ -19,7 +19,7 @@ def part_names(name: str, size: int) -> list[str]:
 
 
 def feature_of(column: str, embeddings: Collection[str]) -> str:
-    """Return the feature to which a column belongs: itself, or the embedding that it is a number of."""
+    """Return the feature of a column: itself, or the embedding to which it belongs."""
     owner = _owner(column)
     return owner if owner is not None and owner in embeddings else column
 
@@ -32,21 +32,13 @@ def with_embeddings(columns: Sequence[str], embeddings: Collection[str]) -> list
 def read_embedding(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats:
     """Read the values of an embedding, ``[rows, numbers]``.
 
-    An embedding that lacks a number is missing: all of its numbers are NaN.
+    An embedding that lacks a number is missing as a whole (NaN). Raises DataError when there is no such embedding, when
+    rows differ in length, or when a value is not a number.
 
     Parameters
     ----------
-    table : Table
-        With a column of lists called ``name``, or numbered columns.
-    name : str
-        Of the embedding.
-    missing_codes : sequence of str or float
-        Values that are missing in numbered columns.
-
-    Raises
-    ------
-    DataError
-        When there is no such embedding, when rows differ in their number of values, or when a value is not a number.
+    table : with a column of lists called ``name``, or numbered columns.
+    missing_codes : values that are missing in numbered columns.
     """
     if name in table.columns:
         values = _of_lists(table.columns[name], f"column '{name}' of {table.where}")
@@ -87,11 +79,11 @@ def _of_lists(column: pa.Array, what: str) -> Floats:
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-        raise DataError(f"{what} is to be an embedding, so lists of numbers, but is of type {kind}")
+        raise DataError(f"{what} must be an embedding (lists of numbers), but is of type {kind}")
     rows = column.to_pylist()
     sizes = sorted({len(row) for row in rows if row is not None})
     if len(sizes) != 1 or not sizes[0]:
         listed = ", ".join(map(str, sizes)) or "no list"
-        raise DataError(f"{what} is to be an embedding, with equally many numbers in all rows; there are {listed}")
+        raise DataError(f"{what} must be an embedding with equally many numbers in all rows; found {listed}")
     lacking = [None] * sizes[0]
     return np.array([lacking if row is None else row for row in rows], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The keys of ``[data]`` that say how a file of columns is read, the same for all sets that read one."""
+"""The keys of ``[data]`` on reading a file of columns, shared by all data sets that read one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedgraph.data.own import Name
 from fedgraph.support.settings import Settings
 
 _INDEX = r"__index_level_\d+__"
-"""Names that pandas gives to numbers of rows in Parquet files."""
+"""Name that pandas gives to an unnamed index in Parquet files."""
 
 
 class FileSettings(Settings):
@@ -25,8 +25,7 @@ class FileSettings(Settings):
     columns   : names of the columns of a CSV file without a header.
     delimiter : separates the columns of a CSV file; by default the comma, semicolon or tab of its header. Where it is
                 not the comma, numbers may have decimal commas.
-    missing   : what marks a missing value: texts, and numbers, which match however they are written, in columns of any
-                type.
+    missing   : what marks a missing value: texts, and numbers, which match in any notation and in columns of any type.
     thousands : what separates thousands in numbers: ``.``, ``,``, a blank or an apostrophe; empty: nothing does. By
                 default numbers that may have such separators are an error.
     """

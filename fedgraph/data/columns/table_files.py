@@ -18,10 +18,10 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from fedgraph.data.columns.cells import MISSING, Thousands, floats_of, is_text, read_numbers_as_written, without
+from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers, to_floats
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import composed, separator_of
+from fedgraph.support.files import composed, detect_separator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ _HEAD = 1 << 16
 
 
 class Table:
-    """Columns by name. Text is trimmed, and missing markers are null. ``to_pandas`` makes a data frame of it.
+    """Columns by name, with text trimmed and null for missing values.
 
     Attributes
     ----------
@@ -91,11 +91,11 @@ class Table:
         return Table(columns, self.where, self.numbered, self.doubts, self.notes)
 
     def row_number(self, row: int) -> int:
-        """Return which row of the file a row is, counted from 1."""
+        """Return the number of a row in the file, counted from 1."""
         return row + 1 if self.numbered is None else int(self.numbered[row])
 
     def column(self, name: str) -> pa.Array:
-        """Return one column; raise DataError listing the columns if none has that name."""
+        """Return a column by name. Raises DataError listing the known columns."""
         if name not in self.columns:
             listed = ", ".join(self.names).replace("\n", "\\n")  # as a TOML file has it
             raise DataError(f"{self.where} has no column '{name}'; its columns: {listed}")
@@ -108,7 +108,7 @@ class Table:
         """
         column = self.column(name)
         self.check_certain(name)
-        values = floats_of(column)
+        values = to_floats(column)
         if values is not None and np.isinf(values).any():
             row = int(np.isinf(values).argmax())
             raise DataError(infinite_message(name, self.where, str(values[row]), self.row_number(row)))
@@ -121,16 +121,13 @@ class Table:
             raise DataError(str(doubt), doubt.quoted)
 
     def names_in(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """Return a column of names, such as those of clients, exactly as they are written.
+        """Return a column of names, such as those of clients, exactly as written.
 
-        Returns
-        -------
-        tuple
-            Codes ``[rows]``, -1 where missing, and the names that they stand for; numbers by size, else by text.
+        Codes ``[rows]``, -1 where missing, and the names that they stand for; numbers by size, else by text.
         """
         coded = self.texts(name).dictionary_encode()
         names = coded.dictionary.to_pylist()
-        floats = floats_of(coded.dictionary)
+        floats = to_floats(coded.dictionary)
         sizes = [0.0] * len(names) if floats is None else floats.tolist()
         order = sorted(range(len(names)), key=lambda place: (sizes[place], names[place]))
         places = np.append(np.argsort(order), -1).astype(np.int64)
@@ -147,7 +144,7 @@ class Table:
 
 
 def infinite_message(name: str, where: str, cell: str, row: int) -> str:
-    """Say which cell of a column of numbers is infinite, and what to do."""
+    """Return the message about an infinite number."""
     return (
         f"column '{name}' of {where} holds {cell} in row {row}: leave the cell empty or add \"{cell}\" to [data] "
         "missing if it is missing, or put a number there"
@@ -163,6 +160,11 @@ def read_table(
 ) -> Table:
     """Read a table from a .csv, .csv.gz or .parquet file; the last few files are cached in the process.
 
+    All columns of a CSV file are text; those of a Parquet file keep their types. Where the columns are not separated by
+    commas, numbers with decimal commas have points instead, in columns that are mostly numbers. Raises DataError when
+    the file is missing, cannot be read, or has no rows, two columns of one name, or another number of columns than
+    ``columns``. The message names the file.
+
     Parameters
     ----------
     path : Path
@@ -172,21 +174,9 @@ def read_table(
     missing : sequence of str
         What means missing: texts, and numbers however they are written, in columns of any type.
     delimiter : str, optional
-        Between the columns of a CSV file; by default that of its header (:func:`separator_of`).
+        Between the columns of a CSV file; by default that of its header (:func:`detect_separator`).
     thousands : str, optional
         What separates thousands in numbers.
-
-    Returns
-    -------
-    Table
-        All columns of a CSV file are text; those of a Parquet file keep their types. Where the columns are not
-        separated by commas, numbers with decimal commas have points instead, in columns that are mostly numbers.
-
-    Raises
-    ------
-    DataError
-        When the file is missing, cannot be read, or has no rows, two columns of one name, or another number of columns
-        than ``columns``. The message names the file.
     """
     if not path.is_file():
         raise DataError(
@@ -211,7 +201,7 @@ def _read(
             arrow = _parquet(path, columns)
         else:
             text = _CsvText.of(path)
-            separator = delimiter or separator_of(text.header)
+            separator = delimiter or detect_separator(text.header)
             try:
                 arrow = _csv(path, columns, separator, text)
             except pa.ArrowInvalid as error:
@@ -220,21 +210,25 @@ def _read(
                 text = text._replace(encoding=_OTHER)
                 arrow = _csv(path, columns, separator, text)
             if text.encoding == _OTHER:
-                notes.append("its text is no UTF-8 and was read as Windows-1252")
+                notes.append("its text is not UTF-8 and was read as Windows-1252")
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read as a table: {error}") from None
     if arrow.num_rows == 0:
         raise DataError(f"{path} has no rows")
     table = _cleaned(arrow, str(path), missing, "rename one, or list all names in [data] columns")
-    found, doubts = read_numbers_as_written(table.columns, str(path), separator, thousands)
-    anew = {
-        name: column if column is table.columns[name] else without(column, missing) for name, column in found.items()
+    found, doubts = normalise_numbers(table.columns, str(path), separator, thousands)
+    cleaned = {
+        name: column if column is table.columns[name] else mask_missing(column, missing)
+        for name, column in found.items()
     }
-    return Table(anew, str(path), doubts=doubts, notes=notes)
+    return Table(cleaned, str(path), doubts=doubts, notes=notes)
 
 
-def table_of(frame: Any, where: str = "the data frame") -> Table:
-    """Return a data frame as a table; the index of one of pandas is no column.
+def from_frame(frame: Any, where: str = "the data frame") -> Table:
+    """Return a data frame as a table, without the index of pandas.
+
+    Truth values are the text ``True`` and ``False``; empty text is missing. Raises DataError when it is not a table,
+    has no rows, two columns of one name, or a column that Arrow cannot take.
 
     Parameters
     ----------
@@ -242,16 +236,6 @@ def table_of(frame: Any, where: str = "the data frame") -> Table:
         Of pandas, polars or another library that exports its columns to Arrow, or a table of pyarrow.
     where : str
         Names it in messages.
-
-    Returns
-    -------
-    Table
-        Truth values are the text ``True`` and ``False``; empty text is missing.
-
-    Raises
-    ------
-    DataError
-        When it is not a table, has no rows, two columns of one name, or a column that Arrow cannot take.
     """
     if isinstance(frame, Table):
         return frame
@@ -270,12 +254,12 @@ def table_of(frame: Any, where: str = "the data frame") -> Table:
 
 
 def _spelled(column: pa.Array) -> pa.Array:
-    """Return truth values as Python spells them, as categories are given in dicts too."""
+    """Return booleans as ``True`` and ``False``, as in dicts of categories."""
     return pc.if_else(column, "True", "False") if pa.types.is_boolean(column.type) else column
 
 
 def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -> Table:
-    """Return the columns with text trimmed, categories as their values, and what means missing as null."""
+    """Return the columns with text trimmed, dictionaries decoded, and missing values as null."""
     names = [composed(name.strip().replace("\r\n", "\n")) for name in arrow.column_names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -291,7 +275,7 @@ def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -
             array = pc.utf8_trim_whitespace(array.cast(pa.string()))
             plain = pc.all(pc.string_is_ascii(array)).as_py()
             array = array if plain or plain is None else pc.utf8_normalize(array, form="NFC")
-        cleaned[name] = without(array, missing)
+        cleaned[name] = mask_missing(array, missing)
     return Table(cleaned, where)
 
 
@@ -302,7 +286,7 @@ def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
 
 
 class _CsvText(NamedTuple):
-    """The header of a CSV file, which may have line breaks between quotes, and how the file seems to be encoded."""
+    """The header of a CSV file, which may have quoted line breaks, and the detected encoding."""
 
     header: str
     encoding: str
@@ -327,7 +311,7 @@ class _CsvText(NamedTuple):
 
 
 def _csv(path: Path, columns: tuple[str, ...], delimiter: str, text: _CsvText) -> pa.Table:
-    """Read all columns as text: types guessed from the first rows would fail at the first row that differs."""
+    """Read all columns as text: types inferred from the first rows may not fit later ones."""
     first = next(csv.reader(io.StringIO(text.header, newline=""), delimiter=delimiter), [])
     if columns and len(columns) != len(first):
         raise DataError(f"{path} has {len(first)} columns, and [data] columns names {len(columns)}")

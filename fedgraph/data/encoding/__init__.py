@@ -1,7 +1,7 @@
 """Values of a table with columns of many kinds as numbers, as the units of a network, and back."""
 
 from fedgraph.data.encoding.encoding import Encoding
-from fedgraph.data.encoding.rows import Rows, dicts_of, values_of
+from fedgraph.data.encoding.rows import Rows, as_dicts, to_values
 from fedgraph.data.encoding.scaling import (
     Bounds,
     Range,
@@ -25,13 +25,13 @@ __all__ = [
     "Scaling",
     "ScalingSettings",
     "agreed_scaling",
+    "as_dicts",
     "as_table",
     "check_shape",
-    "dicts_of",
     "may_be_skewed",
     "needs_range",
     "quantile_range",
     "read_values",
     "skewed_range",
-    "values_of",
+    "to_values",
 ]

@@ -25,7 +25,7 @@ from fedgraph.support.errors import DataError
 class _Scales(dict[str, UnitScale]):
     def __missing__(self, name: str) -> UnitScale:
         raise DataError(
-            f"'{name}' is in a range of its own at every client, which this model does not have: leave it unknown, or "
+            f"every client has its own range of '{name}', which this model does not have: leave it unknown, or "
             f"give one client's range, GraphicalModel.load(path, ranges={{'{name}': (low, high)}}). A model of common "
             'ranges is made with [fedngm.scaling] source = "shared-ranges", which nodes have to consent to (node '
             "config consent=ranges; in a simulation fedgraph run --node-config consent=ranges), or in an app with "
@@ -61,8 +61,8 @@ class Encoding:
     outside : {"keep", "clip"}
         Values outside their range; see :class:`ScalingSettings`.
     own_ranges : bool
-        Whether numbers without a range here have another range at each client, known only there. They can be neither
-        encoded nor decoded, while all other features can.
+        Whether numbers without a range here have a range at each client that only the client knows. They can be
+        neither encoded nor decoded; all other features can.
     """
 
     schema: Schema
@@ -72,7 +72,7 @@ class Encoding:
 
     @property
     def without_range(self) -> tuple[str, ...]:
-        """Numbers whose range only their clients know."""
+        """Numbers with a range that only their clients know."""
         lacking = (part.name for part in self.schema.features if needs_range(part))
         return tuple(name for name in lacking if self.own_ranges and name not in self.scaling.ranges)
 
@@ -89,11 +89,8 @@ class Encoding:
     def encode(self, values: Floats) -> Tensor:
         """Convert values float64 ``[rows, features]`` to units float32 ``[rows, units]``.
 
-        Raises
-        ------
-        DataError
-            When a feature has no range, when the columns are not those of the schema, and for a value a thousand ranges
-            away from its own range unless ``outside`` is ``clip``.
+        Raises DataError when a feature has no range, when the columns are not those of the schema, and for a value a
+        thousand ranges away from its own range unless ``outside`` is ``clip``.
         """
         check_shape(values, self.schema)
         # Unit after unit in memory, transposed at the end: writing columns into rows takes several times longer.
@@ -119,17 +116,18 @@ class Encoding:
             return np.clip(scale.units(values), 0.0, 1.0)
         far = scale.is_far(values)
         if far.any():
-            said = f"{int(far.sum()):,} values such as {values[far].min():g} far outside its range "
-            said += f"{scale.low:g} to {scale.high:g}"
+            problem = f"{int(far.sum()):,} values such as {values[far].min():g} far outside its range "
+            problem += f"{scale.low:g} to {scale.high:g}"
             raise DataError(
-                f"feature '{name}' has {said}: list marks of missing values in missing-codes, widen the range, or set "
+                f"feature '{name}' has {problem}: list marks of missing values in missing-codes, widen the range, or "
+                "set "
                 f'outside = "clip"',
-                quoted=said,
+                quoted=problem,
             )
         return scale.units(values)
 
     def beyond(self, values: Floats) -> dict[str, float]:
-        """Return by feature a number of ``[rows, features]`` that is more than half a range outside its range."""
+        """Return, by feature, a value of ``[rows, features]`` that is more than half a range outside its range."""
         found: dict[str, float] = {}
         for name, limits in self.scaling.ranges.items():
             own = values[:, self.schema.value_slices[name]]
@@ -144,12 +142,8 @@ class Encoding:
 
         Integers and ordinals are rounded. A binary feature is its second category from 0.5 on, a categorical one the
         category with the largest unit, missing if any of its units is NaN. Real numbers are rounded to a millionth of
-        their range or less, which is about the precision of a unit. Numbers without a range are missing.
-
-        Raises
-        ------
-        DataError
-            When the number of units is not that of the schema.
+        their range or less, which is about the precision of a unit. Numbers without a range are missing. Raises
+        DataError when the number of units is not that of the schema.
         """
         if units.ndim != 2 or units.shape[1] != len(self.schema.unit_feature):
             raise DataError(

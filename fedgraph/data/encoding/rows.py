@@ -1,4 +1,4 @@
-"""Rows in the forms that users pass to a model: a table, an array of values, or dicts by feature."""
+"""Conversion of the rows that users pass to a model: tables, arrays of values, dicts by feature."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Frame(Protocol):
     """A data frame of pandas, polars or another library that exports its columns to Arrow, or a table of pyarrow."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the columns, as Arrow's PyCapsule interface has it."""
+        """Return the columns (Arrow's PyCapsule interface)."""
 
 
 Rows = Table | Frame | Floats | Row | Sequence[Row]
@@ -36,32 +36,25 @@ _KINDS = (
 )
 
 
-def values_of(
+def to_values(
     rows: Rows, schema: Schema, ignored: Sequence[str] = (), settings: SchemaSettings | None = None
 ) -> Floats:
     """Convert rows to values ``[rows, features]``; NaN for features that are missing, absent or ``ignored``.
 
+    Returns an ndarray of float64 as :func:`read_values` returns them. Raises DataError for rows of another kind, for a
+    feature in a dict that the schema lacks, for words in place of numbers, for categories that the schema lacks, and
+    for a table without any feature.
+
     Parameters
     ----------
     rows : Rows
-        Columns of a table or data frame that are no features are ignored; in a dict they are taken for mistakes.
+        Columns of a table or data frame that are not features are ignored; in a dict they are an error.
     schema : Schema
         The features.
     ignored : sequence of str
         Features to leave out.
     settings : SchemaSettings, optional
         As for :func:`read_values`, for tables.
-
-    Returns
-    -------
-    ndarray of float64
-        As :func:`read_values` returns them.
-
-    Raises
-    ------
-    DataError
-        For rows of another kind, for a feature in a dict that the schema lacks, for words in place of numbers, for
-        categories that the schema lacks, and for a table without any feature.
     """
     if isinstance(rows, np.ndarray):
         check_shape(rows, schema)
@@ -85,18 +78,18 @@ def _places(schema: Schema, names: Sequence[str]) -> list[int]:
     return [place for name in names for place in every[schema.value_slices[name]]]
 
 
-def dicts_of(rows: Rows) -> list[Row]:
-    """Return the rows that were written down as dicts; none for tables, data frames and arrays."""
+def as_dicts(rows: Rows) -> list[Row]:
+    """Return the rows that were given as dicts; none for tables, data frames and arrays."""
     if isinstance(rows, Mapping):
         return [rows]
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, Sequence) else []
 
 
 def _read(rows: Rows, schema: Schema, ignored: Sequence[str]) -> tuple[Table, int]:
-    """Return rows as a table, and their number, which a table without columns does not tell."""
+    """Return rows as a table, and their number, as a table may have no columns."""
     if isinstance(rows, Table):
         return rows, rows.num_rows
-    dicts = dicts_of(rows)
+    dicts = as_dicts(rows)
     if isinstance(rows, Mapping | Sequence) and len(dicts) == (1 if isinstance(rows, Mapping) else len(rows)):
         named = dict.fromkeys(name for row in dicts for name in row)
         columns = {name: _column([row.get(name) for row in dicts], schema[name]) for name in named}

@@ -1,7 +1,6 @@
-"""Ranges that map numbers to units from 0 to 1, and how clients agree on them without sending rows.
+"""Ranges that map numbers to units in [0, 1], and how clients agree on them without sending rows.
 
-- ``given``: the experiment gives them. No information about the data leaves a client, and units mean the same
-  everywhere.
+- ``given``: set by the experiment. No information about the data leaves a client, and units mean the same everywhere.
 - ``own``: every client takes quantiles of its own values. Nothing leaves a client, but a unit of 0.5 stands for
   different numbers at different clients: a global model then describes positions in a client's own range, and its
   samples can be converted to original units only with the ranges of one client.
@@ -138,10 +137,7 @@ class Scaling:
     def scales(self, schema: Schema) -> tuple[UnitScale, ...]:
         """Return the scale of every feature; categories are at their positions, the first at 0 and the last at 1.
 
-        Raises
-        ------
-        DataError
-            When features have no range, naming them.
+        Raises DataError when features have no range, naming them.
         """
         lacking = [part.name for part in schema.features if needs_range(part) and part.name not in self.ranges]
         if lacking:
@@ -156,7 +152,7 @@ class Scaling:
 
     @classmethod
     def given(cls, ranges: Mapping[str, Range]) -> Scaling:
-        """Validate ranges that a user gives. Raises DataError naming the feature whose range is invalid."""
+        """Validate ranges. Raises DataError naming the feature with an invalid range."""
         try:
             return cls(_RANGES.validate_python(dict(ranges)))
         except ValidationError as error:
@@ -182,7 +178,8 @@ def agreed_scaling(
 ) -> Scaling:
     """Return the scaling that the server sends to all clients.
 
-    Each client completes it with :meth:`Scaling.measured` of its own values.
+    Each client completes it with :meth:`Scaling.measured` of its own values. Complete for ``schema`` unless the source
+    is ``own``. Raises DataError when a common feature would have no common range, unless every client takes its own.
 
     Parameters
     ----------
@@ -192,16 +189,6 @@ def agreed_scaling(
         Given ranges, and how those of clients are merged.
     client_ranges : sequence of mapping
         Ranges of the clients that sent any.
-
-    Returns
-    -------
-    Scaling
-        Complete for ``schema`` unless the source is ``own``.
-
-    Raises
-    ------
-    DataError
-        When a common feature would have no common range, unless every client takes its own.
     """
     scaling = Scaling({name: limits for name, limits in settings.ranges.items() if name in schema.names})
     if settings.source == "shared-ranges":
@@ -212,32 +199,21 @@ def agreed_scaling(
 
 
 def needs_range(feature: Feature) -> bool:
-    """Return whether a feature is a number in units of its own, or several such numbers.
-
-    Returns
-    -------
-    bool
-        True for real and integer features, embeddings, and ordinal features that are numbers.
-    """
+    """Return whether a feature is scaled by a range: real, integer, embedding, or an ordinal of numbers."""
     return feature.is_scaled and not feature.categories
 
 
 def may_be_skewed(feature: Feature, skewed: Skewed) -> bool:
-    """Return whether a feature may have a range with a median.
-
-    Returns
-    -------
-    bool
-        True for real features, if skewed ones are to get a logarithmic scale.
-    """
+    """Return whether the range may have a median: of real features, if skewed ones get a logarithmic scale."""
     return feature.kind == "real" and skewed == "logarithmic"
 
 
 def quantile_range(values: Floats, quantile: float, with_median: bool = False) -> Range:
     """Return the range between a low and a high quantile.
 
-    If both quantiles are one value, such as 0 in a column that counts rare events, they are taken of that value and of
-    all values that differ from it; a constant column lies in the middle of its range.
+    If both quantiles are equal, such as 0 in a column that counts rare events, they are taken of that value and of
+    all values that differ from it; a constant column lies in the middle of its range. Low is below high; (0, 1) if
+    there are no values.
 
     Parameters
     ----------
@@ -247,11 +223,6 @@ def quantile_range(values: Floats, quantile: float, with_median: bool = False) -
         Below 0.5; the high end is the quantile ``1 - quantile``.
     with_median : bool
         Whether to include the median if the values are skewed.
-
-    Returns
-    -------
-    Range
-        Low is below high; (0, 1) if there are no values.
     """
     values = values[np.isfinite(values)]
     if not len(values):
@@ -266,13 +237,7 @@ def quantile_range(values: Floats, quantile: float, with_median: bool = False) -
 
 
 def skewed_range(low: float, median: float, high: float) -> Range:
-    """Return a range with its median only if that is far from the middle.
-
-    Returns
-    -------
-    Range
-        ``(low, median, high)`` if the median is in the lowest or highest fifth of the range, else ``(low, high)``.
-    """
+    """Return ``(low, median, high)`` if the median is in the lowest or highest fifth, else ``(low, high)``."""
     share = (median - low) / (high - low)
     return (low, median, high) if min(share, 1 - share) < _SKEWED else (low, high)
 

@@ -1,4 +1,4 @@
-"""The scale that turns a number into a unit: straight, or logarithmic for a skewed number.
+"""The scale that maps a number to a unit: linear, or logarithmic for a skewed number.
 
 Models predict units and draw them with noise of one size, whatever the prediction. For concentrations, incomes and
 other skewed numbers that is right only on a logarithmic scale: on a straight one nearly all units are close to 0, and
@@ -40,13 +40,9 @@ class UnitScale:
 
     Attributes
     ----------
-    low, high : float
-        The range.
-    growth : float
-        g, 0 for a straight scale.
-    turned : bool
-        Whether the scale is reversed, so that values near the high end are spread out instead of those near the low
-        end.
+    growth : g, 0 for a straight scale.
+    turned : whether the scale is reversed, so that values near the high end are spread out instead of those near the
+        low end.
     """
 
     low: float
@@ -88,7 +84,7 @@ class UnitScale:
         return self.low + units * self.span
 
     def is_far(self, values: Floats) -> np.ndarray:
-        """Return where values, or their units, are more than ``FARTHEST`` ranges away."""
+        """Mask values that are, or whose units are, more than ``FARTHEST`` ranges away."""
         shares = (values - self.low) / self.span
         return np.maximum(np.abs(shares - 0.5), np.abs(self.units(values) - 0.5)) > FARTHEST
 
@@ -97,10 +93,8 @@ class UnitScale:
 
         Parameters
         ----------
-        units : ndarray
-            Means of the components, ``[rows, components]``.
-        noise : float
-            Standard deviation of each component.
+        units : means of the components, ``[rows, components]``.
+        noise : standard deviation of each component.
         """
         if not self.growth:
             return self.values(units.mean(1)), np.sqrt(units.var(1) + noise**2) * self.span

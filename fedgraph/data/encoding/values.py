@@ -28,6 +28,9 @@ _LARGEST_WHOLE = 2.0**53
 def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = None) -> Floats:
     """Read the features of a schema from a table.
 
+    Returns float64 ``[rows, features]``, contiguous by column. Raises DataError when the table lacks a feature, or
+    contains words in place of numbers or categories that the schema lacks.
+
     Parameters
     ----------
     table : Table
@@ -37,16 +40,6 @@ def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = 
     settings : SchemaSettings, optional
         Its ``missing-codes`` apply, and its ``unknown`` and ``least-rows`` decide about values that are not a category;
         by default these are an error, however rare.
-
-    Returns
-    -------
-    ndarray
-        float64 ``[rows, features]``, contiguous by column.
-
-    Raises
-    ------
-    DataError
-        When the table lacks a feature, or contains words in place of numbers or categories that the schema lacks.
     """
     settings = settings or SchemaSettings(least_rows=1)
     values = np.empty((table.num_rows, schema.num_values), order="F")
@@ -61,23 +54,17 @@ def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = 
         elif (numbers := read_numbers(table, feature.name, codes)) is not None:
             values[:, place.start] = numbers
         else:
-            values[:, place.start] = read_column(table, feature.name, codes).as_numbers()  # says which words there are
+            values[:, place.start] = read_column(
+                table, feature.name, codes
+            ).as_numbers()  # raises an error that lists the words
     return values
 
 
 def as_table(values: Floats, schema: Schema, where: str = "the rows") -> Table:
     """Convert values ``[rows, features]`` to a table.
 
-    Returns
-    -------
-    Table
-        Columns of floats, whole numbers or text; values that are not finite are missing. An embedding has a column for
-        each of its numbers.
-
-    Raises
-    ------
-    DataError
-        When the number of columns is not that of the schema's values.
+    Returns columns of floats, whole numbers or text; values that are not finite are missing. An embedding has a column
+    for each of its numbers. Raises DataError when the number of columns is not that of the schema's values.
     """
     check_shape(values, schema)
     columns: dict[str, pa.Array] = {}
@@ -95,13 +82,7 @@ def write_csv(table: Table, path: Path) -> None:
 
 
 def check_shape(values: Floats, schema: Schema) -> None:
-    """Check that values have the columns of a schema.
-
-    Raises
-    ------
-    DataError
-        When ``values`` are not ``[rows, features]``.
-    """
+    """Check that values have the columns of a schema. Raises DataError when ``values`` are not ``[rows, features]``."""
     if values.ndim != 2 or values.shape[1] != schema.num_values:
         raise DataError(
             f"values of shape {list(values.shape)} do not fit the schema: it needs [rows, {schema.num_values}]"
@@ -112,8 +93,7 @@ def _embedding(table: Table, feature: Feature, codes: Sequence[str | float]) -> 
     values = read_embedding(table, feature.name, codes)
     if values.shape[1] != feature.size:
         raise DataError(
-            f"the embedding '{feature.name}' consists of {feature.size} numbers, but of {values.shape[1]} in "
-            f"{table.where}"
+            f"the embedding '{feature.name}' has {feature.size} numbers, but {values.shape[1]} in {table.where}"
         )
     return values
 

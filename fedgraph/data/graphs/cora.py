@@ -1,8 +1,7 @@
-"""Cora, a citation network in 7 subjects (McCallum et al. 2000; Sen et al. 2008), in communities, one at each client.
+"""Cora, a citation network in 7 subjects (McCallum et al. 2000; Sen et al. 2008), divided into communities.
 
-Publications are nodes, with the words that occur in them as features, and an edge in both directions for a citation.
-Communities are those of Louvain's method (Blondel et al. 2008), as many as there are clients, or more, which are dealt
-out. Edges between clients are lost, since neither has them; how many there were is the client graph.
+Nodes are publications with bag-of-words features; a citation is an edge in both directions. Clients hold communities
+found by Louvain's method (Blondel et al. 2008). Edges between clients are dropped; their numbers are the client graph.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class CoraSettings(GraphOptions):
 
     Attributes
     ----------
-    clients        : among how many its communities are dealt out.
+    clients        : number of clients that the communities are divided among.
     resolution     : of Louvain's method: more = more and smaller communities. It is raised until there is one for each
                      client.
     partition_seed : seed of Louvain's method.
@@ -95,7 +94,7 @@ class CoraSource(GraphDataSet[CoraSettings]):
         }
 
     def given_graph(self) -> ClientGraph:
-        """Return the client graph: how many citations join two clients, which neither of them has."""
+        """Return the client graph, weighted by the number of citations between two clients."""
         count = np.zeros((self.settings.clients, self.settings.clients))
         np.add.at(count, tuple(self._client[self._network.pairs].T), 1.0)
         count += count.T
@@ -122,12 +121,8 @@ class CoraSource(GraphDataSet[CoraSettings]):
 def read_citations(content: Path, cites: Path) -> Citations:
     """Read the two files: a line for each paper, with its name, words and subject; and pairs of names.
 
-    Citations of a paper by itself, of papers that are not there, and repeated ones are left out; each pair is once.
-
-    Raises
-    ------
-    DataError
-        For a line of any other form.
+    Self-citations, citations of unknown papers and duplicates are left out; each pair occurs once.
+    Raises DataError for a line of any other form.
     """
     lines = [line.split() for line in content.read_text().splitlines() if line.strip()]
     widths = {len(line) for line in lines}
@@ -157,20 +152,11 @@ def read_citations(content: Path, cites: Path) -> Citations:
 def communities(
     pairs: NDArray[np.int64], nodes: int, clients: int, resolution: float, seed: int
 ) -> list[NDArray[np.int64]]:
-    """Divide the nodes of a graph among clients by Louvain's communities, which stay whole.
+    """Divide the nodes of a graph among clients by Louvain communities, which are not split.
 
     The largest community goes to the client with the fewest nodes so far, then the next. The resolution is doubled
-    until there are as many communities as clients.
-
-    Returns
-    -------
-    list of ndarray
-        Nodes of each client, sorted; the client with the most first.
-
-    Raises
-    ------
-    DataError
-        For more clients than nodes.
+    until there are as many communities as clients. Returns nodes of each client, sorted; the client with the most
+    first. Raises DataError for more clients than nodes.
     """
     import networkx as nx
 

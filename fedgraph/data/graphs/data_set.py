@@ -1,4 +1,4 @@
-"""Data sets whose clients have graphs; their nodes, or whole graphs, are classified."""
+"""Base of data sets of graphs, for the classification of nodes or of whole graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgraph.data.base import SPLITS, CohortData, Shares, SplitName
 from fedgraph.data.examples import ExampleSplit
 from fedgraph.data.graphs.graph_form import GraphForm
 from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs
-from fedgraph.data.graphs.stacked import cohort_of
+from fedgraph.data.graphs.stacked import graph_cohort
 from fedgraph.data.own import Name, OwnData, with_notes
 from fedgraph.data.partition import Indices, split
 from fedgraph.models import TaskSpec
@@ -35,12 +35,12 @@ class GraphOptions(Settings):
     Attributes
     ----------
     level      : what is classified: each ``node``, or each ``graph`` as a whole.
-    classes    : how many classes there are, or their names in order; the same at all nodes. Needed where each node has
-                 a file of its own; otherwise as many as are found.
-    masks      : ``file`` = the masks of the data (train_mask, val_mask, test_mask) say which nodes are for training,
-                 validation and test, where there are any; ``drawn`` = they are not used.
-    shares     : fractions of each client's nodes, or graphs, with a class for training, validation and test, drawn at
-                 random where no masks say which.
+    classes    : number of classes, or their names in order; the same at all nodes. Required where each node has its own
+                 file; otherwise inferred.
+    masks      : ``file`` = use the masks of the data (train_mask, val_mask, test_mask) if there are any; ``drawn`` =
+                 ignore them.
+    shares     : fractions of each client's labelled nodes, or graphs, for training, validation and test, drawn at
+                 random unless masks are used.
     split_seed : seed of that draw.
     """
 
@@ -54,9 +54,9 @@ class GraphOptions(Settings):
     @classmethod
     def _several_classes(cls, value: int | tuple[str, ...] | None) -> int | tuple[str, ...] | None:
         if value is not None and (value if isinstance(value, int) else len(set(value))) < 2:
-            raise ValueError("there are two classes at least")
+            raise ValueError("at least two classes are needed")
         if isinstance(value, tuple) and len(set(value)) < len(value):
-            raise ValueError("every class can be named once")
+            raise ValueError("class names must differ")
         return value
 
 
@@ -72,8 +72,7 @@ class GraphDataSet(Configured[OptionsT]):
             def client_names(self): return ["mercy", "county"]
             def graphs(self, client): return Data(x=..., edge_index=..., y=...)
 
-    Models see whole graphs: in training also the features and edges of the nodes that are for validation and test, but
-    not their classes.
+    Models see whole graphs: training uses the features and edges of validation and test nodes, but not their classes.
 
     Parameters
     ----------
@@ -82,7 +81,7 @@ class GraphDataSet(Configured[OptionsT]):
     data_dir : Path
         Folder in which the node's data lie.
     own : OwnData, optional
-        A node's own file, which its node config names by ``data``, and the clients to whom it belongs.
+        A node's own file (node config ``data``) and its clients.
     """
 
     settings_type = GraphOptions
@@ -99,12 +98,12 @@ class GraphDataSet(Configured[OptionsT]):
     def graphs(self, client: str) -> Any:
         """Return the graph of a client, or a list of its graphs, as ``Data`` of PyTorch Geometric, or as dicts.
 
-        They have ``x`` ``[nodes, features]``, ``edge_index`` ``[2, edges]``, and classes ``y`` of nodes, or of a whole
-        graph, -1 where unknown; perhaps ``edge_weight``, and the masks ``train_mask``, ``val_mask`` and ``test_mask``.
+        They have ``x`` ``[nodes, features]``, ``edge_index`` ``[2, edges]``, and classes ``y`` of nodes or of the
+        graph, -1 where unknown; optionally ``edge_weight``, ``train_mask``, ``val_mask`` and ``test_mask``.
         """
 
     def where(self, client: str) -> str:
-        """Name a client, and where its graphs are from, for messages."""
+        """Name a client and the source of its graphs, for messages."""
         return f"client '{client}'"
 
     def group(self, client: str) -> str | None:
@@ -128,11 +127,8 @@ class GraphDataSet(Configured[OptionsT]):
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``.
 
-        Raises
-        ------
-        DataError
-            For unknown clients, graphs that cannot be (:meth:`LabelledGraphs.of`), differing numbers of features, and
-            clients without a class, or without examples for training. The message names the client, and its file.
+        Raises DataError naming client and file for unknown clients, invalid graphs (:meth:`LabelledGraphs.of`),
+        differing numbers of features, and clients without classes or training examples.
         """
         known = self.client_names()
         strangers = [name for name in names if name not in known]
@@ -141,7 +137,7 @@ class GraphDataSet(Configured[OptionsT]):
         clients = [self.labelled(name) for name in names]
         task = self._task(names, clients)
         parts = [self._parts(*each) for each in zip(names, clients, strict=True)]
-        data = cohort_of(task, tuple(names), clients, {name: [part[name] for part in parts] for name in SPLITS})
+        data = graph_cohort(task, tuple(names), clients, {name: [part[name] for part in parts] for name in SPLITS})
         train = data.splits["train"]
         assert isinstance(train, ExampleSplit)
         counts = [train.targets[rows[rows >= 0]].bincount(minlength=task.output_shape[0]) for rows in train.rows]
@@ -173,9 +169,9 @@ class GraphDataSet(Configured[OptionsT]):
             notes.append(
                 f"the edges of {one_way} clients lead one way only (torch_geometric.utils.to_undirected adds the other)"
             )
-        alone = sum(not any(graph.edge_index.shape[1] for graph in own.graphs) for own in every)
-        if alone:
-            notes.append(f"{alone} clients have no edges")
+        edgeless = sum(not any(graph.edge_index.shape[1] for graph in own.graphs) for own in every)
+        if edgeless:
+            notes.append(f"{edgeless} clients have no edges")
         what = f"classes of {'nodes' if self.settings.level == 'node' else 'whole graphs'}"
         return with_notes(f"{self.title}, {clients} with {held}{each}, {what}", notes)
 
@@ -189,14 +185,13 @@ class GraphDataSet(Configured[OptionsT]):
 
     @cached_property
     def _classes(self) -> tuple[int, tuple[str, ...]]:
-        """How many classes there are, and their names, if they have any."""
+        """Number of classes, and their names, if any."""
         classes = self.settings.classes
         if classes is not None:
             return (classes, ()) if isinstance(classes, int) else (len(classes), classes)
         if self.own is not None:
             raise DataError(
-                "[data] classes is needed where each node has a file of its own, which need not have all of them: "
-                "classes = 7, or their names in order"
+                "[data] classes is required where each node has its own file: classes = 7, or their names in order"
             )
         return 1 + max(int(self.labelled(name).labels.max()) for name in self.client_names()), ()
 
@@ -207,7 +202,7 @@ class GraphDataSet(Configured[OptionsT]):
             where, most = self.where(name), int(own.labels.max())
             if own.graphs[0].x.shape[1] != width:
                 raise DataError(
-                    f"{where} has {own.graphs[0].x.shape[1]} features of a node, and {self.where(names[0])} has "
+                    f"{where} has {own.graphs[0].x.shape[1]} node features, and {self.where(names[0])} has "
                     f"{width}: all clients need the same ones, in the same order"
                 )
             if most == UNKNOWN:
@@ -215,7 +210,7 @@ class GraphDataSet(Configured[OptionsT]):
             if most >= count:
                 raise DataError(f"{where} has the class {most}, and there are {count}, counted from 0 ([data] classes)")
         if count < 2:
-            raise DataError(f"{self.title} has one class only, 0: there is nothing to learn ([data] classes)")
+            raise DataError(f"{self.title} has only one class, 0: nothing to learn ([data] classes)")
         positive = 1 if count == 2 else None
         return TaskSpec(
             "classification", (width,), (count,), classes=classes, positive=positive, level=self.settings.level

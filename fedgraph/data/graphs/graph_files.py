@@ -21,24 +21,16 @@ SUFFIXES = (".pt", ".pth", ".npz")
 
 
 class GraphFiles:
-    """The graphs that a file or a folder has, by client.
+    """The graphs in a file or a folder, by client.
 
-    A folder has a file, or a folder of files, for each client, which is called as the client is. A ``.pt`` file has the
-    graph of one client, a list of its graphs, or a dict of these for several clients. Nothing in a file is executed.
+    A folder has a file, or a folder of files, named after each client. A ``.pt`` file has the graph of one client, a
+    list of its graphs, or a dict of these by client. No code of a file is executed. Raises DataError when there is
+    nothing to read, or the client is unknown.
 
     Parameters
     ----------
-    place : Path
-        File or folder.
-    clients : sequence of str or None
-        Whose they are, where that is known: of several clients, each has a part that is called so.
-    unnamed : str or None
-        Whose they are if neither ``clients`` nor the file says it; None: that is an error.
-
-    Raises
-    ------
-    DataError
-        When there is nothing to read, or it does not name its client.
+    clients : the clients, if known; of several, each has a part with its name.
+    unnamed : the client if neither ``clients`` nor the file names it; None makes that an error.
     """
 
     def __init__(self, place: Path, clients: Sequence[str] | None = None, unnamed: str | None = None) -> None:
@@ -62,12 +54,12 @@ class GraphFiles:
                 self._read = {only: found}
             else:
                 raise DataError(
-                    f"{place} has the graphs of one client, and does not say of whom: make a folder with a file for "
-                    "each client, NAME.pt or NAME.npz, or save a dict of client and graph, torch.save({...}, 'all.pt')"
+                    f"{place} does not name its client: make a folder with a file for each client, NAME.pt or "
+                    "NAME.npz, or save a dict of graphs by client, torch.save({...}, 'all.pt')"
                 )
         self.place = place
         if not self.names:
-            raise DataError(f"{place} has no graphs: it is to have a file NAME.pt or NAME.npz for each client")
+            raise DataError(f"{place} has no graphs: it needs a file NAME.pt or NAME.npz for each client")
 
     @property
     def names(self) -> list[str]:
@@ -75,11 +67,11 @@ class GraphFiles:
         return list(self._places) if self._places else list(self._read)
 
     def where(self, client: str) -> str:
-        """Name a client and its file, with its whole path, which a node keeps to itself."""
+        """Name a client and the full path of its file, which never leaves the node."""
         return f"client '{client}' ({self._places.get(client, self.place)})"
 
     def read(self, client: str) -> list[Raw]:
-        """Return the graphs of a client. Raises DataError where there are none, and for a file that is wrong."""
+        """Return the graphs of a client. Raises DataError for an unknown client or an unreadable file."""
         if client not in self.names:
             raise DataError(
                 f"{self.place} has no graphs of client '{client}'; it has those of {', '.join(self.names[:8])}"
@@ -90,7 +82,7 @@ class GraphFiles:
         files = sorted(path for path in place.iterdir() if _is_graph(path)) if place.is_dir() else [place]
         if place.is_dir() and not files:
             raise DataError(f"client '{client}': {place} has no file {' or '.join(SUFFIXES)}")
-        return [graph for file in files for graph in _of_one(file)]
+        return [graph for file in files for graph in _load_single(file)]
 
     def _in_folder(self, folder: Path) -> dict[str, Path]:
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -109,8 +101,7 @@ class GraphFiles:
 def save_graphs(data: Any, file: Path) -> None:
     """Write graphs of PyTorch Geometric, of one client or by client, as plain tensors, for :class:`GraphFiles`."""
     plain = {str(name): _plain(own) for name, own in data.items()} if isinstance(data, Mapping) else _plain(data)
-    # Written to memory first, since the name of a file would be part of the content: the same graphs are the same
-    # bytes.
+    # torch.save stores the name of a file in its content; by way of memory equal graphs give equal bytes.
     buffer = BytesIO()
     torch.save(plain, buffer)
     write_atomically(file, buffer.getvalue())
@@ -140,7 +131,7 @@ def _plain(data: Any) -> list[dict[str, torch.Tensor]]:
     ]
 
 
-def _of_one(file: Path) -> list[Raw]:
+def _load_single(file: Path) -> list[Raw]:
     found = _loaded(file)
     if isinstance(found, Mapping):
         raise DataError(f"{file} has the graphs of several clients, {', '.join(list(found)[:5])}: one file is enough")
@@ -164,11 +155,11 @@ def _loaded(file: Path) -> list[Raw] | dict[str, list[Raw]]:
         with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
             found = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        asked = re.search(r"GLOBAL (\S+)", str(error))
-        about = f" ({asked[1]})" if asked else ""
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        about = f" ({refused[1]})" if refused else ""
         raise DataError(
-            f"{file} has more than graphs{about}, and what is not known to be harmless is not loaded: save a Data "
-            f"object, or a list of them, torch.save([data, ...], '{file.name}')"
+            f"{file} holds objects other than graphs{about}, which are not loaded for safety: save a Data object, "
+            f"or a list of them, torch.save([data, ...], '{file.name}')"
         ) from None
     except Exception as error:  # a damaged file may raise almost anything
         raise DataError(f"{file} cannot be read by torch.load ({type(error).__name__}: {error})") from None
@@ -187,10 +178,10 @@ def _raw(found: Any, file: Path) -> list[Raw] | dict[str, list[Raw]]:
             raise DataError(f"{file} has a dict that does not map clients to graphs, or to lists of graphs")
         return by_client  # type: ignore[return-value]
     every = found if isinstance(found, list | tuple) else [found]
-    return [_one(each, file) for each in every]
+    return [_as_raw(each, file) for each in every]
 
 
-def _one(graph: Any, file: Path) -> Raw:
+def _as_raw(graph: Any, file: Path) -> Raw:
     from torch_geometric.data import Data
 
     if isinstance(graph, Data):
@@ -204,13 +195,13 @@ def _one(graph: Any, file: Path) -> Raw:
 
 
 def _parts(arrays: dict[str, np.ndarray], file: Path) -> list[Raw]:
-    """Return the graphs of an .npz file: one, or those that the array ``batch`` tells apart, as numbers from 0."""
+    """Return the graphs of an .npz file: one, or as many as the array ``batch`` (graph of each node, from 0) says."""
     part = arrays.pop("batch", None)
     if part is None or "x" not in arrays or "edge_index" not in arrays:
         return [arrays]
     nodes, edges = len(arrays["x"]), arrays["edge_index"]
     if part.shape != (nodes,) or part.dtype.kind not in "iu" or bool((np.diff(part) < 0).any()) or (part < 0).any():
-        raise DataError(f"{file}: batch is the graph of each of {nodes} nodes, whole numbers that never fall")
+        raise DataError(f"{file}: batch must give the graph of each of {nodes} nodes, as non-decreasing whole numbers")
     if (
         edges.ndim != 2
         or len(edges) != 2

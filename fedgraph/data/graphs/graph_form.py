@@ -1,4 +1,4 @@
-"""What the graphs of all clients have in common, and new graphs to predict."""
+"""Preprocessing of graphs, and new graphs to predict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgraph.data.base import CohortData
 from fedgraph.data.graphs.graph_files import GraphFiles
 from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs
-from fedgraph.data.graphs.stacked import cohort_of
+from fedgraph.data.graphs.stacked import graph_cohort
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing, label_answers
 from fedgraph.data.preprocessing.preprocessing import Scales
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class GraphForm(Form):
-    """Features and classes of graphs, which models are given as they are."""
+    """Features and classes of graphs, which are not scaled."""
 
     def preprocessing(self, names: Sequence[str]) -> Preprocessing:
-        """Return the preprocessing of clients: none of them scales anything."""
+        """Return the preprocessing of clients, without scaling."""
         one = {"centre": 0.0, "spread": 1.0, "fill": 0.0, "mean": 0.0, "std": 1.0}
         return Preprocessing(
             self, tuple(names), {name: torch.full((len(names),), value) for name, value in one.items()}
@@ -59,16 +59,11 @@ class GraphForm(Form):
 
 @dataclass(frozen=True)
 class NewGraphs(NewData):
-    """Graphs that are to be predicted: the class of each node, or of each graph.
+    """New graphs to predict: the class of each node, or of each graph.
 
     Attributes
     ----------
-    form : GraphForm
-        Features and classes.
-    clients : tuple of LabelledGraphs
-        The graphs of each client.
-    names : tuple of str
-        The clients.
+    clients : the graphs of each client.
     """
 
     form: GraphForm
@@ -76,12 +71,12 @@ class NewGraphs(NewData):
     names: tuple[str, ...]
 
     def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
-        """Return the scale that all clients have."""
+        """Return the scale of all clients."""
         return self.form.preprocessing([name]).of(name)
 
     def cohort(self, scales: Scales) -> CohortData:
         """See :class:`NewData`."""
-        return cohort_of(
+        return graph_cohort(
             self.task, self.names, self.clients, {"test": [np.arange(len(own.labels)) for own in self.clients]}
         )
 
@@ -95,7 +90,7 @@ class NewGraphs(NewData):
         rows = [np.flatnonzero((own.labels != UNKNOWN).numpy()) for own in self.clients]
         if not any(map(len, rows)):
             return None
-        return replace(data, splits=cohort_of(self.task, self.names, self.clients, {"test": rows}).splits)
+        return replace(data, splits=graph_cohort(self.task, self.names, self.clients, {"test": rows}).splits)
 
     def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
         """Return the columns ``client``, ``graph`` and ``node``, from 0, ``label`` where known, and predictions."""

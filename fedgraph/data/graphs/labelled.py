@@ -1,4 +1,4 @@
-"""Graphs with classes of nodes, or of whole graphs: a client's graphs as read, checked against the needs of models."""
+"""A client's graphs with classes of nodes or of whole graphs, validated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedgraph.models.graphs import Graph, Level
 from fedgraph.support.errors import DataError
 
 Raw = Mapping[str, Any]
-"""Tensors or arrays of one graph by name: ``x``, ``edge_index``, and perhaps ``y``, ``edge_weight`` and masks."""
+"""Tensors or arrays of one graph by name: ``x``, ``edge_index``, optionally ``y``, ``edge_weight`` and masks."""
 
 MASKS: dict[SplitName, str] = {"train": "train_mask", "validation": "val_mask", "test": "test_mask"}
 """Names of the masks of nodes, by split."""
@@ -32,15 +32,9 @@ class LabelledGraphs:
 
     Attributes
     ----------
-    graphs : tuple of Graph
-        The graphs.
-    labels : Tensor
-        Class of each example, a node or a graph, in the order of graphs and nodes, int64 ``[examples]``; -1 where
-        it is unknown, as of all negative ones.
-    masks : mapping of SplitName to Tensor
-        Examples of each split, bool ``[examples]``; empty where the data do not say.
-    left_out : tuple of str
-        Further entries of the data, which models do not get.
+    labels : class of each example (node or graph, in order), int64 ``[examples]``; -1 where unknown.
+    masks : examples of each split, bool ``[examples]``; empty where the data do not say.
+    left_out : other entries of the data, which models do not use.
     """
 
     graphs: tuple[Graph, ...]
@@ -52,20 +46,13 @@ class LabelledGraphs:
     def of(cls, raw: Sequence[Raw], level: Level, where: str) -> LabelledGraphs:
         """Check the graphs of a client.
 
+        Raises DataError for no graph, or one without nodes or features; edges to unknown nodes; types and shapes that
+        do not fit; features that are NaN or infinite; and masks that overlap.
+
         Parameters
         ----------
-        raw : sequence of mapping
-            As they were read.
-        level : {"node", "graph"}
-            Whether ``y`` is of nodes, or of graphs.
-        where : str
-            Names client and file, for messages.
-
-        Raises
-        ------
-        DataError
-            For no graph, or one without nodes or features; edges to unknown nodes; types and shapes that do
-            not fit; features that are NaN or infinite; and masks that overlap.
+        level : whether ``y`` is of nodes, or of graphs.
+        where : names client and file, for messages.
         """
         if not raw:
             raise DataError(f"{where} has no graphs")
@@ -86,7 +73,7 @@ class LabelledGraphs:
 
     @property
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """The graph of each node, and its number within, counted from 0, int64 ``[nodes]`` each."""
+        """The graph of each node, and its number in that graph, from 0, int64 ``[nodes]`` each."""
         counts = [len(graph.x) for graph in self.graphs]
         return np.repeat(np.arange(len(counts)), counts), np.concatenate([np.arange(count) for count in counts])
 
@@ -108,34 +95,36 @@ def _graph(raw: Raw, where: str) -> Graph:
         hint = "; nodes without features may get torch.ones(num_nodes, 1)" if x is None else ""
         raise DataError(f"{where} has no {lacking}{hint}")
     if x.dim() != 2 or x.is_complex() or not x.shape[1]:
-        raise DataError(f"{where}: x is {_told(x)}; it is numbers [nodes, features], at least one of each node")
+        raise DataError(
+            f"{where}: x is {_type_and_shape(x)}; it must be numbers [nodes, features] with at least one feature"
+        )
     if not len(x):
         raise DataError(f"{where} has no nodes: leave it out")
     if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
-        raise DataError(f"{where}: edge_index is {_told(edges)}, and numbers of nodes are whole: edge_index.long()")
+        raise DataError(f"{where}: edge_index is {_type_and_shape(edges)}, and must be integers: edge_index.long()")
     if edges.dim() != 2 or edges.shape[0] != 2:
         turn = ": transpose it, edge_index.t()" if edges.dim() == 2 and edges.shape[1] == 2 else ""
-        raise DataError(f"{where}: edge_index is {_told(edges)}; it is [2, edges]{turn}")
+        raise DataError(f"{where}: edge_index is {_type_and_shape(edges)}; it is [2, edges]{turn}")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < len(x):
         outside = int(edges.max()) if int(edges.max()) >= len(x) else int(edges.min())
         raise DataError(
-            f"{where}: an edge has the node {outside}, and there are {len(x)} nodes, counted from 0: number the nodes "
-            "of a part of a graph anew, as torch_geometric.utils.subgraph(..., relabel_nodes=True) does"
+            f"{where}: an edge has the node {outside}, and there are {len(x)} nodes, counted from 0: relabel the nodes "
+            "of a subgraph, as torch_geometric.utils.subgraph(..., relabel_nodes=True) does"
         )
     x = x.float()
     if not bool(x.isfinite().all()):
         bad = (~x.isfinite()).any(1).nonzero().flatten()
         raise DataError(
-            f"{where}: the features of {len(bad)} nodes, of which the first is {int(bad[0])}, are NaN or infinite: "
-            "fill them in, or leave these nodes out"
+            f"{where}: the features of {len(bad)} nodes, first {int(bad[0])}, are NaN or infinite: fill them in, or "
+            "leave these nodes out"
         )
     weight = _tensor(raw, "edge_weight", where)
     if weight is not None:
         weight = weight.squeeze(-1) if weight.dim() == 2 else weight
         if tuple(weight.shape) != (edges.shape[1],) or weight.is_complex():
-            raise DataError(f"{where}: edge_weight is {_told(weight)}, and there are {edges.shape[1]} edges")
+            raise DataError(f"{where}: edge_weight is {_type_and_shape(weight)}, and there are {edges.shape[1]} edges")
         if not bool(weight.isfinite().all()):
-            raise DataError(f"{where}: a weight of an edge is NaN or infinite: leave the edge out")
+            raise DataError(f"{where}: an edge weight is NaN or infinite: leave the edge out")
         weight = weight.float()
     return Graph(x, edges.long(), weight)
 
@@ -145,10 +134,10 @@ def _labels(raw: Raw, count: int, where: str, level: Level) -> Tensor:
     if y is None:
         return torch.full((count,), UNKNOWN)
     if y.is_complex() or (y.is_floating_point() and y.numel()):
-        raise DataError(f"{where}: y is {_told(y)}, and classes are whole numbers from 0: y.long()")
+        raise DataError(f"{where}: y is {_type_and_shape(y)}, and classes must be integers from 0: y.long()")
     if y.dim() == 2 and y.shape[1] > 1:
         raise DataError(
-            f"{where}: y is {_told(y)}, and there is one class of each {level}: y.argmax(1) of one-hot rows"
+            f"{where}: y is {_type_and_shape(y)}, and there is one class of each {level}: y.argmax(1) of one-hot rows"
         )
     y = y.flatten()
     if len(y) != count:
@@ -172,8 +161,8 @@ def _masks(raw: Sequence[Raw], counts: Sequence[int], places: Sequence[str], lev
             both = int((own[one] & own[two]).sum())  # type: ignore[index]
             if both:
                 raise DataError(
-                    f"{where}: {both} {level}s are in {MASKS[one]} and in {MASKS[two]}: each is in one of them, or "  # type: ignore[index]
-                    f'[data] masks = "drawn" divides the {level}s anew'
+                    f"{where}: {both} {level}s are in {MASKS[one]} and {MASKS[two]}: make them disjoint, or "  # type: ignore[index]
+                    f'split the {level}s at random, [data] masks = "drawn"'
                 )
         for split, mask in own.items():
             found[split].append(mask)
@@ -190,7 +179,7 @@ def _mask(raw: Raw, name: str, count: int, where: str) -> Tensor:
         )
     mask = mask.flatten()
     if len(mask) != count or not bool(((mask == 0) | (mask == 1)).all()):
-        raise DataError(f"{where}: {name} is {_told(mask)}; it is true or false for each of {count} examples")
+        raise DataError(f"{where}: {name} is {_type_and_shape(mask)}; it must be boolean, with {count} entries")
     return mask.bool()
 
 
@@ -209,5 +198,5 @@ def _unused(raw: Raw) -> list[str]:
     return [key for key, value in raw.items() if key not in _USED and isinstance(value, Tensor | np.ndarray)]
 
 
-def _told(value: Tensor) -> str:
+def _type_and_shape(value: Tensor) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

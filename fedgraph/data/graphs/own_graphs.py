@@ -1,4 +1,4 @@
-"""The user's own graphs: of a file or folder for all clients, or at each node those of its clients."""
+"""The user's own graphs, in one file or folder for all clients, or at each node those of its clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fedgraph.data.graphs.data_set import GraphDataSet, GraphOptions
 from fedgraph.data.graphs.graph_files import GraphFiles
 from fedgraph.data.graphs.labelled import LabelledGraphs
-from fedgraph.data.own import place_of, title_of
+from fedgraph.data.own import data_path, data_title
 from fedgraph.support.errors import DataError
 
 
@@ -17,11 +17,11 @@ class OwnGraphSettings(GraphOptions):
 
     Attributes
     ----------
-    path : a folder with a file, or a folder of files, for each client, which is called as the client is, or a .pt file
-           with a dict of all clients; looked for next to the experiment, in the current folder, and in the data folder.
-           Not needed where every node has graphs of its own (node config ``data``). Files are .pt (a Data object of
-           PyTorch Geometric, or a list of them, by torch.save) or .npz (arrays ``x``, ``edge_index``, ``y``, and
-           perhaps ``edge_weight``, ``train_mask``, ``val_mask``, ``test_mask``; ``batch`` of several graphs).
+    path : a folder with a file, or a folder of files, named after each client, or a .pt file with a dict by client;
+           looked for next to the experiment, in the current folder, and in the data folder. Not needed where every node
+           has its own graphs (node config ``data``). Files are .pt (a Data object of PyTorch Geometric, or a list of
+           them) or .npz (arrays ``x``, ``edge_index``, ``y``, optionally ``edge_weight``, ``train_mask``, ``val_mask``,
+           ``test_mask``; ``batch`` of several graphs).
     """
 
     set: Literal["graphs"] = "graphs"
@@ -33,16 +33,16 @@ class OwnGraphSource(GraphDataSet[OwnGraphSettings]):
 
     @property
     def title(self) -> str:
-        """Name of the file or folder; of a node's own data nothing of it."""
-        return title_of(self.settings.path, self.own)
+        """Name of the file or folder; hidden for a node's own data."""
+        return data_title(self.settings.path, self.own)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How many files were passed over."""
-        return (f"{self._files.ignored} other files were passed over",) if self._files.ignored else ()
+        """The number of files that were skipped."""
+        return (f"{self._files.ignored} other files were skipped",) if self._files.ignored else ()
 
     def client_names(self) -> list[str]:
-        """Return the clients: those of files and folders, or those whom the node config names."""
+        """Return the clients of files and folders, or those that the node config names."""
         return list(self.own.clients) if self.own is not None and self.own.clients else self._files.names
 
     def graphs(self, client: str) -> Any:
@@ -50,7 +50,7 @@ class OwnGraphSource(GraphDataSet[OwnGraphSettings]):
         return self._files.read(client)
 
     def labelled(self, client: str) -> LabelledGraphs:
-        """See :class:`GraphDataSet`; files that are wrong are read anew the next time, since somebody may mend them."""
+        """See :class:`GraphDataSet`; after an error, files are read again, as they may have been fixed."""
         try:
             return super().labelled(client)
         except DataError:
@@ -63,5 +63,5 @@ class OwnGraphSource(GraphDataSet[OwnGraphSettings]):
 
     @cached_property
     def _files(self) -> GraphFiles:
-        place = place_of(self.settings.path, self.data_dir, self.own)
+        place = data_path(self.settings.path, self.data_dir, self.own)
         return GraphFiles(place, self.own.clients or None if self.own is not None else None)

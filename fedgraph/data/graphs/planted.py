@@ -1,11 +1,10 @@
-"""Made-up graphs with a known cause: communities of a stochastic block model, one at each client, of related regions.
+"""Synthetic graphs of a stochastic block model, one per client, in related regions.
 
-A block is the nodes of one class at one client, as in Holland et al. (1983): how likely an edge is depends on the
-blocks of its ends. Within a client, ``degree`` edges lead to a node on average, ``homophily`` of them from its own
-class. Features of a node are ``signal m(region, class)`` with noise of deviation 1, where ``m = sqrt(1 - d)
-common(class) + sqrt(d) own(region, class)`` for ``d = difference``: what is learned in one region holds in part in
-another. Edges that join clients are lost, since neither has them; how many there were, more in a region than between
-two, is the client graph.
+A block is the nodes of one class at one client (Holland et al. 1983): the probability of an edge depends on the blocks
+of its ends. A node has ``degree`` edges on average, the share ``homophily`` of them to its own class. Node features are
+``signal m(region, class)`` with unit noise, where ``m = sqrt(1 - d) common(class) + sqrt(d) own(region, class)`` for
+``d = difference``, so regions share part of what is learned. Edges between clients are dropped; their numbers, larger
+within a region, are the client graph.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PLANTED: tuple[CatalogueEntry, ...] = (
     CatalogueEntry(
         "stochastic-blocks",
         "Stochastic blocks",
-        "made up here, free to use",
+        "synthetic, free to use",
         "a graph at each of any number of clients, 24 of 50 to 100 nodes unless set",
         notes="No files: the seed decides everything.",
     ),
@@ -36,17 +35,17 @@ PLANTED: tuple[CatalogueEntry, ...] = (
 
 
 class PlantedSettings(GraphOptions):
-    """The ``[data]`` table with ``set = "stochastic-blocks"``: graphs that are made up; ``seed`` decides everything.
+    """The ``[data]`` table with ``set = "stochastic-blocks"``: synthetic graphs, determined by ``seed``.
 
     Attributes
     ----------
-    clients, regions : how many there are; client k is of region ``k mod regions``.
+    clients, regions : their numbers; client k is in region ``k mod regions``.
     nodes            : fewest and most nodes of a client.
-    classes, features : how many.
+    classes, features : their numbers.
     degree           : edges of a node, on average.
     homophily        : share of these that lead to its own class.
     signal           : length of the mean of a class, where noise has the deviation 1 in each feature.
-    difference       : share of the mean that is of the region's own: 0 = all regions are alike.
+    difference       : share of the mean that is specific to the region: 0 = all regions are alike.
     imbalance        : concentration of the Dirichlet draw of each client's class frequencies; small = few classes.
     joined           : edges that join two clients of a region on average; joined_far: of different regions.
     """
@@ -86,7 +85,7 @@ class PlantedSource(GraphDataSet[PlantedSettings]):
     @property
     def title(self) -> str:
         """Describe what was generated, and with which seed."""
-        return f"stochastic blocks (made up, seed {self.settings.seed})"
+        return f"stochastic blocks (synthetic, seed {self.settings.seed})"
 
     def client_names(self) -> list[str]:
         """Return ``client-00`` and so on."""
@@ -116,7 +115,7 @@ class PlantedSource(GraphDataSet[PlantedSettings]):
         return {"x": x.astype(np.float32), "edge_index": np.stack([sources, targets]), "y": y}
 
     def given_graph(self) -> ClientGraph:
-        """Return the client graph: how many edges join two clients, which neither of them has."""
+        """Return the client graph, weighted by the number of edges between two clients."""
         names, settings = self.client_names(), self.settings
         edges = {}
         for place, one in enumerate(names):

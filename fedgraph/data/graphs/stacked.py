@@ -1,4 +1,4 @@
-"""The graphs of several clients as the data of a cohort: examples by number, with their graphs."""
+"""The graphs of several clients as a cohort: examples refer to a shared table of graphs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,18 @@ from fedgraph.models import TaskSpec
 from fedgraph.models.graphs import GraphTable
 
 
-def cohort_of(
+def graph_cohort(
     task: TaskSpec,
     names: tuple[str, ...],
     clients: Sequence[LabelledGraphs],
     rows: Mapping[SplitName, Sequence[Indices]],
 ) -> CohortData:
-    """Put the graphs of clients side by side.
+    """Build the cohort of clients with these graphs and splits.
 
     Parameters
     ----------
-    task : TaskSpec
-        A classification of nodes or of graphs.
-    names : tuple of str
-        The clients.
-    clients : sequence of LabelledGraphs
-        Their graphs.
-    rows : mapping of SplitName to sequence of ndarray
-        Examples of each split, client by client, as positions in a client's labels.
+    task : a classification of nodes or of graphs.
+    rows : examples of each split, client by client, as positions in a client's labels.
     """
     table = GraphTable.of([graph for own in clients for graph in own.graphs], task.level)
     numbers = torch.cat([table.numbers(place) for place in range(1, 1 + sum(len(own.graphs) for own in clients))])

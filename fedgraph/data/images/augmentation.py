@@ -1,8 +1,7 @@
 """Random crop, horizontal flip and cutout of training images, all clients in single tensor operations.
 
-As in the program of Chen et al. (IJCAI 2022): images are padded by reflection and cropped to their own size, half of
-them are mirrored, and a square inside the image is set to zero after scaling: the mean colour with
-``normalise = "standard"``, else black.
+As in the program of Chen et al. (IJCAI 2022): images are padded by reflection and cropped to their size, half are
+mirrored, and a square is set to zero after scaling (the mean colour with ``normalise = "standard"``, else black).
 """
 
 from __future__ import annotations
@@ -26,12 +25,8 @@ class ImageAugmentation:
 
     Attributes
     ----------
-    changes : frozenset of {"crop", "flip", "cutout"}
-        The changes to make.
-    crop_padding : int
-        Largest shift of a crop, in pixels.
-    cutout_size : int
-        Side of the square, in pixels.
+    crop_padding : largest shift of a crop, in pixels.
+    cutout_size : side of the square, in pixels.
     """
 
     changes: frozenset[Change]

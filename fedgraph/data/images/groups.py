@@ -1,7 +1,7 @@
-"""Planted groups of clients with tasks of their own: the same images, their classes permuted or the images turned.
+"""Planted groups of clients with different tasks: the same images, with classes permuted or images rotated.
 
-Such groups are the usual test of methods that find out who is alike: permuted labels as by Sattler, Müller, Samek
-(IEEE TNNLS 2021), turned images as by Ghosh et al. (NeurIPS 2020).
+The usual test of methods that cluster clients: permuted labels as in Sattler, Müller, Samek (IEEE TNNLS 2021), rotated
+images as in Ghosh et al. (NeurIPS 2020).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 
 QUARTERS = 4
-"""Ways in which a square image can be turned by right angles."""
+"""Rotations of a square image by right angles."""
 
 Rows = Mapping[SplitName, Indices]
 
@@ -31,9 +31,9 @@ class GroupSettings(Settings):
 
     Attributes
     ----------
-    groups        : number of groups; client k is of group k modulo ``groups``. The first has the images as they are.
-    groups_differ : ``labels`` = each other group has the classes in an order of its own, drawn by ``partition-seed``;
-                    ``turned`` = its images are turned by a quarter more than those of the group before.
+    groups        : number of groups; client k is in group k modulo ``groups``. The first group is unchanged.
+    groups_differ : ``labels`` = each other group permutes the classes, drawn by ``partition-seed``; ``turned`` = it
+                    rotates the images by 90 degrees more than the group before.
     """
 
     groups: int = Field(default=1, ge=1)
@@ -42,12 +42,12 @@ class GroupSettings(Settings):
     @model_validator(mode="after")
     def _check_turns(self) -> GroupSettings:
         if self.groups_differ == "turned" and self.groups > QUARTERS:
-            raise ValueError(f'groups-differ = "turned" makes {QUARTERS} groups at most; got groups = {self.groups}')
+            raise ValueError(f'groups-differ = "turned" allows at most {QUARTERS} groups; got groups = {self.groups}')
         return self
 
 
 def planted_graph(clients: int, groups: int) -> ClientGraph:
-    """Return the client graph in which every client of a group listens to all others of the group."""
+    """Return the client graph that joins all clients of a group."""
     names = client_names(clients)
     pairs = [
         (names[first], names[second]) for first in range(clients) for second in range(first + groups, clients, groups)
@@ -58,22 +58,13 @@ def planted_graph(clients: int, groups: int) -> ClientGraph:
 def planted(
     settings: GroupSettings, images: Images, group: Sequence[int], rows: Sequence[Rows], classes: int, seed: int
 ) -> tuple[Images, list[Rows]]:
-    """Change images or labels as the groups of clients ask.
+    """Change images or labels by group. Returns the images, group after group, and each client's rows of them.
 
     Parameters
     ----------
-    settings : GroupSettings
-        How groups differ.
-    images : Images
-        As they are.
-    group : sequence of int
-        Of each client, from 0.
-    rows : sequence of mappings
-        Of each client, rows of ``images`` in each split.
-    classes : int
-        Number of classes.
-    seed : int
-        Of the order of classes.
+    group : of each client, from 0.
+    rows : of each client, rows of ``images`` in each split.
+    seed : of the order of classes.
 
     Returns
     -------
@@ -101,7 +92,7 @@ def _turned(pixels: Bytes, quarters: int) -> Bytes:
 
 
 def _order(group: int, classes: int, seed: int) -> Indices:
-    """Return the class that a group has in place of each class; the first group has them as they are."""
+    """Return the permutation of classes of a group; the identity for the first."""
     if group == 0:
         return np.arange(classes)
     return torch.randperm(classes, generator=generator(seed, "groups", str(group))).numpy()

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Images:
 
 
 def file_key(paths: Sequence[Path]) -> FileKey:
-    """Return a cache key for the present content of ``paths``: absolute paths and times of modification."""
+    """Return a cache key for the content of ``paths``: absolute paths and times of modification."""
     return tuple((path.absolute(), path.stat().st_mtime_ns) for path in paths)
 
 
@@ -66,15 +67,15 @@ def read_idx(path: Path, sha256: str | None = None) -> Bytes:
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}): fetch it again") from None
+        raise DataError(f"{path} cannot be read ({error}): download it again") from None
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise DataError(f"{path} is not an idx file of unsigned bytes: its first bytes are {raw[:4].hex(' ')!r}")
     header = 4 + 4 * raw[3]
     shape = tuple(int(size) for size in np.frombuffer(raw[4:header], dtype=">u4"))
     if len(raw) != header + math.prod(shape):
-        raise DataError(f"{path} should hold {shape} bytes after its header, and holds {len(raw) - header}: truncated?")
+        raise DataError(f"{path} must hold {shape} bytes after its header, and holds {len(raw) - header}: truncated?")
     if sha256 and hashlib.sha256(raw).hexdigest() != sha256:
-        raise DataError(f"{path} does not hold the published data: its unpacked content should have SHA-256 {sha256}")
+        raise DataError(f"{path} is not the published file: its unpacked content must have SHA-256 {sha256}")
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape).copy()
 
 
@@ -83,7 +84,7 @@ def _read_idx_set(paths: Sequence[Path], sha256: tuple[str, ...]) -> Images:
     train, train_labels, test, test_labels = (read_idx(*pair) for pair in zip(paths, checksums, strict=True))
     for path, pixels, own in ((paths[0], train, train_labels), (paths[2], test, test_labels)):
         if pixels.ndim != 3 or own.shape != pixels.shape[:1]:
-            raise DataError(f"{path} holds images {pixels.shape}, its labels are {own.shape}: they do not match")
+            raise DataError(f"{path} holds images {pixels.shape}, which do not match labels {own.shape}")
     labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
     return Images(np.concatenate([train, test])[:, None], labels, len(train))
 
@@ -111,7 +112,7 @@ class _Array:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickle arrays of bytes and plain values, without ever calling anything that a pickle names."""
+    """Unpickle arrays of bytes and plain values, without calling anything that a pickle names."""
 
     def find_class(self, module: str, name: str) -> type:
         stand_ins = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Dtype}
@@ -211,3 +212,20 @@ def _tiles(path: Path) -> Bytes:
         raise DataError(f"{path} is {flat.shape[1]} x {flat.shape[0]} pixels, and a mosaic is {wanted}")
     tiles = flat.reshape(MOSAIC_ROWS, TILE, MOSAIC_COLUMNS, TILE, 3)
     return tiles.transpose(0, 2, 4, 1, 3).reshape(-1, 3, TILE, TILE)
+
+
+@lru_cache(maxsize=1)
+def read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Read images ``[1797, 8, 8]`` with values from 0 to 16, and labels ``[1797]``, as ``load_digits`` returns them.
+
+    Raises DataError when scikit-learn is not installed, or lacks the file.
+    """
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise DataError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
+    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    try:
+        table = np.loadtxt(file, delimiter=",").astype(np.int64)
+    except OSError:
+        raise DataError(f"the digits come with scikit-learn, but {file} is missing: reinstall it") from None
+    return table[:, :-1].astype(np.uint8).reshape(-1, 8, 8), table[:, -1]

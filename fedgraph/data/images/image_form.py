@@ -1,4 +1,4 @@
-"""What the images of all clients have in common, and how their pixels are scaled."""
+"""Preprocessing of images, and new images to predict."""
 
 from __future__ import annotations
 
@@ -26,20 +26,14 @@ if TYPE_CHECKING:
 
 
 class ImageForm(Form):
-    """How pixels became inputs: each is divided by the largest one, less a mean, by a deviation.
+    """How pixels become inputs: divided by the largest value, then standardised by mean and deviation.
 
     Attributes
     ----------
-    shape : tuple of int
-        Channels, height and width.
-    layout : {"image", "flat"}
-        Whether an input is an image, or a vector.
-    largest : int
-        Largest value of a pixel.
-    mean, deviation : tuple of float
-        Of each channel, of pixels in [0, 1]; empty where they are not used.
-    ground : {"white", "black"}
-        What lies behind the transparent parts of an image.
+    layout : whether an input is an image, or a vector.
+    largest : largest value of a pixel.
+    mean, deviation : of each channel, of pixels in [0, 1]; empty where they are not used.
+    ground : background of transparent images.
     """
 
     shape: tuple[int, int, int]
@@ -80,29 +74,15 @@ class ImageForm(Form):
         images, keys, labelled = read_new(place, self.task.classes, self.shape, self.ground)
         if int(images.pixels.max()) > self.largest:
             raise DataError(
-                f"{place} has pixels up to {images.pixels.max()}, and those of training are from 0 to {self.largest}: "
-                "give them on that scale, as an .npz file"
+                f"{place} has pixels up to {images.pixels.max()}, and training used 0 to {self.largest}: rescale them, "
+                "as an .npz file"
             )
         return NewImages(self, images, keys, labelled, UNNAMED if client is None else client)
 
 
 @dataclass(frozen=True)
 class NewImages(NewData):
-    """Images that were not there in training.
-
-    Attributes
-    ----------
-    form : ImageForm
-        How they become inputs.
-    images : Images
-        Pixels, and labels.
-    keys : tuple of str
-        A name of each.
-    labelled : bool
-        Whether labels are known.
-    client : str
-        Whose images these are.
-    """
+    """New images to predict."""
 
     form: ImageForm
     images: Images
@@ -112,7 +92,7 @@ class NewImages(NewData):
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The one client whose images these are."""
+        """The only client."""
         return (self.client,)
 
     @property
@@ -121,7 +101,7 @@ class NewImages(NewData):
         return self.form.task
 
     def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
-        """Return the scale that all clients have."""
+        """Return the scale of all clients."""
         return self.form.preprocessing([name]).of(name)
 
     def cohort(self, scales: Scales) -> CohortData:

@@ -13,9 +13,8 @@ from pydantic import Field, PositiveInt, model_validator
 
 from fedgraph.data.base import CohortData, SplitName
 from fedgraph.data.images import image_files
-from fedgraph.data.images.digits import read_digits
 from fedgraph.data.images.groups import GroupSettings, Rows, planted, planted_graph
-from fedgraph.data.images.image_files import FileKey, Images
+from fedgraph.data.images.image_files import FileKey, Images, read_digits
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import IDX_CONTENT, IMAGES, SETS, SetName, catalogue_entry
 from fedgraph.data.partition import Indices, balanced_subset, client_names, describe, match, partition, split
@@ -35,9 +34,9 @@ class ImageSettings(ImageOptions, GroupSettings):
     Attributes
     ----------
     set              : the name of the image set.
-    validation_share : fraction of each client's training examples kept for validation; 0 = no validation split.
-    validation       : ``own`` = each client is validated on the examples kept from its own; ``shared`` = on those kept
-                       from all clients, which contain all classes, as a shared test set does.
+    validation_share : fraction of each client's training examples held out for validation; 0 = no validation split.
+    validation       : ``own`` = each client is validated on its own held-out examples; ``shared`` = on those of all
+                       clients, which contain all classes.
     test             : ``matched`` = each client gets test examples in the class proportions of its training examples,
                        without overlap; ``shared`` = every client is tested on the whole test set.
     limit            : use at most this many training examples, balanced over the classes.
@@ -54,7 +53,7 @@ class ImageSettings(ImageOptions, GroupSettings):
     @model_validator(mode="after")
     def _something_to_share(self) -> ImageSettings:
         if self.validation == "shared" and self.validation_share == 0:
-            raise ValueError('validation = "shared" needs a validation-share above 0: nothing is kept for validation')
+            raise ValueError('validation = "shared" needs a validation-share above 0')
         return self
 
     @model_validator(mode="after")
@@ -101,7 +100,7 @@ class ImageSource:
         return replace(cohort, groups=tuple(f"group-{1 + number}" for number in group))
 
     def given_graph(self) -> ClientGraph | None:
-        """Return the graph of planted groups; None without groups, since none is published with the images."""
+        """Return the graph of planted groups; None without groups."""
         settings = self.settings
         return planted_graph(settings.clients, settings.groups) if settings.groups > 1 else None
 
@@ -121,7 +120,7 @@ class ImageSource:
             )
         groups = ""
         if self.settings.groups > 1:
-            how = {"labels": "an order of classes of its own", "turned": "its images turned by a quarter more"}
+            how = {"labels": "its own order of classes", "turned": "its images rotated by 90 degrees more"}
             groups = f", in {self.settings.groups} groups, each with {how[self.settings.groups_differ]}"
         return f"{spec.title} ({', '.join(facts)}), {describe(self.settings)}{groups}"
 
@@ -132,7 +131,7 @@ class ImageSource:
 
 
 def _images(name: SetName, key: FileKey, seed: int) -> Images:
-    """Return all images of a set, the training images first; digits, which have no split of their own, by ``seed``."""
+    """Return all images of a set, the training images first; digits are split by ``seed``."""
     if name == "digits":
         return _digits(seed)
     images = image_files.read_images(key, IDX_CONTENT.get(name, ()))

@@ -21,19 +21,19 @@ from fedgraph.support.files import composed
 
 _MODES = {1: "L", 3: "RGB"}
 _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
-"""Files that operating systems add to folders, in lower case; and everything whose name begins with a point."""
+"""Files that operating systems add to folders, in lower case."""
 
 _NO_READERS = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
-"""Kinds of files that Pillow knows, but needs other programs to read."""
+"""Formats that Pillow can only read with other programs."""
 
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
-"""Names of folders with parts of a set of images, which are no sites."""
+"""Names of folders that are splits of a data set, not sites."""
 
 _DEEP = 257
 """65,535, the largest value of 16 bits, divided by 255."""
 
 Ground = Literal["white", "black"]
-"""What lies behind the transparent parts of an image."""
+"""Background of transparent images."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,9 @@ class OwnImages(Images):
 
     Attributes
     ----------
-    sites : tuple of str
-        Names of the clients, where a folder for each has folders for each class; else empty.
-    site : ndarray or None
-        Of each image, its place in ``sites``; None without sites.
-    notes : tuple of str
-        What was left out or changed.
+    sites : names of the clients, if each has a folder with folders for each class; else empty.
+    site : index into ``sites`` of each image; None without sites.
+    notes : what was left out or changed.
     """
 
     sites: tuple[str, ...] = ()
@@ -60,18 +57,12 @@ def read_labelled(
 ) -> OwnImages:
     """Read all images, class by class and sorted by file name; labels are positions in ``classes``.
 
-    A folder has a sub-folder for each class, in which images may lie in further folders; or a sub-folder for each site,
-    with sub-folders for classes. Every kind of file is read that Pillow reads: with 16 bits for a colour, with a
-    palette, with transparent parts on ``ground``; of several frames the first. Images in files are scaled to the
-    ``shape`` (channels, height, width); those of arrays must have it. The last few sets are cached in the process as
-    long as no file changes.
-
-    Raises
-    ------
-    DataError
-        For classes that ``classes`` does not list, for a class with files none of which is an image, or, with
-        ``every_class``, without any image, for an image that cannot be read, and when there is none. The message names
-        the file or folder.
+    A folder has a sub-folder for each class, with any nesting, or a sub-folder for each site with sub-folders for
+    classes. All formats of Pillow are read, also with 16 bits per channel, a palette or transparency (on ``ground``);
+    of several frames the first. Image files are resized to ``shape`` (channels, height, width); arrays must have it.
+    The last few sets are cached until a file changes. Raises DataError for classes that ``classes`` does not list, for
+    a class with files none of which is an image, or, with ``every_class``, without any image, for an image that cannot
+    be read, and when there is none. The message names the file or folder.
     """
     if not path.exists():
         raise DataError(f"there is no {path}: {LOOKED_FOR}")
@@ -83,7 +74,9 @@ def read_labelled(
 def read_new(
     path: Path, classes: Sequence[str], shape: tuple[int, int, int], ground: Ground = "white"
 ) -> tuple[OwnImages, tuple[str, ...], bool]:
-    """Read images whose labels need not be known: without them, files lie in the folder itself.
+    """Read images with or without labels; without, files lie in the folder itself.
+
+    Raises DataError as :func:`read_labelled`.
 
     Returns
     -------
@@ -93,11 +86,6 @@ def read_new(
         Of the files within the folder, or numbers from 0.
     labelled : bool
         Whether labels are known.
-
-    Raises
-    ------
-    DataError
-        As :func:`read_labelled`.
     """
     if not path.is_dir():
         images = _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape, labelled=False)
@@ -113,7 +101,7 @@ def read_new(
 
 @dataclass(frozen=True)
 class _Folder:
-    """The images of a folder: path, class and site of each; the sites, and notes on files that were left out."""
+    """The images of a folder: path, class and site of each; the sites, and notes on ignored files."""
 
     files: list[tuple[Path, int, int]]
     sites: tuple[str, ...]
@@ -129,7 +117,7 @@ class _Folder:
             sites = ()
         if parts := [name for name in sites if name.lower() in _PARTS]:
             raise DataError(
-                f"{folder} has the folders {', '.join(parts)}, which seem to be parts of the data and no sites: name "
+                f"{folder} has the folders {', '.join(parts)}, which seem to be splits of the data, not sites: name "
                 f'the one to train on, [data] path = ".../{parts[0]}", and for the others test = "shared" and test-path'
             )
         roots = {name: found[name] for name in sites} or {"": folder}
@@ -151,7 +139,7 @@ class _Folder:
                         others[name, file.suffix.lower() or "without a suffix"] += 1
         cls._check(folder, classes, files, others, every_class)
         left = [f"{count:,} {suffix} in '{name}'" for (name, suffix), count in others.items()]
-        notes = (f"{others.total():,} files are no images and were left out ({', '.join(left)})",) if left else ()
+        notes = (f"{others.total():,} files are not images and were left out ({', '.join(left)})",) if left else ()
         # Class by class, as without sites.
         return cls(sorted(files, key=lambda row: row[1]), sites, notes)
 
@@ -169,16 +157,15 @@ class _Folder:
     ) -> None:  # fmt: skip
         if not files and not others:
             raise DataError(
-                f"{folder} holds no images: image files in sub-folders that are called as the classes are, "
-                f"{', '.join(classes)}"
+                f"{folder} holds no images: put them in sub-folders named after the classes, {', '.join(classes)}"
             )
         there = {label for _, label, _ in files}
         for label, name in enumerate(classes):
             unread = [f"{count:,} {suffix}" for (of, suffix), count in others.items() if of == name]
             if label not in there and unread:
                 raise DataError(
-                    f"{folder}: class '{name}' has files, and none of them is an image that can be read "
-                    f"({', '.join(unread)}): write them as .png, .jpg or .tif"
+                    f"{folder}: class '{name}' has no readable image ({', '.join(unread)}): convert them to .png, .jpg "
+                    "or .tif"
                 )
             if label not in there and every_class:
                 raise DataError(
@@ -192,7 +179,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder, first those in it."""
+    """Yield all files below a folder, its own first."""
     entries = _entries(folder)
     yield from (entry for entry in entries if entry.is_file())
     for entry in entries:
@@ -217,7 +204,7 @@ def _read_files(files: FileKey, shape: tuple[int, int, int], ground: Ground) -> 
 
 
 def _pixels(path: Path, shape: tuple[int, int, int], ground: Ground) -> tuple[Bytes, list[str]]:
-    """Read one image, upright, ``[channels, height, width]``, and what was changed."""
+    """Read one image, upright, ``[channels, height, width]``, and a list of changes."""
     channels, height, width = shape
     changes = []
     try:
@@ -226,13 +213,13 @@ def _pixels(path: Path, shape: tuple[int, int, int], ground: Ground) -> tuple[By
                 changes.append("have several frames; the first is used")
             upright = ImageOps.exif_transpose(picture)
             if upright.mode.startswith(("I", "F")):
-                upright = _of_bytes(np.asarray(upright), path)
-                changes.append("have 16 bits per colour; the upper 8 are used")
+                upright = _to_8_bits(np.asarray(upright), path)
+                changes.append("have 16 bits per channel; the upper 8 are used")
             if upright.has_transparency_data:
                 behind = Image.new("RGBA", upright.size, ground)
                 front = upright.convert("RGBA")
                 if front.getextrema()[-1][0] < 255:  # type: ignore[index]
-                    changes.append(f"have transparent parts, and are on {ground} ground")
+                    changes.append(f"have transparent parts, and are put on a {ground} background")
                 upright = Image.alpha_composite(behind, front)
             upright = upright.convert(_MODES[channels])
             if upright.size != (width, height):
@@ -243,12 +230,12 @@ def _pixels(path: Path, shape: tuple[int, int, int], ground: Ground) -> tuple[By
     return values.reshape(height, width, channels).transpose(2, 0, 1), changes
 
 
-def _of_bytes(values: NDArray[Any], path: Path) -> Image.Image:
-    """Return an image of 16 bits for a colour as one of 8. Raises DataError for numbers that are none of these."""
+def _to_8_bits(values: NDArray[Any], path: Path) -> Image.Image:
+    """Convert an image from 16 to 8 bits per channel. Raises DataError for values out of range."""
     if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 255 * _DEEP:
         raise DataError(
-            f"{path} has colours that are no whole numbers from 0 to 65,535: write it anew with 8 or 16 bits for a "
-            "colour, or give all images as bytes in an .npz file"
+            f"{path} has pixel values that are not integers from 0 to 65,535: save it with 8 or 16 bits per "
+            "channel, or give all images as bytes in an .npz file"
         )
     return Image.fromarray(np.rint(values / _DEEP).astype(np.uint8))
 

@@ -1,4 +1,4 @@
-"""Options that all sets of labelled images share: conversion of pixels to inputs, and of images to a cohort."""
+"""Options of all sets of labelled images, and the conversion of images to a cohort."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ImageOptions(PartitionSettings):
     @classmethod
     def _each_change_once(cls, value: tuple[Change, ...]) -> tuple[Change, ...]:
         if len(set(value)) < len(value):
-            raise ValueError("every kind of change can be named once")
+            raise ValueError("changes must differ")
         return value
 
     def check_changes(self, side: int) -> None:

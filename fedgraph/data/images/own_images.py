@@ -1,4 +1,4 @@
-"""The user's own images: those of one folder partitioned among clients, or at each node those of its client."""
+"""The user's own images: one folder partitioned among clients, or at each node those of its client."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.images.labelled import Ground, OwnImages, read_labelled
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import ImageSet
-from fedgraph.data.own import Name, OwnData, place_of, title_of, with_notes
+from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
-from fedgraph.data.shared_tests import SplitSettings, set_aside, shared_test_file
+from fedgraph.data.shared_tests import SplitSettings, draw_shared_test, shared_test_file
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
@@ -63,7 +63,7 @@ class OwnImageSettings(ImageOptions, SplitSettings):
     @classmethod
     def _each_class_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(value)) < len(value):
-            raise ValueError("every class can be named once")
+            raise ValueError("class names must differ")
         return value
 
     @model_validator(mode="after")
@@ -91,7 +91,7 @@ class OwnImageSource:
         self.settings = settings
         self.data_dir = data_dir
         self.own = own
-        self.title = title_of(settings.path, own)
+        self.title = data_title(settings.path, own)
 
     def client_names(self) -> list[str]:
         """Return the sites, or ``client-00`` and so on, or the one client to whom a node's own images belong."""
@@ -127,17 +127,17 @@ class OwnImageSource:
         """Describe the data, e.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, 2 shards each``."""
         _, height, width = self.settings.shape
         count = f"{self._images.num_train:,} images {height}x{width} of {len(self.settings.classes)} classes"
-        dealt = "1 client" if self.own is not None else describe(self.settings)
+        division = "1 client" if self.own is not None else describe(self.settings)
         if self._images.sites:
-            dealt = f"{len(self._images.sites)} clients, the folders of sites"
+            division = f"{len(self._images.sites)} clients, the folders of sites"
         tested = f", tested on the same {len(self._shared):,} images" if self.settings.test == "shared" else ""
-        return with_notes(f"{self.title}, {count}, {dealt}{tested}", self._images.notes)
+        return with_notes(f"{self.title}, {count}, {division}{tested}", self._images.notes)
 
     @cached_property
     def _images(self) -> OwnImages:
         """All images, those of a file that all clients are tested on last."""
         settings = self.settings
-        place, every = place_of(settings.path, self.data_dir, self.own), self.own is None
+        place, every = data_path(settings.path, self.data_dir, self.own), self.own is None
         images = read_labelled(place, settings.classes, settings.shape, settings.ground, every_class=every)
         tested = shared_test_file(settings.test, settings.test_path, self.data_dir, self.own)
         if tested is None:
@@ -148,11 +148,11 @@ class OwnImageSource:
 
     @cached_property
     def _shared(self) -> Indices:
-        """The images that all clients are tested on, if they are not of their own."""
+        """The test images that all clients share."""
         labels, num_train = self._images.labels, self._images.num_train
         if num_train < len(labels):
             return np.arange(num_train, len(labels))
-        return set_aside(labels, self.settings.shares[2], self.settings.partition_seed)
+        return draw_shared_test(labels, self.settings.shares[2], self.settings.partition_seed)
 
     @cached_property
     def _parts(self) -> list[Indices]:

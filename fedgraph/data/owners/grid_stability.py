@@ -1,8 +1,8 @@
-"""A small electricity grid that prices keep in balance, or make swing apart.
+"""Stability of a small electricity grid that is balanced by prices (decentral smart grid control).
 
-Decentral smart grid control: everybody measures the frequency of the grid, which sets the price of electricity, and
-changes consumption or production a while later, by as much as the price matters to them. With rotor angle theta, power
-P, damping alpha, coupling K, elasticity gamma, averaging time T and reaction time tau, participant j follows
+All participants measure the frequency of the grid, which sets the price of electricity, and adapt consumption or
+production with a delay. With rotor angle theta, power P, damping alpha, coupling K, elasticity gamma, averaging time T
+and reaction time tau, participant j follows
 
     theta_j'' = P_j - alpha theta_j' + sum_k K_jk sin(theta_k - theta_j)
                 - gamma_j / T (theta_j(t - tau_j) - theta_j(t - tau_j - T)).
@@ -53,8 +53,8 @@ REACTION_TIMES = (0.5, 10.0)  # tau, s
 CONSUMPTION = (0.5, 2.0)  # -P of a consumer, 1/s^2
 ELASTICITIES = (0.05, 1.0)  # gamma, 1/s
 
-# |d_j - lambda^2| + |L| < 36 at |lambda| = 12 with a real part >= 0, a quarter of |lambda^2|: all roots are below, and
-# det M / lambda^8 stays so near to 1 on that arc that its phase is the principal one.
+# |d_j - lambda^2| + |L| < 36 at |lambda| = 12 with a real part >= 0, a quarter of |lambda^2|: all roots lie below, and
+# det M / lambda^8 is close enough to 1 on that arc for its phase to be the principal one.
 _LOWEST, _HIGHEST = 1e-9, 12.0
 _STEPS, _MUCH = 1200, np.pi / 4
 _PARTS, _DIVISIONS = 8, 12
@@ -64,7 +64,7 @@ GRID_STABILITY: tuple[CatalogueEntry, ...] = (
     CatalogueEntry(
         "grid-stability",
         "Stability of a small grid",
-        "made up here, free to use",
+        "synthetic, free to use",
         "4 participants, any number of samples, 10,000 unless set",
         notes="No files: the seed decides everything. The model, and the ranges, of the set of the same name at UCI.",
     ),
@@ -74,7 +74,7 @@ GRID_STABILITY: tuple[CatalogueEntry, ...] = (
 class GridStabilitySettings(SharedSampleSettings):
     """The table ``[data]`` with ``set = "grid-stability"``: the producer and three consumers of a grid.
 
-    Each knows its own reaction time, power and price elasticity; all know whether the grid was stable.
+    Each knows its reaction time, power and price elasticity; all know whether the grid was stable.
 
     Attributes
     ----------
@@ -147,28 +147,17 @@ def unstable_roots(delay: Array, power: Array, elasticity: Array, right_of: floa
     """Count the roots of the characteristic equation with a larger real part than ``right_of``.
 
     By the argument principle: how often det M(lambda) / lambda, which is free of the root at 0 that all rotors share,
-    turns around 0 while lambda goes along the line with that real part and back on a large arc.
+    turns around 0 while lambda goes along the line with that real part and back on a large arc. Returns int64
+    ``[grids]``; a grid is stable where there are none right of 0. Raises DataError when power exceeds what a line can
+    carry, or a root lies on the line.
 
     Parameters
     ----------
-    delay, power, elasticity : ndarray
-        tau, P and gamma of each grid, ``[grids, participants]``, the producer first.
-    right_of : float
-        The real part.
-
-    Returns
-    -------
-    ndarray
-        int64 ``[grids]``; a grid is stable where there are none right of 0.
-
-    Raises
-    ------
-    DataError
-        When power exceeds what a line can carry, or a root lies on the line.
+    delay, power, elasticity : tau, P and gamma of each grid, ``[grids, participants]``, the producer first.
     """
     heaviest = np.abs(power[:, 1:]).max(initial=0.0)
     if heaviest >= COUPLING:
-        raise DataError(f"a consumer of the power {heaviest:g} is more than a line can carry, less than {COUPLING:g}")
+        raise DataError(f"a consumer's power of {heaviest:g} exceeds what a line can carry, less than {COUPLING:g}")
     counts = [
         _turns(delay[rows], power[rows], elasticity[rows], right_of)
         for rows in np.split(np.arange(len(delay)), range(_ROWS_AT_ONCE, len(delay), _ROWS_AT_ONCE))
@@ -177,7 +166,7 @@ def unstable_roots(delay: Array, power: Array, elasticity: Array, right_of: floa
 
 
 def _turns(delay: Array, power: Array, elasticity: Array, right_of: float) -> NDArray[np.int64]:
-    """Return the number of roots right of a line: steps along it in which the phase turns much are divided further."""
+    """Count the roots right of a line; steps along it with large phase changes are subdivided."""
 
     def value(rows: slice | NDArray[np.int64], heights: Array) -> NDArray[np.complex128]:
         root = np.asarray(right_of + 1j * heights, dtype=np.complex128)
@@ -208,7 +197,7 @@ def _turns(delay: Array, power: Array, elasticity: Array, right_of: float) -> ND
 
 
 def _determinant(root: NDArray[np.complex128], delay: Array, power: Array, elasticity: Array) -> NDArray[np.complex128]:
-    """Return det M of each grid at each of its lambdas, ``[grids, lambdas]``; consumers meet in the producer alone."""
+    """Return det M of each grid at each of its lambdas, ``[grids, lambdas]``, for a star around the producer."""
     lines = np.sqrt(COUPLING**2 - power[:, 1:, None] ** 2)  # K cos of the angle at which a line carries the power
     root = root[:, None]
     answer = np.exp(-root * delay[..., None]) * (elasticity[..., None] / AVERAGING)

@@ -1,4 +1,4 @@
-"""Images cut into patches, with one client for each position: every client has a part of every image."""
+"""Images cut into patches, with one client per position."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pydantic import PositiveInt, model_validator
 from torch import Tensor
 
 from fedgraph.data.images import image_files
-from fedgraph.data.images.digits import read_digits
-from fedgraph.data.images.image_files import Images
+from fedgraph.data.images.image_files import Images, read_digits
 from fedgraph.data.images.sets import IDX_CONTENT, SETS, catalogue_entry
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.graph import ClientGraph
@@ -121,7 +120,7 @@ class ImagePatchSource(SharedSampleSource):
         return ClientGraph.from_lists(names, starts, ends, torch.ones(len(pairs)), directed=False)
 
     def _images(self) -> tuple[Images, tuple[str, ...], Tensor | None]:
-        """Return the images in use, their keys, and which of them are the set's own test images, if any."""
+        """Return the images in use, their keys, and a mask of the set's own test images, if any."""
         name, wanted = self.settings.images, self.settings.first_examples
         if name == "digits":
             images = _digits()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedgraph.data.own import LOOKED_FOR, OwnData, place_of, title_of
+from fedgraph.data.own import LOOKED_FOR, OwnData, data_path, data_title
 from fedgraph.data.owners.samples import NO_LABEL
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.graph import ClientGraph, read_graph
@@ -67,7 +67,7 @@ class PanelSource(SharedSampleSource):
         self.data_dir = data_dir
         self.own = own
         self.graph_path = None if settings.graph is None else data_dir / Path(settings.graph).expanduser()
-        self.title = title_of(settings.path, own)
+        self.title = data_title(settings.path, own)
 
     def every_client(self) -> tuple[str, ...]:
         """Return the owners in the file."""
@@ -97,7 +97,7 @@ class PanelSource(SharedSampleSource):
         return read_graph(self.graph_path)
 
     def _panel(self) -> Panel:
-        path = place_of(self.settings.path, self.data_dir, self.own)
+        path = data_path(self.settings.path, self.data_dir, self.own)
         try:
             changed = path.stat().st_mtime_ns
         except OSError as error:

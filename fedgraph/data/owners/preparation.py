@@ -1,4 +1,4 @@
-"""How an owner's part of the samples becomes the inputs of its model, in training and in prediction."""
+"""Preprocessing of an owner's part of the samples, the same in training and prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class Preparation:
-    """How an owner's part of the samples becomes the inputs of its model; the same for ever once that is trained.
+    """How an owner's part of the samples becomes the inputs of its model; fixed once the model is trained.
 
     Attributes
     ----------
@@ -26,8 +26,7 @@ class Preparation:
     classes : tuple of str
         Names of the labels.
     centre, spread : Tensor
-        Float32 ``[features]``: what gaps are filled with and scaled inputs are relative to, and what they are divided
-        by.
+        Float32 ``[features]``: fill value and offset of inputs, and their divisor.
     """
 
     features: tuple[str, ...]
@@ -36,7 +35,7 @@ class Preparation:
     spread: Tensor
 
     def table(self) -> dict[str, Any]:
-        """Return it as JSON values, without loss."""
+        """Return lossless JSON values."""
         numbers = {"centre": self.centre.tolist(), "spread": self.spread.tolist()}
         return {"features": list(self.features), "classes": list(self.classes), **numbers}
 
@@ -52,7 +51,7 @@ class Preparation:
     ) -> Preparation:
         """Measure mean and deviation of each feature of training samples ``[samples, ..., features]``.
 
-        They are 0 and 1 of features that are not ``scaled``, bool ``[features]``; None: all are.
+        They are 0 and 1 for features that are not ``scaled``, bool ``[features]``; None scales all.
         """
         readings = training.flatten(0, -2).double()
         there = ~readings.isnan()
@@ -66,9 +65,9 @@ class Preparation:
         return cls(features, classes, mean.float(), deviation.float())
 
     def in_order(self, values: Tensor, features: tuple[str, ...], where: str) -> Tensor:
-        """Return ``values`` ``[samples, ..., features]`` with these features, in their order.
+        """Return ``values`` ``[samples, ..., features]`` with the features of training, in their order.
 
-        A category that does not occur is 0 in every row; one that was not there in training counts as missing.
+        A category that does not occur is 0 in every row; one unknown in training counts as missing.
         """
         known = self.features
         if features == known and values.shape[-1] == len(self.centre):
@@ -85,7 +84,7 @@ class Preparation:
             )
         unseen = ", ".join(name for name in features if name not in known)
         if unseen:
-            log.warning("%s: not there when its model was trained, and counted as missing: %s", where, unseen)
+            log.warning("%s: unknown when its model was trained, and counted as missing: %s", where, unseen)
         place = {name: number for number, name in enumerate(features)}
         absent = torch.zeros_like(values[..., :1])
         return torch.cat([values[..., place[name], None] if name in place else absent for name in known], -1)

@@ -56,9 +56,9 @@ class RushHourSettings(SharedSampleSettings):
     missing     : the speed that marks a missing reading, 0 as published; NaN always does. A missing reading becomes the
                   mean of the client's training readings.
     first_steps : use at most this many five-minute steps from the beginning.
-    split       : ``hours``, each drawn independently as in the paper, so that its neighbours may be in another split;
-                  ``blocks``, whole blocks of days drawn by split_seed; ``in-order``, the blocks in their order: the
-                  first are trained on, the last tested on.
+    split       : ``hours``, each drawn independently as in the paper, so neighbours may be in another split;
+                  ``blocks``, whole blocks of days drawn by split_seed; ``in-order``, blocks in time order, the last for
+                  the test.
     block_days  : days of a block, from the first day on.
     """
 
@@ -96,7 +96,7 @@ class RushHourSource(SharedSampleSource):
         self.title = f"rush hours of {self.traffic.title}"
 
     def every_client(self) -> tuple[str, ...]:
-        """Return all sensors of the part that is read."""
+        """Return all sensors of the part in use."""
         return self.traffic.table().names
 
     def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:

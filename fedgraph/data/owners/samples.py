@@ -22,7 +22,7 @@ from fedgraph.support.randomness import generator
 
 SampleSplit = Literal["train", "validation", "test", "new"]
 SAMPLE_SPLITS: tuple[SampleSplit, ...] = ("train", "validation", "test", "new")
-"""The splits of samples; ``new`` samples have no label, and no model has seen them."""
+"""The splits of samples; ``new`` samples have no label."""
 
 NO_LABEL = -1
 """The label of a new sample."""
@@ -47,7 +47,7 @@ class OwnerData:
     present : Tensor
         bool ``[owners, samples]``, whether an owner has a sample.
     shared : Tensor
-        bool ``[samples]``, the samples that owners may send anything about; others are for their own models alone.
+        bool ``[samples]``, the samples that owners may share; others are only for their own models.
     tasks : tuple of TaskSpec
         For each owner: classification into the same classes, from inputs of its own ``input_shape``.
     preparations : tuple of Preparation
@@ -73,12 +73,9 @@ class OwnerSource(DataSource, Protocol):
     """A data set whose clients hold different features of the same samples."""
 
     def load_owners(self, names: Sequence[str], prepared: Mapping[str, Preparation] | None = None) -> OwnerData:
-        """Load the data of the owners ``names``, in that order; of those ``prepared``, as it was made then.
+        """Load the data of the owners ``names``, in that order, with the given preparation of those in ``prepared``.
 
-        Raises
-        ------
-        DataError
-            For unknown names and unusable data.
+        Raises DataError for unknown names and unusable data.
         """
 
     def describe(self, classes: tuple[str, ...] = ()) -> str:
@@ -88,7 +85,9 @@ class OwnerSource(DataSource, Protocol):
 def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
     """Convert owners to the clients of a cohort, for methods with one model architecture for all of them.
 
-    The features of the task have no names, as owners on other nodes have other features. New samples are left out.
+    Features have no names, as they differ between owners. New samples are left out.
+    Returns a CohortData with unscaled targets; its inputs are one tensor for all clients. Raises DataError when the
+    inputs of two owners have different shapes, or another owner has no training samples.
 
     Parameters
     ----------
@@ -96,16 +95,6 @@ def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
         Owners whose inputs have one shape.
     untrained : collection of str
         Owners that may lack training samples because their models are already trained.
-
-    Returns
-    -------
-    CohortData
-        With unscaled targets; its inputs are one tensor for all clients.
-
-    Raises
-    ------
-    DataError
-        When the inputs of two owners have different shapes, or another owner has no training samples.
     """
     first = data.tasks[0]
     for owner, task in zip(data.owners, data.tasks, strict=True):
@@ -147,22 +136,14 @@ def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
 def owner_source(source: DataSource, method: str) -> OwnerSource:
     """Check that the clients of a data set hold different features of the same samples.
 
+    Returns ``source`` itself. Raises DataError when it is not an :class:`OwnerSource`.
+
     Parameters
     ----------
     source : DataSource
         Any data set.
     method : str
         Names the method in the message.
-
-    Returns
-    -------
-    OwnerSource
-        ``source`` itself.
-
-    Raises
-    ------
-    DataError
-        When it is not an :class:`OwnerSource`.
     """
     if not isinstance(source, OwnerSource):
         raise DataError(
@@ -174,7 +155,10 @@ def owner_source(source: DataSource, method: str) -> OwnerSource:
 
 
 def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
-    """Return which samples train and which validate, of each class about the same ``fraction``, and never its last.
+    """Split samples into training and validation, stratified by class; a class keeps at least one training sample.
+
+    Index into ``SAMPLE_SPLITS``, ``[samples]``. Raises ValueError when the fraction is not between 0 and 1, and for too
+    few samples.
 
     Parameters
     ----------
@@ -184,16 +168,6 @@ def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
         Share of the validation samples.
     seed : int
         Seed of the choice.
-
-    Returns
-    -------
-    Tensor
-        Index into ``SAMPLE_SPLITS``, ``[samples]``.
-
-    Raises
-    ------
-    ValueError
-        When the fraction is not between 0 and 1, and for too few samples.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"validation_fraction is above 0 and below 1; got {fraction}")
@@ -203,14 +177,14 @@ def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
     rows = order[rows]
     counts = torch.bincount(sorted_labels)
     rank = torch.arange(number) - (counts.cumsum(0) - counts)[sorted_labels]
-    # Of samples at the same share of the way through their class, whole classes come one after the other.
+    # Ties between classes are broken class by class.
     ahead = torch.where(rank < counts[sorted_labels] - 1, (rank + 0.5) / counts[sorted_labels], torch.inf)
     wanted = max(1, round(fraction * number))
     chosen = rows[ahead.argsort(stable=True)[: min(wanted, int(ahead.isfinite().sum()))]]
     if not len(chosen):
         raise ValueError(
-            f"of n_samples={number} none can be held out for validation, as each is the only one of its class: "
-            f"{number} sample(s) are too few, or y holds no classes but ids or amounts, or give fit validation samples"
+            f"none of n_samples={number} can be held out for validation, as each is the only one of its class: "
+            "use more samples, check that y holds classes, or pass validation samples to fit"
         )
     split = torch.full((number,), SAMPLE_SPLITS.index("train"))
     split[chosen] = SAMPLE_SPLITS.index("validation")

@@ -44,10 +44,10 @@ class SharedSampleSettings(Settings):
     split_seed    : seed of the split.
     new_share     : fraction of the samples held back as new: without label, for inference after training.
     lacking_share : fraction of the samples that each client lacks, drawn at random for each, to study missing data.
-    test_without  : clients that lack all test and new samples, to study what predictions are worth while they are away.
+    test_without  : clients that lack all test and new samples, to study predictions in their absence.
     overlap       : fraction of the training and validation samples that all clients hold, drawn by key and split_seed;
-                    clients learn together from these alone. Each of the others is held by one client, which uses it for
-                    its own model and sends nothing about it. Test and new samples are held by all.
+                    only these are learned from jointly. Each of the others is held by one client and used for its own
+                    model only. Test and new samples are held by all.
     scaling       : ``client`` = each feature as z-scores from the client's own training samples; ``none``. In either
                     case a missing number becomes the mean of the client's training samples.
     clients       : the clients to use; all by default.
@@ -67,28 +67,18 @@ class SharedSampleSettings(Settings):
 
 @dataclass(frozen=True)
 class Holdings:
-    """The data of some clients as read: unscaled, with samples in any order.
+    """The raw data of some clients: unscaled, with samples in any order.
 
     Attributes
     ----------
-    keys : tuple of str
-        Of all samples of the data set, distinct.
-    labels : Tensor
-        int64 ``[samples]``, ``NO_LABEL`` where one is missing.
-    classes : tuple of str
-        Names of the labels.
-    inputs : tuple of Tensor
-        For each client float32 ``[samples, ..., features]``, NaN where a number is missing.
-    present : Tensor
-        bool ``[clients, samples]``, whether a client has a sample.
-    features : tuple of tuple of str
-        For each client the names of its features; empty where they have none.
-    scaled : tuple of Tensor or None
-        For each client bool ``[features]``, the features that may be scaled; None: all of all clients.
-    is_test : Tensor or None
-        bool ``[samples]``, the test samples of a set that comes with its own.
-    parts : Tensor or None
-        int8 ``[samples]``, the split of each sample if it does not follow from its key, see :func:`block_splits`.
+    keys : of all samples of the data set, distinct.
+    labels : int64 ``[samples]``, ``NO_LABEL`` where one is missing.
+    inputs : for each client float32 ``[samples, ..., features]``, NaN where a number is missing.
+    present : bool ``[clients, samples]``, whether a client has a sample.
+    features : for each client the names of its features; empty where they have none.
+    scaled : for each client bool ``[features]``, the features that may be scaled; None for all.
+    is_test : bool ``[samples]``, the test samples of a data set that defines them.
+    parts : int8 ``[samples]``, the split of each sample unless it follows from its key, see :func:`block_splits`.
     """
 
     keys: tuple[str, ...]
@@ -107,8 +97,7 @@ class SharedSampleSource(ABC):
 
     Attributes
     ----------
-    own : OwnData or None
-        A node's own data, which contains only the clients that the node hosts.
+    own : a node's own data, which contains only the clients that the node hosts.
     """
 
     settings: SharedSampleSettings
@@ -117,14 +106,13 @@ class SharedSampleSource(ABC):
 
     @abstractmethod
     def every_client(self) -> tuple[str, ...]:
-        """Return all clients in the data, whether the settings choose them or not."""
+        """Return all clients in the data, also those that the settings do not choose."""
 
     @abstractmethod
     def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:
         """Read the data of the clients ``names``; without names only the samples.
 
-        Cheap after the first call in a process. ``classes`` are those of labels where they are known, so that no label
-        has to be there.
+        Cheap after the first call in a process. With known ``classes``, labels may be missing.
         """
 
     def every_graph(self) -> ClientGraph | None:
@@ -155,28 +143,22 @@ class SharedSampleSource(ABC):
         return cohort_data(self.load_owners(names))
 
     def load_owners(self, names: Sequence[str], prepared: Mapping[str, Preparation] | None = None) -> OwnerData:
-        """Load the data of the clients ``names``, in that order; samples that none of them has are left out.
+        """Load the data of the clients ``names``, in that order, without samples that all of them lack.
+
+        Raises DataError for unknown names, for two samples with the same key, for an overlap of data that are a node's
+        own, and for features that lack one of those prepared.
 
         Parameters
         ----------
-        names : sequence of str
-            The clients.
-        prepared : mapping of str to Preparation, optional
-            How inputs of some of them were made when their models were trained, which is done again: in the same order,
-            by the same scale, and with the same classes, which the data need not contain.
-
-        Raises
-        ------
-        DataError
-            For unknown names, for two samples with the same key, for an overlap of data that are a node's own, and
-            for features that lack one of those prepared.
+        prepared : how inputs of some of them were made when their models were trained, which is done again: in the same
+            order, by the same scale, and with the same classes, which the data need not contain.
         """
         every = self.client_names()
         _check_known(self.title, "", names, every)
         if self.own is not None and self.settings.overlap < 1:
             raise DataError(
-                f"{self.title}: this node has data of its own, in which the samples that it shares with others are "
-                "found by key; overlap deals out one data set that all nodes have: leave it out"
+                f"{self.title}: leave out overlap, which divides one data set that all nodes have: this node has its "
+                "own data, and shared samples are found by key"
             )
         known = dict(prepared or {})
         found = self.holdings(names, next((each.classes for each in known.values()), ()))
@@ -187,7 +169,7 @@ class SharedSampleSource(ABC):
         lacking = _draws(found.keys, names, "lacking", self.settings) < self.settings.lacking_share
         present = found.present & ~lacking
         if self.settings.overlap < 1:
-            # A sample that not all clients hold goes to the one with the highest draw for it.
+            # A sample that is not shared goes to the client with the highest draw for it.
             holder = _draws(found.keys, every, "holder", self.settings).argmax(0)
             present &= shared | (holder == torch.tensor([every.index(name) for name in names])[:, None])
         away = torch.tensor([name in self.settings.test_without for name in names], dtype=torch.bool)
@@ -267,10 +249,10 @@ def sample_splits(
     is_test: Tensor | None = None,
     parts: Tensor | None = None,
 ) -> Tensor:
-    """Return the split of each sample, int8 ``[samples]`` into ``SAMPLE_SPLITS``, from its key and the settings alone.
+    """Return the split of each sample, int8 index ``[samples]`` into ``SAMPLE_SPLITS``, from its key and the settings.
 
-    ``is_test`` marks the test samples of a set that comes with its own, bool ``[samples]``. ``parts`` are the splits of
-    samples that are not drawn one by one; new samples are held back from them all the same.
+    ``is_test`` marks the test samples of a data set that defines them, bool ``[samples]``. ``parts`` are splits that do
+    not follow from keys; new samples are drawn from them too.
     """
     numbers = _key_numbers(keys)
     edges = torch.tensor(settings.shares, dtype=torch.float64).cumsum(0)
@@ -286,28 +268,20 @@ def sample_splits(
 
 
 def sample_folds(keys: tuple[str, ...], folds: int, seed: int) -> Tensor:
-    """Return the fold of each sample, int64 ``[samples]``, drawn by key: the same for all owners, on any node."""
+    """Return the fold of each sample, int64 ``[samples]``, drawn by key, so that all owners agree."""
     return (_uniform(_key_numbers(keys), derive_seed(seed, "fold")) * folds).long()
 
 
 def block_splits(blocks: Tensor, settings: SharedSampleSettings, in_order: bool, title: str) -> Tensor:
-    """Return the split of each sample, int8 ``[samples]``, where whole blocks go to one split.
+    """Return the split of each sample, int8 ``[samples]``, with whole blocks in one split.
+
+    Raises DataError when there are too few blocks for a split with a share above 0.
 
     Parameters
     ----------
-    blocks : Tensor
-        int64 ``[samples]``, the block of each sample, in order of time.
-    settings : SharedSampleSettings
-        Shares and seed.
-    in_order : bool
-        Whether the first blocks are for training and the last for the test; otherwise ``split_seed`` draws them.
-    title : str
-        Names the data set in messages.
-
-    Raises
-    ------
-    DataError
-        When there are too few blocks for a split with a share above 0.
+    blocks : int64 ``[samples]``, the block of each sample, in order of time.
+    in_order : whether blocks are split in time order; otherwise ``split_seed`` draws them.
+    title : names the data set in messages.
     """
     known, block = blocks.unique(return_inverse=True)
     edges = (torch.tensor(settings.shares, dtype=torch.float64).cumsum(0) / sum(settings.shares) * len(known)).round()

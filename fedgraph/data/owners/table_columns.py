@@ -1,4 +1,4 @@
-"""A table whose columns are divided among clients: each has other features of the same rows."""
+"""A table whose columns are divided among clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.own import Name, OwnData, place_of, title_of
+from fedgraph.data.own import Name, OwnData, data_path, data_title
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
 from fedgraph.data.tables.options import TableSettings
@@ -36,8 +36,7 @@ class TableColumnSettings(SharedSampleSettings, FileSettings):
                      key, the label and the columns of its clients.
     bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
     label          : the column to predict.
-    key_column     : the column that identifies the samples, the same for all clients; by default they are numbered by
-                     row.
+    key_column     : the column that identifies the samples, the same for all clients; by default the row number.
     owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab = ["glucose"] }``. Without it all
                      columns of a node's own file belong to the one client that the node names.
     num_owners     : instead of owners, divide the columns in order among this many clients, ``owner-0`` and so on.
@@ -59,17 +58,17 @@ class TableColumnSettings(SharedSampleSettings, FileSettings):
     max_categories: PositiveInt = 200
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> TableColumnSettings:
+    def _check_sources(self) -> TableColumnSettings:
         if self.path is not None and self.bundled is not None:
-            raise ValueError("give either path, a file of your own, or bundled, a table of scikit-learn")
-        alike = self.path is not None or self.bundled is not None
+            raise ValueError("give either path, your own file, or bundled, a table of scikit-learn")
+        one_table = self.path is not None or self.bundled is not None
         ways = (self.owners is not None) + (self.num_owners is not None)
-        if ways > 1 or (alike and not ways):
+        if ways > 1 or (one_table and not ways):
             raise ValueError("give either owners, the columns of each client, or num-owners")
-        if not alike and (self.num_owners is not None or self.key_column is None):
+        if not one_table and (self.num_owners is not None or self.key_column is None):
             raise ValueError(
-                "without path and bundled nodes have files of their own: key-column matches their rows, and owners "
-                "says whose their columns are, not num-owners"
+                "without path and bundled, nodes have their own files: give key-column, which matches their rows, "
+                "and owners rather than num-owners"
             )
         for owner, columns in (self.owners or {}).items():
             if not columns or len(set(columns)) < len(columns):
@@ -84,16 +83,16 @@ class TableColumnSource(SharedSampleSource):
     """One table, divided by columns."""
 
     def __init__(self, settings: TableColumnSettings, data_dir: Path, own: OwnData | None = None) -> None:
-        """Raises DataError for own data whose rows cannot be matched with those of others."""
+        """Raise DataError if the rows of own data cannot be matched with those of others."""
         self.settings: TableColumnSettings = settings
         self.data_dir = data_dir
         self.own = own
         if own is not None and (settings.bundled is not None or settings.key_column is None):
             raise DataError(
-                "this node has data of its own: its rows are matched with those of others by key-column, which the "
-                "experiment must name, and nothing is bundled"
+                "this node has its own data: the experiment must name key-column, by which rows are matched, and "
+                "cannot use a bundled table"
             )
-        name = f"{settings.bundled} (scikit-learn)" if settings.bundled else title_of(settings.path, own)
+        name = f"{settings.bundled} (scikit-learn)" if settings.bundled else data_title(settings.path, own)
         self.title = f"{name} by columns"
 
     def every_client(self) -> tuple[str, ...]:
@@ -136,14 +135,16 @@ class TableColumnSource(SharedSampleSource):
             hosted = [] if own is None else [name for name in own.clients if name in owners]
             return {name: owners[name] for name in hosted} or owners
         reserved = (self.settings.label, self.settings.key_column)
-        dealt = [name for name in self._table.names if name not in reserved]
+        feature_columns = [name for name in self._table.names if name not in reserved]
         if own is not None:
-            return {own.only_client(): tuple(dealt)}
+            return {own.only_client(): tuple(feature_columns)}
         count = self.settings.num_owners or 1
-        if count > len(dealt):
-            raise DataError(f"{self.title}: num-owners is {count}, but there are only {len(dealt)} columns to deal out")
+        if count > len(feature_columns):
+            raise DataError(
+                f"{self.title}: num-owners is {count}, but there are only {len(feature_columns)} columns to deal out"
+            )
         digits = len(str(count - 1))
-        parts = np.array_split(np.array(dealt, dtype=object), count)
+        parts = np.array_split(np.array(feature_columns, dtype=object), count)
         return {f"owner-{number:0{digits}d}": tuple(part.tolist()) for number, part in enumerate(parts)}
 
     @cached_property
@@ -152,13 +153,13 @@ class TableColumnSource(SharedSampleSource):
         if settings.bundled is not None:
             table = bundled_table(settings.bundled)
         else:
-            table = settings.read(place_of(settings.path, self.data_dir, self.own))
+            table = settings.read(data_path(settings.path, self.data_dir, self.own))
         if settings.first_rows is None or settings.first_rows >= table.num_rows:
             return table
         return table.part(np.arange(settings.first_rows))
 
     def _check_no_patterns(self, names: Sequence[str]) -> None:
-        """Raise DataError for what looks like a pattern of names and is no column."""
+        """Raise DataError for a name that looks like a pattern and is not a column."""
         for name in names:
             for column in self._owners[name]:
                 if set(column) & set("*?[") and column not in self._table.names:

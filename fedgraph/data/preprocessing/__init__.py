@@ -1,12 +1,20 @@
-"""How raw data become the inputs of a client's model, and how its outputs become predictions.
+"""Preprocessing: raw data to inputs of a client's model, and outputs to predictions.
 
-A data set says so with what it loads (:attr:`fedgraph.data.CohortData.preprocessing`). A node keeps it with the run,
-and predictions, modules and exported files use it: files and scales are read in one way.
+A data set defines it (:attr:`fedgraph.data.CohortData.preprocessing`); nodes store it with the run, and predictions,
+modules and exported files use it.
 """
 
 from fedgraph.data.preprocessing.module import Answering, AnsweringOfGraphs
-from fedgraph.data.preprocessing.preprocessing import Form, NewData, Preprocessing, label_answers, latest, stacked
-from fedgraph.data.preprocessing.scale import InputScale
+from fedgraph.data.preprocessing.predicted import Predicted
+from fedgraph.data.preprocessing.preprocessing import (
+    Form,
+    InputScale,
+    NewData,
+    Preprocessing,
+    label_answers,
+    latest,
+    stacked,
+)
 
 __all__ = [
     "Answering",
@@ -14,6 +22,7 @@ __all__ = [
     "Form",
     "InputScale",
     "NewData",
+    "Predicted",
     "Preprocessing",
     "label_answers",
     "latest",

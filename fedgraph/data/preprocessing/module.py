@@ -1,4 +1,4 @@
-"""A client's model with its preprocessing, as a module that others can use and export."""
+"""A client's model with its preprocessing, as a module to use and export."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgraph.data.preprocessing.scale import InputScale
+from fedgraph.data.preprocessing.preprocessing import InputScale
 from fedgraph.models import TaskSpec
 
 
 class AnsweringOfGraphs(nn.Module):
     """A model of graphs that returns the probability of each class, of nodes or of whole graphs.
 
-    It takes what its model takes: ``x``, ``edge_index`` and, where that has them, ``edge_weight`` and ``batch``.
+    It takes the arguments of its model: ``x``, ``edge_index``, and optionally ``edge_weight`` and ``batch``.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class AnsweringOfGraphs(nn.Module):
 
 
 class Answering(nn.Module):
-    """A model that takes values in their own units, and returns answers in theirs.
+    """A model that takes and returns values in their own units.
 
-    Missing values are NaN. Answers are forecasts or numbers in their unit, or the probability of each class.
+    Missing values are NaN. Outputs are forecasts or numbers in their unit, or the probability of each class.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Answering(nn.Module):
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return answers ``[batch, *output_shape]`` for values ``[batch, *input_shape]``."""
+        """Return predictions ``[batch, *output_shape]`` for values ``[batch, *input_shape]``."""
         scale = InputScale(*(self.get_buffer(name) for name in ("centre", "spread", "fill")))
         outputs: Tensor = self.model(scale.inputs(values.float()))
         if self.task.kind == "classification":

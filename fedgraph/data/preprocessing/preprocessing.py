@@ -1,4 +1,4 @@
-"""The preprocessing of clients: a form that all share, and the scales that each of them has measured."""
+"""The preprocessing of clients: a form that all share, and scales measured by each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedgraph.data.preprocessing.scale import InputScale
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.files import json_digest, write_atomically
-from fedgraph.support.plugins import load_object, path_of
+from fedgraph.support.plugins import dotted_path, load_object
 from fedgraph.support.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from fedgraph.data.base import CohortData
 
 Scales = Mapping[str, Tensor]
-"""Of some clients: ``centre``, ``spread`` and ``fill`` of inputs, ``[clients, ...]``; ``mean`` and ``std`` of targets,
-``[clients]``; and what else a form needs."""
+"""``centre``, ``spread`` and ``fill`` of inputs, ``[clients, ...]``; ``mean`` and ``std`` of targets, ``[clients]``;
+and whatever else a form needs."""
 
 
 class NewData(ABC):
-    """Rows, series or images that were not there in training, read from a file as those of training were.
+    """New rows, series or images, read from a file like those of training.
 
     Attributes
     ----------
@@ -47,14 +46,10 @@ class NewData(ABC):
 
     @abstractmethod
     def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
-        """Measure the scales of one client on this data, for a client that the run does not know; without client axis.
+        """Measure the scales of a client that the run does not know on this data; without client axis.
 
-        What all clients have in common is as in the scales ``like``, of a client of the run.
-
-        Raises
-        ------
-        DataError
-            When it is too little for that, or lacks the target.
+        Scales that all clients share are copied from ``like``, those of a client of the run. Raises DataError when
+        there are too few data, or the target is missing.
         """
 
     @abstractmethod
@@ -62,12 +57,12 @@ class NewData(ABC):
         """Return the data, scaled by the scales of ``names``, as the split ``test``; unknown targets have no weight."""
 
     def known(self, data: CohortData) -> CohortData | None:
-        """Return the part of what :meth:`cohort` returned that predictions can be compared with; None without any."""
+        """Return the part of :meth:`cohort` with known targets; None without any."""
         return data
 
     def in_order(self, names: Sequence[str]) -> NewData:
         """Return the same data with its clients in another order."""
-        raise DataError("data of this kind have no clients that are predicted together")
+        raise DataError("data of this kind cannot be predicted for several clients at once")
 
     @abstractmethod
     def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
@@ -83,7 +78,7 @@ class NewData(ABC):
 
 
 class Form(Settings, ABC):
-    """What the data of all clients have in common, in a file or a data frame: columns, categories, classes, steps.
+    """What the data of all clients have in common: columns, categories, classes, steps.
 
     Attributes
     ----------
@@ -97,17 +92,14 @@ class Form(Settings, ABC):
     def read(self, place: Path, client: str | None) -> NewData:
         """Read new data.
 
+        Raises DataError when the data do not match those of training.
+
         Parameters
         ----------
         place : Path
             A file, or a folder.
         client : str or None
             The client whose data it is; None where the file says so.
-
-        Raises
-        ------
-        DataError
-            When it lacks something that was there in training, or has something that was not.
         """
 
 
@@ -130,7 +122,7 @@ class Preprocessing:
     scales: Scales
 
     FOLDER: ClassVar[str] = "preprocessing"
-    """Folder of the preprocessing of a node's clients, in what the node keeps of a run."""
+    """Folder of the preprocessing of a node's clients, in the node's run state."""
 
     def of(self, client: str) -> dict[str, Tensor]:
         """Return the scales of one client, without client axis."""
@@ -149,7 +141,7 @@ class Preprocessing:
     def write(self, folder: Path) -> None:
         """Write a file for these clients into a folder; it replaces an earlier one of the same clients."""
         head = {
-            "form": path_of(type(self.form)),
+            "form": dotted_path(type(self.form)),
             "settings": self.form.model_dump_json(),
             "clients": json.dumps(list(self.names)),
         }
@@ -173,7 +165,7 @@ class Preprocessing:
 
     @classmethod
     def by_client(cls, folder: Path) -> dict[str, Preprocessing]:
-        """Read all files of a folder: that of each client, the one that was written last."""
+        """Read the latest preprocessing of each client in a folder."""
         if not folder.is_dir():
             return {}
         files = sorted(folder.glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
@@ -186,12 +178,14 @@ def stacked(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     except RuntimeError:
         raise DataError(
-            "these clients do not have the times of their steps in common: predict one after the other (client)"
+            "these clients do not share the times of their steps: predict them one at a time (client)"
         ) from None
 
 
 def label_answers(task: TaskSpec, outputs: Tensor, targets: Tensor | None) -> dict[str, Any]:
     """Return columns of predictions of one label: ``label`` where there are any, and what is predicted.
+
+    Column by name: of classes ``predicted``, and ``probability CLASS`` of each; of a number ``predicted``.
 
     Parameters
     ----------
@@ -201,11 +195,6 @@ def label_answers(task: TaskSpec, outputs: Tensor, targets: Tensor | None) -> di
         ``[examples, classes]`` logits, or ``[examples, 1]`` in the unit of the label.
     targets : Tensor or None
         Classes, or numbers in their unit, ``[examples]``; negative, or NaN, where unknown.
-
-    Returns
-    -------
-    dict
-        Column by name: of classes ``predicted``, and ``probability CLASS`` of each; of a number ``predicted``.
     """
     if task.kind != "classification":
         label = {} if targets is None else {"label": targets.tolist()}
@@ -227,5 +216,30 @@ def latest(data: CohortData, windows: int | None) -> CohortData:
         return data
     split: Any = data.splits["test"]
     if not hasattr(split, "latest"):
-        raise DataError("windows is about time series: leave it out")
+        raise DataError("windows applies only to time series: leave it out")
     return replace(data, splits={"test": split.latest(windows)})
+
+
+@dataclass(frozen=True)
+class InputScale:
+    """Scales values to inputs: ``(value - centre) / spread``, and ``fill`` where missing.
+
+    Attributes
+    ----------
+    centre, spread, fill : Tensor
+        Broadcast to the values, ``[features]`` for a table; their dtype is that of the computation.
+    """
+
+    centre: Tensor
+    spread: Tensor
+    fill: Tensor
+
+    @classmethod
+    def of(cls, centre: Tensor, spread: Tensor) -> InputScale:
+        """Return a scale on which missing values are 0."""
+        return cls(centre, spread, torch.zeros_like(centre))
+
+    def inputs(self, values: Tensor) -> Tensor:
+        """Scale values, NaN where missing."""
+        scaled = (values - self.centre) / self.spread
+        return torch.where(scaled.isnan(), self.fill, scaled)

@@ -1,21 +1,19 @@
-"""Which features clients have in common, from their schemas alone.
+"""The features that clients have in common, from their schemas alone.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models. Common features are those that all clients have
 (section 2.1, and the global variable list of section 2.5); value sets may overlap or be disjoint (section 2).
 
-One client may see less of a feature than another, so these are the same feature:
+Clients may see different parts of a feature. These are the same feature:
 
-- lists of categories that differ: it has all of them, in an order that does not depend on the clients' order;
+- different lists of categories: their union, in an order that does not depend on the clients' order;
 - binary here, categorical or constant there: binary with two categories in all, else categorical;
 - integer here, real there: real;
 - numbers here, at most two categories that are numbers there (a table with 0 and 1 only): numbers.
 
-Everything else is a dispute: ordinal features must be ordinal everywhere, and words must come in one order; an
-embedding must be of one size. A feature that has one and the same category everywhere carries no information and is
-left out.
+Everything else is a dispute: ordinal features must be ordinal everywhere, with words in the same order; an embedding
+must have the same size. A feature with the same single category everywhere is left out.
 
-A client need not reveal the features that it keeps to itself: it can send a part of its schema, and the rest is
-private.
+A client can keep features private by sending only part of its schema.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from fedgraph.data.columns.columns import in_order, is_number
+from fedgraph.data.columns.columns import is_number, sort_categories
 from fedgraph.data.schema.json import check_limits
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError
@@ -43,9 +41,9 @@ class Agreement:
     schemas : mapping of str to Schema
         Of the clients, sorted by name.
     disputed : tuple of str
-        Features that all clients have, but of kinds that cannot be one feature.
+        Features that all clients have, but with incompatible kinds.
     constant : tuple of str
-        Features with one and the same category everywhere.
+        Features with the same single category everywhere.
     """
 
     common: Schema
@@ -56,7 +54,7 @@ class Agreement:
     @property
     def private(self) -> dict[str, tuple[str, ...]]:
         """Each client's features beyond the common ones."""
-        return {client: own_features(self.common, schema).names for client, schema in self.schemas.items()}
+        return {client: private_features(self.common, schema).names for client, schema in self.schemas.items()}
 
     @property
     def unseen(self) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -70,17 +68,19 @@ class Agreement:
         return found
 
     def describe(self) -> str:
-        """Describe in a few lines what is common, which kinds were changed, and what was left out."""
+        """Describe in a few lines the common features, changed kinds, and what was left out."""
         lines = [f"{len(self.common.features)} common features of {len(self.schemas)} clients"]
         for feature in self.common.features:
             changed = {name: own for name, own in self.schemas.items() if own[feature.name].kind != feature.kind}
             if changed:
-                lines.append(f"  '{feature.name}' is {feature.kind}: {kinds_of(feature.name, changed)}")
+                lines.append(f"  '{feature.name}' is {feature.kind}: {describe_kinds(feature.name, changed)}")
         for name, clients in self.unseen.items():
             parts = (f"{_first(lacking)} at '{client}'" for client, lacking in clients.items())
             lines.append(f"  '{name}' has values that not all have seen: no {'; no '.join(parts)}")
         lines += [f"  '{name}' is constant, and left out" for name in self.constant]
-        lines += [f"  '{name}' is disputed, and private: {kinds_of(name, self.schemas)}" for name in self.disputed]
+        lines += [
+            f"  '{name}' is disputed, and private: {describe_kinds(name, self.schemas)}" for name in self.disputed
+        ]
         for client, names in self.private.items():
             if names:
                 lines.append(f"  private to '{client}': {', '.join(names)}")
@@ -90,23 +90,15 @@ class Agreement:
 def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] = "error") -> Agreement:
     """Return the agreement of clients, which does not depend on their order.
 
+    With at least one common feature. Raises DataError for disputes, with the kind at every client; when there is no
+    common feature; when the union of all categories is too large.
+
     Parameters
     ----------
     schemas : mapping of str to Schema
         By client.
     disputes : {"error", "private"}
         Whether a disputed feature is an error, or a private feature of every client.
-
-    Returns
-    -------
-    Agreement
-        With at least one common feature.
-
-    Raises
-    ------
-    DataError
-        For disputes, with the kind at every client; when there is no common feature; when the union of all categories
-        is too large.
     """
     ordered = {client: schemas[client] for client in sorted(schemas)}
     if not ordered:
@@ -116,10 +108,9 @@ def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] =
     merged = {name: _merged([schema[name] for schema in ordered.values()]) for name in names}
     disputed = tuple(name for name, feature in merged.items() if feature is None)
     if disputed and disputes == "error":
-        lines = [f"  '{name}' is {kinds_of(name, ordered)}" for name in disputed]
+        lines = [f"  '{name}' is {describe_kinds(name, ordered)}" for name in disputed]
         raise DataError(
-            "\n".join(["clients disagree about features:", *lines])
-            + "\ntell what they are under kinds, or leave them out (drop)"
+            "\n".join(["clients disagree about features:", *lines]) + "\ngive their kinds, or leave them out (drop)"
         )
     constant = tuple(name for name, feature in merged.items() if feature and len(feature.categories) == 1)
     common = tuple(feature for name, feature in merged.items() if feature and name not in constant)
@@ -130,23 +121,17 @@ def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] =
     return Agreement(Schema(common), ordered, disputed, constant)
 
 
-def own_features(common: Schema, own: Schema) -> Schema:
+def private_features(common: Schema, own: Schema) -> Schema:
     """Return the private features of a client's schema ``own``, in its order, without constant ones."""
     return Schema(tuple(f for f in own.features if f.name not in common.names and len(f.categories) != 1))
 
 
-def with_own_features(common: Schema, own: Schema) -> Schema:
-    """Return the features that a client models in the end (section 2.4, stitching).
-
-    Returns
-    -------
-    Schema
-        The common features first, then the client's private ones.
-    """
-    return Schema(common.features + own_features(common, own).features)
+def with_private_features(common: Schema, own: Schema) -> Schema:
+    """Return the common features, then the client's private ones (section 2.4, stitching)."""
+    return Schema(common.features + private_features(common, own).features)
 
 
-def kinds_of(name: str, schemas: Mapping[str, Schema]) -> str:
+def describe_kinds(name: str, schemas: Mapping[str, Schema]) -> str:
     """List the kinds of a feature at the clients, e.g. ``binary (n, y) at 'north', real at 'south'``."""
     by_text: dict[str, list[str]] = {}
     for client, schema in schemas.items():
@@ -175,13 +160,13 @@ def _merged(features: Sequence[Feature]) -> Feature | None:
             return None
         whole = all(float(category).is_integer() for categories in listed for category in categories)
         return Feature(name, "integer" if whole and "real" not in kinds else "real")
-    union = order or in_order(sorted({category for categories in listed for category in categories}))
+    union = order or sort_categories(sorted({category for categories in listed for category in categories}))
     unordered = any(feature.kind == "categorical" and len(feature.categories) == 2 for feature in features)
     return Feature(name, "binary" if len(union) == 2 and not unordered else "categorical", union)
 
 
 def _longest(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return the list that contains all others in their order; () for no lists, None if there is no such list."""
+    """Return the list that contains all others in order; () for no lists, None if there is none."""
     longest = max(lists, key=len, default=())
     for one in lists:
         rest = iter(longest)
@@ -191,10 +176,7 @@ def _longest(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
 
 
 def disagreeing(schemas: Mapping[str, Schema], disputes: Literal["error", "private"]) -> dict[str, str]:
-    """Return the clients whose features fit fewer clients than those of others do, and why; {} if all fit equally.
-
-    For clients that cannot :func:`agree`.
-    """
+    """Return the clients that :func:`agree` with the fewest others, and why; {} if all agree equally."""
     problems: dict[str, list[str]] = {name: [] for name in schemas}
     for pair in combinations(schemas, 2):
         try:
@@ -207,7 +189,7 @@ def disagreeing(schemas: Mapping[str, Schema], disputes: Literal["error", "priva
     if min(counts.values()) == most:
         return {}
     return {
-        name: f"its features do not go together with those of {most} others: {in_short(problems[name][0], 300)}"
+        name: f"its features conflict with those of {most} others: {in_short(problems[name][0], 300)}"
         for name, count in counts.items()
         if count == most
     }

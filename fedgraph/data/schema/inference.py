@@ -1,19 +1,18 @@
-"""The schema of a table: the kind of each column, by rules that the user can override.
+"""Inference of a table's schema: the kind of each column, by rules that settings can override.
 
 - Text is categorical, and binary if there are two values. Whole numbers of few values with words among them are text; a
   few words among other numbers are an error, as they usually mean missing.
-- Whole numbers are binary if there are two values (usually 0 and 1), integer up to 100 distinct
-  values, real beyond. All other numbers are real even if there are only two: measurements do not leave a client as
-  categories.
-- A constant column of text or whole numbers is categorical with one category. It may vary elsewhere, and takes the
-  kind that it has there when clients agree (``fedgraph.data.schema.agreement``).
-- Only the settings can make a feature ordinal or an embedding. An embedding is a column of lists of equally many
-  numbers, or columns of numbers such as ``scan.0``, ``scan.1``, ..., which together form the embedding ``scan``.
-- A column without any value is no feature, unless the settings give its kind.
+- Whole numbers are binary if there are two values (usually 0 and 1), integer up to 100 distinct values, real beyond.
+  All other numbers are real, even if there are only two: measurements do not leave a client as categories.
+- A constant column of text or whole numbers is categorical with one category; it takes the kind that it has at other
+  clients (``fedgraph.data.schema.agreement``).
+- Ordinal features and embeddings must be declared. An embedding is a column of lists of equally many numbers, or
+  columns ``scan.0``, ``scan.1``, ..., which form the embedding ``scan``.
+- A column without any value is not a feature, unless the settings give its kind.
 
-Categories are values that occur in the data, and they leave the client with its schema: but not those in fewer than
-``least-rows`` of its rows, which might identify a person. Such a value counts as missing unless another client sends
-it. Columns that must not leave at all should be dropped, or their categories listed for all clients.
+Categories are values of the data and leave the client with its schema, except those in fewer than ``least-rows`` rows,
+which might identify a person: they count as missing unless another client sends them. Drop columns that must not leave
+the client, or list their categories for all clients.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2 (data setup).
 """
@@ -34,8 +33,8 @@ from fedgraph.data.schema.schema import Feature, Kind, Schema
 from fedgraph.support.errors import DataError, ExperimentError, similar
 from fedgraph.support.settings import Settings
 
-WhyNone = Literal["empty", "rare"]
-"""Why a column is no feature."""
+ExclusionReason = Literal["empty", "rare"]
+"""Why a column is not a feature."""
 
 _MAX_INTEGER_VALUES = 100
 """Whole numbers with more distinct values are real."""
@@ -64,7 +63,7 @@ class KindSettings(Settings):
         return self
 
 
-def _kind_alone(given: Any) -> Any:
+def _from_kind(given: Any) -> Any:
     return {"kind": given} if isinstance(given, str) else given
 
 
@@ -74,8 +73,8 @@ class SchemaSettings(Settings):
     Attributes
     ----------
     features           : the columns that are features, in this order; by default all, in the order of the table.
-    drop               : columns that are no features, such as the name of a person. A name that no column has is
-                         refused; where clients have files of their own, one that is nearly that of a column.
+    drop               : columns that are not features, such as the name of a person. Unknown names are an error; where
+                         clients have their own files, only names similar to a column's.
     kinds              : by column, ``"ordinal"``, ``"embedding"`` or the like; or ``{ kind = "ordinal", categories =
                          ["low", "high"] }`` with all categories, so that no client needs to send those of its data.
     missing_codes      : by column, values that mean missing, e.g. ``[99, 9999]`` or ``["unknown"]``.
@@ -87,7 +86,7 @@ class SchemaSettings(Settings):
 
     features: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
-    kinds: dict[str, Annotated[KindSettings, BeforeValidator(_kind_alone)]] = Field(default_factory=dict)
+    kinds: dict[str, Annotated[KindSettings, BeforeValidator(_from_kind)]] = Field(default_factory=dict)
     missing_codes: dict[str, tuple[int | float | str, ...]] = Field(default_factory=dict)
     unknown: Literal["error", "missing"] = "error"
     max_categories: PositiveInt = 100
@@ -120,6 +119,10 @@ class SchemaSettings(Settings):
 def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: bool = False) -> Schema:
     """Infer the features of a table.
 
+    Returns a Schema with at least one feature. Raises DataError for a column that the settings name and the table
+    lacks; for too many categories; for a kind that does not fit the column's values; for a few words among numbers; and
+    when no feature is left.
+
     Parameters
     ----------
     table : Table
@@ -129,17 +132,6 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
     partial : bool
         Whether the settings also name other clients' columns, so that this table may lack some; :func:`check_used`
         finds names that no client knows.
-
-    Returns
-    -------
-    Schema
-        With at least one feature.
-
-    Raises
-    ------
-    DataError
-        For a column that the settings name and the table lacks; for too many categories; for a kind that does not fit
-        the column's values; for a few words among numbers; and when no feature is left.
     """
     settings = settings or SchemaSettings(least_rows=1)
     if partial:
@@ -156,8 +148,11 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
     return schema
 
 
-def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> dict[str, WhyNone]:
-    """Return the columns that :func:`infer_schema` finds to be no features, and why.
+def excluded_columns(table: Table, settings: SchemaSettings, schema: Schema) -> dict[str, ExclusionReason]:
+    """Return the columns that :func:`infer_schema` excluded, and why.
+
+    ``empty`` has no value; ``rare`` has only words in fewer than ``least-rows`` rows, such as names of persons.
+    Columns that the settings leave out are not listed.
 
     Parameters
     ----------
@@ -167,12 +162,6 @@ def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> di
         With which the schema was inferred.
     schema : Schema
         The features that it has.
-
-    Returns
-    -------
-    dict of str to {"empty", "rare"}
-        ``empty`` is a column without any value, ``rare`` one of words that are each in fewer than ``least-rows`` rows,
-        such as names of persons, and dates. Columns that the settings leave out are not among them.
     """
     none = [name for name in _chosen(table, settings) if name not in schema.names]
     codes = settings.missing_codes
@@ -180,14 +169,7 @@ def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> di
 
 
 def check_dropped(table: Table, settings: SchemaSettings, partial: bool = False) -> None:
-    """Check that ``drop`` names columns of the table, so that no misspelled one stays a feature.
-
-    Raises
-    ------
-    DataError
-        For a name that the table lacks; if ``partial``, only for one that is nearly that of a column, not counting
-        digits, which is left.
-    """
+    """Raise DataError if ``drop`` names an unknown column; if ``partial``, only if it is similar to a known one."""
     absent = [name for name in settings.drop if name not in with_embeddings(table.names, settings.embeddings)]
     left = [name for name in table.names if name not in settings.drop]
     for name in absent:
@@ -201,13 +183,7 @@ def check_dropped(table: Table, settings: SchemaSettings, partial: bool = False)
 
 
 def check_used(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
-    """Check that ``features``, ``kinds`` and ``missing-codes`` name only columns that a schema has.
-
-    Raises
-    ------
-    ExperimentError
-        For a column that no schema has, unless it is dropped.
-    """
+    """Raise ExperimentError if ``features``, ``kinds`` or ``missing-codes`` name a column that no schema has."""
     known = {name for schema in schemas for name in schema.names}
     keys: dict[str, Collection[str]] = {
         "features": settings.features or (),
@@ -218,7 +194,7 @@ def check_used(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
         unused = sorted(set(names) - known - set(settings.drop))
         if unused:
             raise ExperimentError(
-                f"{key} names {', '.join(unused)}, which no client has with a value in it; "
+                f"{key} names {', '.join(unused)}, of which no client has a value; "
                 f"the features are {', '.join(sorted(known))}"
             )
 
@@ -267,7 +243,7 @@ def _are_whole(numbers: Floats) -> bool:
 def _check_numbers(column: Column, kind: Kind) -> None:
     if kind == "ordinal" and column.numbers is None:
         raise DataError(
-            f"column '{column.name}' of {column.where} is to be ordinal and holds words: list them in their order, "
+            f"column '{column.name}' of {column.where} is ordinal and holds words: list them in order, "
             f'kinds.{column.name} = {{ kind = "ordinal", categories = ["least", ..., "most"] }}'
         )
     column.as_numbers()
@@ -279,6 +255,6 @@ def _too_many(column: Column, most: int) -> str:
     else:
         advice = "leave it out (drop), raise max-categories, or make it numbers under kinds"
     return (
-        f"column '{column.name}' of {column.where} has {len(column.texts):,} different values, and {most:,} categories "
-        f"are the most it may have: {advice}"
+        f"column '{column.name}' of {column.where} has {len(column.texts):,} different values, more than "
+        f"{most:,} categories: {advice}"
     )

@@ -1,4 +1,4 @@
-"""Schemas as JSON. Input from others is untrusted: sizes are limited, and text must be fit to be shown."""
+"""Schemas as JSON. Input from others is untrusted: sizes and characters are limited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_FEATURES = 2_000
 MOST_CATEGORIES = 1_000
 MOST_UNITS = 20_000
 LONGEST_NAME = 200
-"""Largest number of letters of the name of a feature or category."""
+"""Most characters in the name of a feature or category."""
 
 LONGEST_JSON = 5_000_000
 
@@ -37,10 +37,7 @@ _FEATURES = TypeAdapter(Annotated[list[_FeatureJson], Field(max_length=MOST_FEAT
 def schema_as_json(schema: Schema) -> str:
     """Return a schema as one line of JSON that :func:`schema_from_json` reads.
 
-    Raises
-    ------
-    DataError
-        When the schema exceeds the limits of :func:`schema_from_json`.
+    Raises DataError when the schema exceeds the limits of :func:`schema_from_json`.
     """
     check_limits(schema)
     return json.dumps([feature.as_json() for feature in schema.features])
@@ -49,22 +46,15 @@ def schema_as_json(schema: Schema) -> str:
 def schema_from_json(text: str, what: str = "the schema") -> Schema:
     """Read a schema from a message.
 
+    Raises ReplyError when it is not a schema, is too large, or has names
+    that must not be shown.
+
     Parameters
     ----------
     text : str
         JSON from another party, which is not trusted.
     what : str
         Names the schema in messages.
-
-    Returns
-    -------
-    Schema
-        Within the limits of size and text.
-
-    Raises
-    ------
-    ReplyError
-        When it is not a schema, is too large, or has names that must not be shown.
     """
     check_length(text, what)
     try:
@@ -84,19 +74,16 @@ def schema_from_json(text: str, what: str = "the schema") -> Schema:
 def check_length(text: str, what: str) -> None:
     """Check the length of JSON text before it is parsed; ``what`` names it in messages.
 
-    Raises
-    ------
-    ReplyError
-        When the text is longer than any schema.
+    Raises ReplyError when the text is longer than any schema.
     """
     if len(text) > LONGEST_JSON:
-        raise ReplyError(f"{what} is {len(text):,} letters long, and {LONGEST_JSON:,} are the most")
+        raise ReplyError(f"{what} has {len(text):,} characters, more than {LONGEST_JSON:,}")
 
 
 def check_limits(schema: Schema) -> None:
-    """Raise DataError for a schema that is too large, or for text that cannot be shown in one line."""
+    """Raise DataError for a schema that is too large, or for names that cannot be shown in one line."""
     if not 0 < len(schema.features) <= MOST_FEATURES:
-        raise DataError(f"a schema has 1 to {MOST_FEATURES:,} features, and this one has {len(schema.features):,}")
+        raise DataError(f"a schema needs 1 to {MOST_FEATURES:,} features, and this one has {len(schema.features):,}")
     units = sum(feature.width for feature in schema.features)
     if units > MOST_UNITS:
         raise DataError(f"a schema has at most {MOST_UNITS:,} units, and this one has {units:,}: drop features")
@@ -104,8 +91,8 @@ def check_limits(schema: Schema) -> None:
         _check_text(feature.name, "the name of a feature")
         if len(feature.categories) > MOST_CATEGORIES:
             raise DataError(
-                f"feature '{feature.name}' has {len(feature.categories):,} categories, and {MOST_CATEGORIES:,} are "
-                f"the most: drop it"
+                f"feature '{feature.name}' has {len(feature.categories):,} categories, more than "
+                f"{MOST_CATEGORIES:,}: drop it"
             )
         for category in feature.categories:
             _check_text(category, f"a category of feature '{feature.name}'")
@@ -114,11 +101,11 @@ def check_limits(schema: Schema) -> None:
 def _check_text(text: str, what: str) -> None:
     shown = ascii(text[:40])
     if not text.strip():
-        raise DataError(f"{what} is empty: give it a name, or count it as missing")
+        raise DataError(f"{what} is empty: name it, or declare it missing")
     if len(text) > LONGEST_NAME:
-        raise DataError(f"{what}, {shown} ..., is {len(text):,} letters long, and {LONGEST_NAME} are the most")
-    # Such a character could break a line of a report or reverse its direction.
+        raise DataError(f"{what}, {shown} ..., has {len(text):,} characters, more than {LONGEST_NAME}")
+    # These could break a line of a report or reverse its direction.
     if any(
         unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(c) in _DIRECTIONS for c in text
     ):
-        raise DataError(f"{what}, {shown}, holds line breaks or control characters: clean the text")
+        raise DataError(f"{what}, {shown}, holds line breaks or control characters: remove them")

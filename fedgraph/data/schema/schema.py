@@ -1,4 +1,4 @@
-"""The features of a mixed table: their names and kinds, which are all that a client reveals of its data.
+"""The features of a mixed table: names and kinds, which are all that a client reveals of its data.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2 (data setup).
 """
@@ -17,15 +17,16 @@ from torch import Tensor
 from fedgraph.support.errors import DataError
 
 Kind = Literal["real", "integer", "ordinal", "binary", "categorical", "embedding"]
-"""``ordinal`` features are numbers or ordered categories whose order a model may use; ``binary`` ones have two
-categories. An ``embedding`` is several real numbers that form one feature, such as another model's representation of
-an image or a text.
+"""``ordinal`` features are numbers or ordered categories; ``binary`` ones have two categories. An ``embedding`` is
+several real numbers that form one feature, such as another model's representation of an image or a text.
 """
 
 
 @dataclass(frozen=True)
 class Feature:
     """One column, or several for an embedding.
+
+    Raises DataError when categories or size do not fit the kind.
 
     Attributes
     ----------
@@ -37,11 +38,6 @@ class Feature:
         Of binary and categorical features, and of ordinal ones that are words, in their order; empty for numbers.
     size : int
         How many numbers a value consists of; 1 except for embeddings.
-
-    Raises
-    ------
-    DataError
-        When categories or size do not fit the kind.
     """
 
     name: str
@@ -92,15 +88,12 @@ class Feature:
 class Schema:
     """Features in the order of the columns of matrices; the units of a feature are adjacent, and so are its values.
 
+    Raises DataError when two features have one name.
+
     Attributes
     ----------
     features : tuple of Feature
         With different names.
-
-    Raises
-    ------
-    DataError
-        When two features have one name.
     """
 
     features: tuple[Feature, ...]
@@ -109,7 +102,7 @@ class Schema:
         names = [feature.name for feature in self.features]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise DataError(f"the feature '{twice}' is there twice")
+            raise DataError(f"duplicate feature '{twice}'")
 
     @property
     def names(self) -> tuple[str, ...]:

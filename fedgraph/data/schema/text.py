@@ -1,4 +1,4 @@
-"""A schema as text for people, with a summary of its table if there is one."""
+"""A schema as text, with a summary of its table if given."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ def as_text(schema: Schema, table: Table | None = None, settings: SchemaSettings
         columns that are no features at the end. This reveals data: it is for the owner of the table only.
     settings : SchemaSettings, optional
         Its ``missing-codes`` apply to ``table``.
-
-    Returns
-    -------
-    str
-        Several lines.
     """
     settings = settings or SchemaSettings()
     units = sum(feature.width for feature in schema.features)
@@ -55,7 +50,7 @@ def as_text(schema: Schema, table: Table | None = None, settings: SchemaSettings
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if table is not None and (others := _others(schema, table)):
-        lines.append(f"no features: {', '.join(others)}")
+        lines.append(f"not features: {', '.join(others)}")
     return "\n".join(lines)
 
 
@@ -71,7 +66,7 @@ def _spread(column: Column) -> str:
 
 
 def _hint(feature: Feature, column: Column) -> str:
-    """Suggest a value that may be a code for missing: a number of nines apart from the rest, or a word such as NA."""
+    """Suggest a value that may mean missing: an outlying number of nines, or a word such as NA."""
     odd = [category for category in feature.categories if category.lower() in _WORDS]
     if odd:
         return f"{odd[0]} may mean missing: missing-codes?"

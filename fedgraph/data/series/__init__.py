@@ -1,14 +1,14 @@
-"""Time series, each a client that forecasts its own next steps: road traffic, a user's own files, made-up traffic."""
+"""Time series, each a client that forecasts its next steps: road traffic, the user's own files, synthetic traffic."""
 
-from fedgraph.data.series.cold_start import INFERRED, asked_scale
+from fedgraph.data.series.cold_start import INFERRED, cold_scale
 from fedgraph.data.series.naive import (
     covariate_features,
     last_readings,
+    num_time_steps,
     profile_forecasts,
     readings_in_windows,
-    starts_of,
-    steps_of,
     times_ahead,
+    window_starts,
 )
 from fedgraph.data.series.scale_transfer import cold_rows, inferred_scales, neighbourhoods, reference_rows
 from fedgraph.data.series.scaling import pooled, usable
@@ -18,20 +18,20 @@ from fedgraph.data.series.windows import shares_scales, step_seconds
 __all__ = [
     "INFERRED",
     "WindowedSource",
-    "asked_scale",
     "cold_rows",
+    "cold_scale",
     "covariate_features",
     "inferred_scales",
     "last_readings",
     "neighbourhoods",
+    "num_time_steps",
     "pooled",
     "profile_forecasts",
     "readings_in_windows",
     "reference_rows",
     "shares_scales",
-    "starts_of",
     "step_seconds",
-    "steps_of",
     "times_ahead",
     "usable",
+    "window_starts",
 ]

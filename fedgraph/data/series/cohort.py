@@ -1,4 +1,4 @@
-"""The clients of a table of series as a cohort: split in time order, scaled, with covariates, and cut into windows."""
+"""Builds the cohort of a table of series: split in time order, scaled, with covariates, and cut into windows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.preprocessing import Preprocessing
 from fedgraph.data.series.cold_start import check_cold_steps, cold_clients
-from fedgraph.data.series.covariates import WeeklyProfile, seconds_of
+from fedgraph.data.series.covariates import WeeklyProfile, week_seconds
 from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.scaling import measured, pooled, replace_known, reported, usable
 from fedgraph.data.series.series_files import SeriesTable
 from fedgraph.data.series.window_form import (
     WindowForm,
+    make_scales,
     resolve_step_minutes,
     scaled_series,
-    scales_of,
     with_covariates,
     with_profile,
 )
@@ -31,7 +31,7 @@ from fedgraph.support.errors import DataError
 
 
 def select_names(table: SeriesTable, names: Sequence[str]) -> list[int]:
-    """Rows of ``names`` in ``table``; raises DataError for names that it does not have or that come twice."""
+    """Return the rows of ``names`` in ``table``. Raises DataError for unknown or repeated names."""
     rows = {name: row for row, name in enumerate(table.names)}
     unknown = [name for name in names if name not in rows]
     if unknown:
@@ -45,33 +45,28 @@ def select_names(table: SeriesTable, names: Sequence[str]) -> list[int]:
 def build_cohort(
     table: SeriesTable, settings: WindowSettings, names: Sequence[str], known_steps: int | None = None
 ) -> CohortData:
-    """Windows of the clients ``names`` of ``table``, in that order.
+    """Build the windows of the clients ``names`` of ``table``, in that order.
 
-    With ``known_steps``, splits, scales and profiles are those of so many first steps, except that ``test`` has every
-    window that forecasts later steps, up to the one that forecasts the steps behind the last.
-
-    Raises
-    ------
-    DataError
-        For unknown clients or features, a time axis too short for one training window, a client without a valid
-        training reading of the target, times that are needed but unknown or contradictory, a cold start that does not
-        fit the data, and a table of fewer than ``known_steps``.
+    With ``known_steps``, splits, scales and profiles are those of the first ``known_steps`` steps, except that ``test``
+    has every window that forecasts later steps, including those after the last. Raises DataError for unknown clients or
+    features, a time axis too short for one training window, a client without a valid training reading of the target,
+    missing or contradictory times, a cold start that does not fit the data, and fewer than ``known_steps`` steps.
     """
     steps = num_steps(table, settings) if known_steps is None else known_steps
     every = steps
     if known_steps is not None:
         if table.values.shape[1] < steps:
             raise DataError(
-                f"there are {table.values.shape[1]} time steps, fewer than the {steps} that were there in training: "
-                "leave those in the file, and add new ones behind them"
+                f"there are {table.values.shape[1]} time steps, fewer than the {steps} of training: keep those in "
+                "the file, and append new ones"
             )
         table = table.extended(settings.output_steps, resolve_step_minutes(table, settings))
         every = table.values.shape[1]
     rows = select_names(table, names)
-    everybody = clients_of(table, settings)
+    everybody = selected_clients(table, settings)
     cold = cold_clients(settings, everybody)
-    features, forecast = features_of(table, settings)
-    stops = _ends_of_parts(settings, steps)
+    features, forecast = selected_features(table, settings)
+    stops = _split_ends(settings, steps)
     first_read = max(0, stops[0] - (settings.train_steps or steps))
     starts = [first_read, *stops[:-1]]
     length = settings.input_steps + settings.output_steps
@@ -110,15 +105,15 @@ def build_cohort(
         moments = reported(values[:, train, target], valid[:, train, target], is_cold, settings.cold_steps)
     mean, std = usable(*measured(values[:, train], valid[:, train]))
     if settings.scaling == "none":
-        scales = scales_of(np.zeros_like(mean), np.ones_like(std), mean, target)
+        scales = make_scales(np.zeros_like(mean), np.ones_like(std), mean, target)
     else:
         if settings.scaling == "pooled" and moments is not None:
             mean[:, target], std[:, target] = usable(*map(np.asarray, pooled(*moments[:, 2:].T)))
         replace_known(mean[:, target], std[:, target], names, settings.scales or {}, everybody)
-        scales = scales_of(mean, std, np.zeros_like(mean), target)
+        scales = make_scales(mean, std, np.zeros_like(mean), target)
     series = scaled_series(values, valid, scales)
     labels = tuple(table.features[feature] for feature in features)
-    seconds = seconds_of(table, settings.start, step_minutes, every)
+    seconds = week_seconds(table, settings.start, step_minutes, every)
     if settings.covariates:
         if seconds is None:
             raise DataError("`covariates` need `start` and `step-minutes`, as the file holds no timestamps")
@@ -175,37 +170,34 @@ def build_cohort(
 
 
 def check_later_parts(table: SeriesTable, settings: WindowSettings) -> None:
-    """Raise DataError for a validation or test part that has a share of the time, but is too short for one window."""
-    stops, length = _ends_of_parts(settings, num_steps(table, settings)), settings.input_steps + settings.output_steps
+    """Raise DataError for a validation or test part that is not empty, but too short for one window."""
+    stops, length = _split_ends(settings, num_steps(table, settings)), settings.input_steps + settings.output_steps
     for place, split in enumerate(SPLITS[1:], 1):
         share, steps = settings.shares[place], stops[place] - stops[place - 1]
         if share and steps < length:
             raise DataError(
                 f"the {split} part has {steps} of {stops[-1]:,} time steps, too few for one window of "
-                f"{settings.input_steps} input and {settings.output_steps} output steps: with `shares` as they are it "
-                f"takes {math.ceil(length / share - 1e-6):,} time steps; or use shorter windows, a larger share, or a "
-                "share of 0 to do without"
+                f"{settings.input_steps} input and {settings.output_steps} output steps: these `shares` need "
+                f"{math.ceil(length / share - 1e-6):,} time steps; or use shorter windows, a larger share, or a share "
+                "of 0"
             )
 
 
 def first_test_step(table: SeriesTable, settings: WindowSettings) -> int:
     """Return the first step that test windows forecast."""
-    _, validated, end = _ends_of_parts(settings, num_steps(table, settings))
+    _, validated, end = _split_ends(settings, num_steps(table, settings))
     return min(validated + settings.input_steps, end)
 
 
-def _ends_of_parts(settings: WindowSettings, steps: int) -> list[int]:
-    """The steps at which the training, validation and test parts end."""
+def _split_ends(settings: WindowSettings, steps: int) -> list[int]:
+    """Return the steps at which the training, validation and test parts end."""
     return [int(steps * share + 1e-6) for share in np.cumsum(settings.shares)]  # rounds down, but not 0.7 + 0.2
 
 
-def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
-    """All clients of the data set: those of the settings, else all of the table, but for those to leave out.
+def selected_clients(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
+    """Return the clients that the settings choose, without those to leave out.
 
-    Raises
-    ------
-    DataError
-        When a client to leave out is unknown, or no client is left.
+    Raises DataError when a client to leave out is unknown, or no client is left.
     """
     every = table.names if settings.clients is None else settings.clients
     out = settings.without or ()
@@ -219,24 +211,18 @@ def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
 
 
 def _num_windows(steps: int, length: int, stride: int) -> int:
-    """Examples of ``length`` time steps in a stretch of the time axis."""
+    """Return the number of windows of ``length`` time steps in ``steps`` steps."""
     return max(0, (steps - length) // stride + 1)
 
 
 def num_steps(table: SeriesTable, settings: WindowSettings) -> int:
-    """Time steps of ``table`` that the settings use."""
+    """Return the number of time steps in use."""
     steps = table.values.shape[1]
     return steps if settings.first_steps is None else min(steps, settings.first_steps)
 
 
-def features_of(table: SeriesTable, settings: WindowSettings) -> tuple[tuple[int, ...], int]:
-    """Return the features that are used, and the one that is forecast, as they are counted in the table.
-
-    Raises
-    ------
-    DataError
-        For features that the table does not have, and where the one that is forecast is not among those used.
-    """
+def selected_features(table: SeriesTable, settings: WindowSettings) -> tuple[tuple[int, ...], int]:
+    """Return the indices of the features in use, and of the target. Raises DataError if they are not in the table."""
     known = len(table.features)
     every = tuple(range(known)) if settings.features is None else settings.features
     target: int | str = every[0] if len(every) == 1 else 0

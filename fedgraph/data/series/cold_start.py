@@ -1,4 +1,4 @@
-"""Cold start: some clients of a data set of series have only the last few readings of the training part."""
+"""Cold start: some clients of a data set of series have only the last readings of the training part."""
 
 from __future__ import annotations
 
@@ -14,27 +14,25 @@ from fedgraph.support.settings import Settings
 ColdScale = Literal["own", "graph", "everybody"]
 
 INFERRED = {"graph": "over the client graph", "everybody": "from all other clients"}
-"""How a scale is inferred, in words; those of ``cold-scale`` that are not inferred are not in it."""
+"""How scales of ``cold-scale`` are inferred, in words."""
 
 
 class ColdStartSettings(Settings):
-    """Which clients start cold, and with how much; part of the settings of every data set of series.
+    """Which clients start cold, and with how many readings; part of the settings of every data set of series.
 
-    A cold client has no reading before the last ``cold_steps`` steps of the training part: neither its examples nor
-    its scaling see any. Its validation and test examples are those of everybody. Results are given for the groups
-    ``cold`` and ``warm``, instead of any groups that the data has.
+    A cold client has no reading before the last ``cold_steps`` steps of the training part, for examples or scaling.
+    Validation and test examples are unaffected. Results are reported for the groups ``cold`` and ``warm``, instead of
+    the groups of the data.
 
     cold_share   : share of the clients that are cold, drawn from their names; 0 = none.
     cold_clients : the cold clients by name, instead of a share.
     cold_seed    : draws the clients of the share.
     cold_steps   : how many of the last steps of the training part a cold client has.
-    cold_trains  : false = cold clients have no training examples at all, and only their scaling comes from those last
-                   steps.
-    cold_scale   : the mean and deviation that a cold client's readings are scaled by. ``own``: those of its last steps,
-                   which may be an unusual day. ``graph``: those of a whole training part, inferred from its neighbours
-                   on the client graph; ``everybody``: the same, inferred from all other clients alike. For these two
-                   every client tells the server its mean and deviation over the last steps and over all, and the nodes
-                   receive the inferred ones.
+    cold_trains  : false = cold clients have no training examples; the last steps are only for their scaling.
+    cold_scale   : the mean and deviation that scale a cold client's readings. ``own``: those of its last steps, which
+                   may be an unusual day. ``graph``: those of a whole training part, inferred from its neighbours on the
+                   client graph; ``everybody``: inferred from all other clients. For these two every client sends the
+                   server its mean and deviation over the last steps and over all, and receives the inferred ones.
     """
 
     cold_share: float = Field(0.0, ge=0.0, lt=1.0)
@@ -51,20 +49,16 @@ class ColdStartSettings(Settings):
         return self
 
 
-def asked_scale(data: Settings) -> ColdScale:
-    """``cold-scale`` of a table ``[data]``; ``own`` for data sets that are not series and have no such key."""
+def cold_scale(data: Settings) -> ColdScale:
+    """Return ``cold-scale`` of a ``[data]`` table; ``own`` for data sets other than series."""
     return data.cold_scale if isinstance(data, ColdStartSettings) else "own"
 
 
 def cold_clients(settings: ColdStartSettings, names: Sequence[str]) -> frozenset[str]:
-    """The cold ones among ``names``, which are all clients of the data set, on this node or not, in any order.
+    """Return the cold clients among ``names``, all clients of the data set, in any order.
 
-    The clients of a larger share include those of a smaller one.
-
-    Raises
-    ------
-    DataError
-        For unknown names, and for a share that is less than one client.
+    The clients of a larger share include those of a smaller one. Raises DataError for unknown names, and for a share
+    that is less than one client.
     """
     if settings.cold_clients is not None:
         unknown = [name for name in settings.cold_clients if name not in set(names)]
@@ -73,13 +67,15 @@ def cold_clients(settings: ColdStartSettings, names: Sequence[str]) -> frozenset
         return frozenset(settings.cold_clients)
     count = round(settings.cold_share * len(names))
     if settings.cold_share and not count:
-        raise DataError(f"`cold-share` {settings.cold_share:g} of {len(names)} clients is nobody; use a larger share")
+        raise DataError(
+            f"`cold-share` {settings.cold_share:g} of {len(names)} clients is less than one client; use a larger share"
+        )
     drawn = sorted(names, key=lambda name: derive_seed(settings.cold_seed, "cold-start", name))
     return frozenset(drawn[:count])
 
 
 def check_cold_steps(settings: ColdStartSettings, train_steps: int, window: int) -> None:
-    """Raise DataError unless the stretch of a cold client lies in the training part and holds a window.
+    """Raise DataError unless the steps of a cold client lie in the training part and hold a window.
 
     ``train_steps`` is the length of the training part, ``window`` that of one example, both in time steps.
     """
@@ -96,7 +92,7 @@ def check_cold_steps(settings: ColdStartSettings, train_steps: int, window: int)
 
 
 def describe_cold(settings: ColdStartSettings, names: Sequence[str]) -> str:
-    """How many of all clients ``names`` are cold and what they have, for reports; empty if none is."""
+    """Describe the cold clients among all clients ``names``, for reports; empty if there are none."""
     count = len(cold_clients(settings, names))
     if not count:
         return ""

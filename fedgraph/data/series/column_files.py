@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedgraph.data.columns.cells import MISSING, Thousands, floats_of, is_number
+from fedgraph.data.columns.cells import MISSING, Thousands, is_number, to_floats
 from fedgraph.data.columns.table_files import Table, read_table
-from fedgraph.data.series.layout import Choice, Layout, layout_of
+from fedgraph.data.series.layout import Choice, Layout, infer_layout
 from fedgraph.data.series.stamps import Times
 from fedgraph.data.series.times import joined_steps
 from fedgraph.support.errors import DataError
@@ -23,21 +23,12 @@ class Readings(NamedTuple):
 
     Attributes
     ----------
-    values : ndarray
-        float32 ``[time, clients, features]``, NaN where there is no reading.
-    names : list of str
-        Of the clients; empty where all columns are of one, whom the file does not name.
-    times : ndarray or None
-        datetime64[s] ``[time]``.
-    features : tuple of str
-        Names of the features.
-    by : str
-        What tells clients, in words.
-    rows : ndarray or None
-        int64 ``[time, 2]``: the first row of the file of each time, counted from 1, and the position of its client;
-        None where there is a column for each client.
-    notes : tuple of str
-        Notes on the file.
+    values : float32 ``[time, clients, features]``, NaN where there is no reading.
+    names : of the clients; empty if all columns belong to one unnamed client.
+    times : datetime64[s] ``[time]``.
+    by : the column that names clients, or empty.
+    rows : int64 ``[time, 2]``: the first row of each time in the file, from 1, and the position of its client; None if
+        each column is a client.
     """
 
     values: NDArray[np.float32]
@@ -50,18 +41,13 @@ class Readings(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a file is read: the meaning of its columns, what marks missing cells, and the clients to read.
+    """How a file is read: its columns, missing values, and the clients to read.
 
     Attributes
     ----------
-    choice : Choice
-        The settings on its columns.
-    missing : tuple of str
-        Texts that mean missing, in addition to the usual ones.
-    thousands : str or None
-        What separates thousands.
-    only, without : tuple of str
-        The clients that are wanted, None for all, and those that are not: their cells are not looked at.
+    choice : the settings on its columns.
+    missing : texts that mean missing, in addition to the usual ones.
+    only, without : the clients to read (None for all), and those to skip without looking at their cells.
     """
 
     choice: Choice = Choice()
@@ -71,31 +57,26 @@ class Reading(NamedTuple):
     without: tuple[str, ...] = ()
 
     def wants(self, name: str) -> bool:
-        """Return whether the readings of a client are wanted."""
+        """Return whether a client is read."""
         return (self.only is None or name in self.only) and name not in self.without
 
 
-AS_IT_IS = Reading()
+DEFAULT_READING = Reading()
 
 
-def read_column_file(path: Path, how: Reading = AS_IT_IS) -> Readings:
+def read_column_file(path: Path, how: Reading = DEFAULT_READING) -> Readings:
     """Read a .csv, .csv.gz or .parquet file.
 
-    Cells, times, names of clients and readings are recognised as :mod:`fedgraph.data.columns.table_files`,
-    :mod:`fedgraph.data.series.stamps` and :mod:`fedgraph.data.series.layout` say.
-
-    Raises
-    ------
-    DataError
-        For cells that are not readings, and for columns whose meaning is ambiguous.
+    Its columns are interpreted by :mod:`fedgraph.data.columns.table_files`, :mod:`fedgraph.data.series.stamps` and
+    :mod:`fedgraph.data.series.layout`. Raises DataError for invalid cells and ambiguous columns.
     """
     table = read_table(path, missing=(*MISSING, *how.missing), thousands=how.thousands)
-    layout, table = layout_of(table, how.choice)
+    layout, table = infer_layout(table, how.choice)
     if not layout.values:
         raise DataError("holds no readings")
     notes = (*table.notes, *layout.notes)
     if layout.client is not None:
-        return _of_rows(table, layout, how)._replace(notes=notes)
+        return _read_long(table, layout, how)._replace(notes=notes)
     wanted = [name for name in layout.values if layout.of_one or how.wants(name)]
     values = np.full((table.num_rows, len(layout.values)), np.nan, dtype=np.float32)
     for place, name in enumerate(layout.values):
@@ -108,8 +89,8 @@ def read_column_file(path: Path, how: Reading = AS_IT_IS) -> Readings:
     return Readings(values[:, :, None], list(layout.values), layout.times, ("value",), "", None, notes)
 
 
-def _of_rows(table: Table, layout: Layout, how: Reading) -> Readings:
-    """Readings of a file with a row for each time and client, in order of time; clients as they come."""
+def _read_long(table: Table, layout: Layout, how: Reading) -> Readings:
+    """Return the readings of a file with a row for each time and client, in order of time; clients by first row."""
     assert layout.client is not None
     codes, known = table.names_in(layout.client)
     if (codes < 0).any():
@@ -135,7 +116,8 @@ def _of_rows(table: Table, layout: Layout, how: Reading) -> Readings:
         at = str(layout.times[first])
         raise DataError(
             f"rows {first + 1} and {other + 1} are both of client '{names[place[first]]}' at {at}: keep one row for "
-            f"each time and client (clients are told by '{layout.client}'; another column: [data] client-column)",
+            f"each time and client (clients are named by '{layout.client}'; set [data] client-column for another "
+            "column)",
             quoted=at,
         )
     unwanted = np.array([not how.wants(name) for name in names])[place]
@@ -149,7 +131,7 @@ def _of_rows(table: Table, layout: Layout, how: Reading) -> Readings:
 
 
 def _count_within(place: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the how manieth row of its client each row is, from 0."""
+    """Return the number of each row among those of its client, from 0."""
     order = np.argsort(place, kind="stable")
     counts = np.bincount(place)
     found = np.empty(len(place), dtype=np.int64)
@@ -160,12 +142,12 @@ def _count_within(place: NDArray[np.int64]) -> NDArray[np.int64]:
 def _numbers(
     table: Table, name: str, is_feature: bool, unwanted: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float32]:
-    """A column as numbers; DataError that names the first cell that is not one."""
+    """Return a column as numbers. Raises DataError naming the first cell that is not one."""
     column = table.column(name)
     table.check_certain(name)
     if unwanted is not None and unwanted.any():
         column = pc.if_else(pa.array(unwanted), pa.scalar(None, column.type), column)
-    values = floats_of(column)
+    values = to_floats(column)
     if values is not None:
         return values.astype(np.float32)
     cells = table.texts(name) if column.type != pa.bool_() else column.cast(pa.string())

@@ -1,4 +1,4 @@
-"""Inputs known for every step besides the readings: the time, and a client's usual readings at that time."""
+"""Covariates known for every step: the time, and a client's usual readings at that time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from fedgraph.data.series.series_files import SeriesTable, regular_times
 
 Covariate = Literal["time-of-day", "day-of-week", "weekly-profile"]
 NAMES = (*get_args(Covariate), "weekly-profile-ahead")
-"""Names of the features that covariates become."""
+"""Feature names of covariates."""
 
 _DAY, _WEEK = 86_400, 7 * 86_400
 MONDAY = 4 * _DAY
 """Seconds from 1 January 1970, a Thursday, to the first Monday."""
 
 _PRIOR_READINGS = 1.0
-"""As many readings the mean of a longer time counts for in that of a shorter one."""
+"""Weight, in readings, of the mean over a longer period as a prior for a shorter one."""
 
 
-def seconds_of(table: SeriesTable, start: datetime | None, step_minutes: float, steps: int) -> NDArray[np.int64] | None:
-    """Seconds from a Monday's midnight in 1970 to each of the first ``steps`` steps.
+def week_seconds(
+    table: SeriesTable, start: datetime | None, step_minutes: float, steps: int
+) -> NDArray[np.int64] | None:
+    """Return the seconds from a Monday's midnight in 1970 to each of the first ``steps`` steps.
 
-    None if the file holds no timestamps, and the settings do not say when the first step was.
+    None without timestamps in the file and ``start`` in the settings.
     """
     times = table.times
     if times is None:
@@ -42,24 +44,15 @@ def covariates(
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Compute the covariates of all clients.
 
+    Returns ``[clients, steps, covariates]``, and their names.
+
     Parameters
     ----------
-    wanted : sequence of str
-        Which: ``time-of-day`` and ``day-of-week``, both in [0, 1), and ``weekly-profile``, two features: the profile
-        at a step's own time and at the time of the step that is ``ahead`` of it.
-    seconds : ndarray
-        From a Monday's midnight to each step, ``[steps]``.
-    profile : WeeklyProfile or None
-        Of the clients, where it is wanted.
-    clients : int
-        Their number.
-    ahead : float
-        Seconds from the last input step of a window to the last step of its forecast.
-
-    Returns
-    -------
-    tuple of ndarray and tuple of str
-        ``[clients, steps, covariates]``, and their names.
+    wanted : ``time-of-day`` and ``day-of-week``, both in [0, 1); ``weekly-profile``, two features: the profile at a
+        step's time and ``ahead`` of it.
+    seconds : from a Monday's midnight to each step, ``[steps]``.
+    profile : of the clients, where it is wanted.
+    ahead : seconds from the last input step of a window to the last step of its forecast.
     """
     found: list[tuple[str, NDArray[np.float32]]] = []
     for name in wanted:
@@ -75,14 +68,12 @@ def covariates(
 
 @dataclass(frozen=True)
 class Fitted:
-    """The readings that profiles were fitted to, which they leave out at their own times.
+    """The readings that profiles were fitted to; each is left out of the profile at its own time.
 
     Attributes
     ----------
-    counted, valid : ndarray
-        Readings, 0 where one is missing, and where they were read, ``[clients, steps]``.
-    seconds : ndarray
-        From a Monday's midnight to each step, ``[steps]``.
+    counted, valid : readings, 0 where one is missing, and where they were read, ``[clients, steps]``.
+    seconds : from a Monday's midnight to each step, ``[steps]``.
     """
 
     counted: NDArray[np.float64]
@@ -94,21 +85,17 @@ class Fitted:
 class WeeklyProfile:
     """Each client's usual reading at a time of the week.
 
-    The mean reading at that time of the week is drawn towards the mean at that time of working days, or of weekends;
-    that towards the mean at that time of all days; and that towards the client's mean. So a client of few days has a
-    profile too. A reading is left out of the profile at its own time, except for the client's mean, so that in
-    training, as later, the profile does not know the reading that is forecast.
+    The mean at that time of the week is shrunk towards the mean at that time on working days, or weekends; that towards
+    the mean at that time on all days; and that towards the client's mean. So a client with few days has a profile too.
+    A reading is left out of the profile at its own time, except for the client's mean, so that the profile does not
+    leak the forecast reading in training.
 
     Attributes
     ----------
-    slots : ndarray
-        Times of the week that were read, in seconds from Monday's midnight, ``[slots]``.
-    sums, counts : ndarray
-        Sum of the readings at each, and their number, ``[clients, slots]``.
-    flat : ndarray
-        Clients whose profile is their mean, ``[clients]``.
-    fitted : Fitted or None
-        The readings themselves; None after training, for times to come.
+    slots : times of the week that were read, in seconds from Monday's midnight, ``[slots]``.
+    sums, counts : sum of the readings at each, and their number, ``[clients, slots]``.
+    flat : clients whose profile is their mean, ``[clients]``.
+    fitted : the readings themselves; None after training, for times to come.
     """
 
     slots: NDArray[np.int64]
@@ -127,8 +114,8 @@ class WeeklyProfile:
     ) -> WeeklyProfile:
         """Fit profiles to readings, and where they were read, ``[clients, steps]``.
 
-        From the readings of a single day, a profile would be constant in training and vary afterwards: it is the mean
-        of a client whose readings span fewer days than ``least_days``.
+        A client whose readings span fewer than ``least_days`` days has its mean as profile: a profile of a single day
+        would be constant in training and vary afterwards.
         """
         slots, place = np.unique(seconds % _WEEK, return_inverse=True)
         counted = np.where(valid, readings, 0).astype(np.float64)
@@ -138,15 +125,12 @@ class WeeklyProfile:
     def at(self, times: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the profiles at times in the same seconds, of any shape.
 
-        Returns
-        -------
-        ndarray
-            Float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
+        Returns float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
         """
         slots, place = np.unique(np.concatenate([self.slots, times.ravel() % _WEEK]), return_inverse=True)
         fitted, wanted = place[: len(self.slots)], place[len(self.slots) :]
         reading, own = self._at_own_time(times.ravel())
-        # Not out of the mean: where there is no other reading, the profile would tell how far this one is from it.
+        # The mean keeps the reading: without other readings, leaving it out would reveal its distance from the mean.
         means = self.sums.sum(1, keepdims=True) / np.maximum(self.counts.sum(1, keepdims=True), 1)
         profile = np.broadcast_to(means, (len(means), times.size))
         weekend = slots // _DAY >= 5
@@ -172,21 +156,15 @@ class WeeklyProfile:
 def weekly_profile(
     readings: NDArray[np.float32], valid: NDArray[np.bool_], seconds: NDArray[np.int64], times: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Each client's usual reading at a time of the week, from however few days: see :class:`WeeklyProfile`.
+    """Return each client's usual reading at times of the week, from any number of days: see :class:`WeeklyProfile`.
+
+    Returns float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
 
     Parameters
     ----------
-    readings, valid : ndarray
-        Readings to fit the profile to, and where they were read, ``[clients, steps]``.
-    seconds : ndarray
-        From a Monday's midnight to each of these steps, ``[steps]``.
-    times : ndarray
-        Those at which the profile is wanted, in the same seconds, of any shape.
-
-    Returns
-    -------
-    ndarray
-        Float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
+    readings, valid : readings to fit the profile to, and where they were read, ``[clients, steps]``.
+    seconds : from a Monday's midnight to each of these steps, ``[steps]``.
+    times : at which to evaluate the profile, in the same seconds, of any shape.
     """
     return WeeklyProfile.of(readings, valid, seconds, least_days=0.0).at(times)
 
@@ -198,7 +176,7 @@ def _span(valid: NDArray[np.bool_], seconds: NDArray[np.int64]) -> NDArray[np.in
 
 
 def _sums(values: NDArray[np.float64] | NDArray[np.bool_], group: NDArray[np.intp], groups: int) -> NDArray[np.float64]:
-    """Sums ``[clients, groups]`` of ``[clients, steps]``, whose steps are in these groups."""
+    """Sum ``[clients, steps]`` by the group of each step, to ``[clients, groups]``."""
     clients = len(values)
     places = (np.arange(clients)[:, None] * groups + group).ravel()
     sums = np.bincount(places, weights=values.ravel(), minlength=clients * groups)

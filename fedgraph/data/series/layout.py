@@ -1,6 +1,6 @@
-"""The meaning of the columns of a file of series: times, names of clients, readings, or none of these.
+"""Infers the roles of the columns of a file of series: times, names of clients, readings, or none of these.
 
-Nothing is guessed where several columns could serve: then the error names them, and the key that says which.
+Where several columns could serve, an error names them and the key that decides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedgraph.data.columns.cells import floats_of, is_number
+from fedgraph.data.columns.cells import is_number, to_floats
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.series.stamps import (
     PARTS_OF_TIMES,
@@ -21,8 +21,8 @@ from fedgraph.data.series.stamps import (
     Times,
     find_times,
     is_time_column,
-    times_of,
-    words_of,
+    parse_times,
+    split_words,
 )
 from fedgraph.support.errors import DataError, quoted
 
@@ -34,21 +34,21 @@ _TELLING = (
                "country", "district", "zip", "postcode", "road", "segment", "hospital", "clinic", "name"}),
     frozenset({"id", "key", "code"}),
 )  # fmt: skip
-"""Words in the name of a column that tells clients apart, the more telling ones first."""
+"""Words in the name of a column that names clients, by decreasing certainty."""
 
 _IDS = {"id", "no", "nr", "row", "rownumber", "record", "unnamed", "level"}
 _ROW_NUMBERS = _IDS | {"index", "step", "t", "time", "timestamp", "date", "datetime", "ds", "unix", "epoch"}
-"""Words in the name of a column that numbers the rows; those of ``_IDS`` wherever it is, others of the first one."""
+"""Words in the name of a column that numbers the rows; other than ``_IDS`` only of the first column."""
 
 _MOST_COUNTED = 10_000
-"""Steps are counted from a smaller number; a larger one is a time that somebody counts in another way."""
+"""Step numbers start below this; larger numbers are times in an unknown unit."""
 
 _MOST_DOUBLE = 0.2
-"""Share of rows that may repeat time and client by mistake, so that a column is still taken for that of clients."""
+"""Share of rows that may repeat time and client by mistake in a column of clients."""
 
 
 _BETWEEN = "/"
-"""Between the names of columns, and of their values, that name a client together."""
+"""Joins the names, and the values, of several columns that name a client together."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Choice:
 
     @property
     def client_column(self) -> str | None:
-        """The column that names clients, of several the one that is made of them; None if the settings do not say."""
+        """The column that names clients, joined from several if need be; None if the settings name none."""
         return _BETWEEN.join(self.client_columns) or None
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The meaning of the columns of a file.
+    """The roles of the columns of a file.
 
     Attributes
     ----------
@@ -103,8 +103,11 @@ class Layout:
     notes: tuple[str, ...]
 
 
-def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
-    """Decide what the columns of a table mean.
+def infer_layout(table: Table, choice: Choice) -> tuple[Layout, Table]:
+    """Infer the roles of the columns of a table; several client columns are joined to one.
+
+    Raises DataError for columns that the settings name and the table lacks, for cells that are not times, and where it
+    is ambiguous which column names clients.
 
     Returns
     -------
@@ -112,12 +115,6 @@ def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
         Of the columns.
     Table
         With one column of clients where several name them together.
-
-    Raises
-    ------
-    DataError
-        For columns that the settings name and the table lacks, for cells that are not times, and where it is ambiguous
-        which column names clients.
     """
     if len(choice.client_columns) > 1:
         table = _joined(table, choice.client_columns)
@@ -127,19 +124,19 @@ def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
     found = find_times(table, choice.time_columns)
     first = table.names[0]
     if found is None and choice.client_column is None and _is_words(table, first):
-        found = (first,), times_of(f"column '{first}'", table.columns[first])  # says which cell is not a time
+        found = (first,), parse_times(f"column '{first}'", table.columns[first])  # says which cell is not a time
     used, times = found if found is not None else ((), None)
     numbering, notes = _row_numbers(table, [name for name in table.names if name not in used])
     left = [name for name in table.names if name not in used and name not in numbering]
     client = choice.client_column
     if client is None and times is not None:
-        client = _client_of(table, left, times)
+        client = _client_column(table, left, times)
     left = [name for name in left if name != client]
     others = [name for name in left if is_time_column(name, table.columns[name])]
     if client is None and choice.target is None:
         others += [name for name in left if times is not None and name.strip().lower() in PARTS_OF_TIMES]
         values = [name for name in left if name not in others]
-        notes += [f"'{name}' left out, as it tells the time" for name in others]
+        notes += [f"'{name}' left out, as it holds times" for name in others]
         return Layout(times, None, tuple(values), False, tuple(notes)), table
     asked = {choice.target, *choice.features}
     values = [name for name in left if name in asked or (name not in others and not _is_words(table, name))]
@@ -151,7 +148,7 @@ def layout_of(table: Table, choice: Choice) -> tuple[Layout, Table]:
 
 
 def _joined(table: Table, names: Sequence[str]) -> Table:
-    """Return the table with one column instead of several that name clients together."""
+    """Join several columns that name clients together."""
     texts = [table.texts(name) for name in names]
     joined = pc.binary_join_element_wise(*texts, _BETWEEN)
     left = {name: column for name, column in table.columns.items() if name not in names}
@@ -159,13 +156,13 @@ def _joined(table: Table, names: Sequence[str]) -> Table:
 
 
 def _is_words(table: Table, name: str) -> bool:
-    """Return whether a column is not of numbers: more than half of its cells are not."""
+    """Return whether more than half of a column's cells are not numbers."""
     if name in table.doubts:
         return False
     column = table.columns[name]
     if pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type):
         return True
-    if floats_of(column) is not None:
+    if to_floats(column) is not None:
         return False
     coded = table.texts(name).drop_null().dictionary_encode()
     numbers = np.array([is_number(text) for text in coded.dictionary.to_pylist()])
@@ -176,17 +173,17 @@ def _row_numbers(table: Table, names: Sequence[str]) -> tuple[list[str], list[st
     """Return the columns that number the rows, and a note on them."""
     found, notes = [], []
     for name in names:
-        words = set(words_of(name)) - {"0"}
+        words = set(split_words(name)) - {"0"}
         is_first, is_id = name == table.names[0], bool(words & _IDS)
-        numbers = floats_of(table.columns[name]) if words <= _ROW_NUMBERS and (is_first or is_id) else None
+        numbers = to_floats(table.columns[name]) if words <= _ROW_NUMBERS and (is_first or is_id) else None
         if numbers is None:
             continue
         apart = np.diff(numbers)
         even = len(apart) == 0 or (apart[0] > 0 and np.allclose(apart, apart[0], rtol=1e-6))
         if even and not is_id and words & TIME_WORDS and not abs(numbers[0]) < _MOST_COUNTED:
             raise DataError(
-                f"column '{name}' holds numbers that are no times known here: write times as 2012-03-01 00:05, or as "
-                "seconds from 1970"
+                f"column '{name}' holds times in an unknown format: write times as 2012-03-01 00:05, or as seconds "
+                "from 1970"
             )
         if even or (is_id and bool((apart > 0).all())):
             found.append(name)
@@ -203,14 +200,14 @@ def _row_numbers(table: Table, names: Sequence[str]) -> tuple[list[str], list[st
 
 
 def _rank(name: str) -> int:
-    words = {*words_of(name), name.lower()}
+    words = {*split_words(name), name.lower()}
     return next((rank for rank, telling in enumerate(_TELLING) if words & telling), len(_TELLING))
 
 
-def _client_of(table: Table, names: Collection[str], times: Times) -> str | None:
-    """Return the column that names the client of each row; None where each column is a client.
+def _client_column(table: Table, names: Collection[str], times: Times) -> str | None:
+    """Return the column that names the client of each row; None if each column is a client.
 
-    It repeats its values, has one row for each of them and time, and has a telling name or words in it.
+    It repeats its values, has one row per value and time, and has a telling name or holds words.
     """
     rows, weak = table.num_rows, len(_TELLING)
     when, step = np.unique(times, return_inverse=True)
@@ -218,8 +215,8 @@ def _client_of(table: Table, names: Collection[str], times: Times) -> str | None
     codes: dict[str, NDArray[np.int64]] = {}
     doubles: dict[str, int] = {}
     for name in names:
-        words, rank, numbers = _is_words(table, name), _rank(name), floats_of(table.columns[name])
-        # Where no time is repeated, a column of words may be of readings gone wrong: only its name tells.
+        words, rank, numbers = _is_words(table, name), _rank(name), to_floats(table.columns[name])
+        # Without repeated times, a column of words may hold invalid readings: only its name decides.
         serves = (words or rank < weak) if repeats else _is_called(name)
         if not serves or len(names) < 2 or is_time_column(name, table.columns[name]):
             continue
@@ -235,26 +232,26 @@ def _client_of(table: Table, names: Collection[str], times: Times) -> str | None
     single = single or [name for name in codes if doubles[name] <= _MOST_DOUBLE * rows]
     if not single:
         raise DataError(
-            f"several rows are of one time, and no column tells clients apart ({quoted(list(codes))}: several rows of "
-            "one value and time): name the column that does, [data] client-column (or several, that do so "
-            "together), and keep one row for each time and client"
+            f"several rows have the same time, and no column identifies their clients ({quoted(list(codes))} repeat "
+            "within a time): name the column, or columns, that do, [data] client-column, and keep one row for each "
+            "time and client"
         )
     telling = [name for name in single if _rank(name) < weak] or single
     other = next((name for name in telling[1:] if not _same_parts(codes[name], codes[telling[0]])), None)
     if other is not None:
         raise DataError(
-            f"the columns {quoted(telling)} could each tell clients apart: say which does, [data] client-column = "
+            f"the columns {quoted(telling)} could each name the clients: choose one, [data] client-column = "
             f'"{telling[0]}"'
         )
-    # Columns that divide the rows alike name the same clients: in words rather than in numbers.
+    # Columns that divide the rows equally name the same clients; words are preferred to numbers.
     alike = [name for name in single if _same_parts(codes[name], codes[telling[0]])]
     return min(alike, key=lambda name: (not _is_words(table, name), _rank(name)))
 
 
 def _is_called(name: str) -> bool:
-    """Return whether a name says that of a client and nothing else, unlike ``sensor 1``."""
+    """Return whether a column's name only means client, unlike ``sensor 1``."""
     known = {"no", "nr", "number"}.union(*_TELLING)
-    return _rank(name) < len(_TELLING) - 1 and (name.lower() in known or set(words_of(name)) <= known)
+    return _rank(name) < len(_TELLING) - 1 and (name.lower() in known or set(split_words(name)) <= known)
 
 
 def _same_parts(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
@@ -264,7 +261,7 @@ def _same_parts(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
 
 
 def _distinct(codes: NDArray[np.int64]) -> int:
-    """Return how many different codes there are, whole numbers from 0 on."""
+    """Count distinct codes, non-negative integers."""
     if int(codes.max(initial=0)) < 8 * len(codes):
         return int(np.count_nonzero(np.bincount(codes)))
     return len(np.unique(codes))

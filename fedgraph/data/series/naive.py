@@ -1,4 +1,4 @@
-"""Naive forecasts of time series: the last reading, and the weekly profile; and where windows lie in time."""
+"""Naive forecasts of time series (last reading, weekly profile), and the times of windows."""
 
 from __future__ import annotations
 
@@ -13,40 +13,25 @@ from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 
 
-def starts_of(split: Split) -> Tensor:
-    """Return when each client's examples start.
+def window_starts(split: Split) -> Tensor:
+    """Return the start of each client's examples, int64 ``[clients, examples]``, -1 after a client's last example.
 
-    Returns
-    -------
-    Tensor
-        Seconds from a Monday's midnight in 1970, or from the first step where the time of steps is unknown; int64
-        ``[clients, examples]``, -1 after a client's last example.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series.
+    In seconds from a Monday's midnight in 1970, or from the first step if times are unknown. Raises DataError if the
+    data has no windows of time series.
     """
     return _windows(split).starts()
 
 
-def steps_of(split: Split) -> int:
+def num_time_steps(split: Split) -> int:
     """Return the number of time steps of the series. Raises DataError if the data has no windows of time series."""
     return _windows(split).series.shape[1]
 
 
 def times_ahead(split: Split, client: int = 0) -> list[list[str]]:
-    """Return the times of the steps that the windows of one client forecast, the first one by default.
+    """Return the forecast times of one client's windows, the first client's by default.
 
-    Returns
-    -------
-    list of list of str
-        For each window its steps, as ``2024-05-06T00:05:00``, or as numbers where the time of steps is unknown.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series.
+    For each window its steps, as ``2024-05-06T00:05:00``, or as numbers where the time of steps is unknown. Raises
+    DataError if the data has no windows of time series.
     """
     windows = _windows(split)
     steps, present = windows.first_steps()
@@ -58,17 +43,10 @@ def times_ahead(split: Split, client: int = 0) -> list[list[str]]:
 
 
 def readings_in_windows(split: Split) -> Tensor:
-    """Return how many readings of the target each window has among the steps that it is forecast from.
+    """Return the number of target readings among the input steps of each window.
 
-    Returns
-    -------
-    Tensor
-        Int64 ``[clients, examples]``, 0 after a client's last example.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series.
+    Returns int64 ``[clients, examples]``, 0 after a client's last example. Raises DataError if the data has no windows
+    of time series.
     """
     windows = _windows(split)
     steps, present = windows.first_steps()
@@ -81,22 +59,15 @@ def readings_in_windows(split: Split) -> Tensor:
 
 
 def covariate_features(task: TaskSpec) -> list[bool]:
-    """Return, for each feature of an input, whether it is a covariate rather than a reading."""
+    """Return, for each input feature, whether it is a covariate."""
     return [name in NAMES for name in task.features]
 
 
 def last_readings(split: Split) -> Tensor:
     """Return the last reading of the target in each window.
 
-    Returns
-    -------
-    Tensor
-        Scaled, float32 ``[clients, examples]``; 0, the mean, for windows without any reading.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series.
+    The result is scaled, float32 ``[clients, examples]``; 0, the mean, for windows without any reading. Raises
+    DataError if the data has no windows of time series.
     """
     windows = _windows(split)
     steps, present = windows.first_steps()
@@ -111,21 +82,12 @@ def last_readings(split: Split) -> Tensor:
 def profile_forecasts(data: CohortData, split: SplitName) -> Tensor:
     """Forecast each window by the client's weekly profile, fitted on its training part.
 
-    See :func:`fedgraph.data.series.covariates.weekly_profile`.
-
-    Returns
-    -------
-    Tensor
-        Scaled, float32 ``[clients, examples, steps]``.
-
-    Raises
-    ------
-    DataError
-        If the data has no windows of time series, or the time of steps is unknown.
+    See :func:`fedgraph.data.series.covariates.weekly_profile`. The result is scaled, float32 ``[clients, examples,
+    steps]``. Raises DataError if the data has no windows of time series, or the time of steps is unknown.
     """
     windows, validation = _windows(data.splits[split]), _windows(data.splits["validation"])
     if windows.times is None:
-        raise DataError("a weekly profile needs `start` and `step-minutes`, as the file holds no timestamps")
+        raise DataError("a weekly profile needs `start` and `step-minutes`, as the file has no timestamps")
     assert isinstance(validation.first, int)
     training, seconds = slice(validation.first), windows.times.numpy()
     rows = _rows(windows)
@@ -143,6 +105,6 @@ def _windows(split: Split) -> WindowSplit:
 
 
 def _rows(windows: WindowSplit) -> Tensor:
-    """The series of each client, ``[clients, 1]``."""
+    """Return the series of each client, ``[clients, 1]``."""
     rows = torch.arange(len(windows.series)) if windows.rows is None else windows.rows
     return rows[:, None]

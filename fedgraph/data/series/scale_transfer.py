@@ -1,8 +1,7 @@
-"""The mean and deviation that a client with few readings would have in the long run, inferred from other clients.
+"""Long-run mean and deviation of clients with few readings, inferred from other clients.
 
-Not from a paper: a weighted least-squares line from recent to lasting means, and one of the logarithms of standard
-deviations, fitted around each cold client to the clients that know both. So an unusual day of a whole neighbourhood is
-not taken for a client's usual one.
+Not from a paper: for each cold client, weighted least-squares lines from recent to long-run means, and between
+logarithms of standard deviations, are fitted to the clients that know both. This corrects for an unusual day.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ EVERYBODY = 0.3
 """Weight of all references together, relative to 1 for the client and its neighbours."""
 
 _SMALLEST_DEVIATION = 0.01
-"""Share of the references' median deviation below which a deviation counts as that much, so that logarithms exist."""
+"""Lower bound of deviations, as a share of the references' median deviation, so that logarithms exist."""
 
 
 def cold_rows(moments: Tensor) -> Tensor:
-    """Clients whose lasting mean and deviation are not known, bool ``[clients]``."""
+    """Mask clients with unknown long-run mean and deviation, bool ``[clients]``."""
     return moments[:, 2].isnan()
 
 
 def reference_rows(moments: Tensor) -> Tensor:
-    """Clients that know all of their moments, bool ``[clients]``: those from whom a scale can be inferred."""
+    """Mask clients with all moments, from which a scale can be inferred, bool ``[clients]``."""
     return ~moments.isnan().any(dim=1)
 
 
@@ -47,14 +46,14 @@ def neighbourhoods(graph: ClientGraph, moments: Tensor, everybody: float = EVERY
 
 
 def inferred_scales(moments: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Lasting mean and standard deviation of every cold client, float64 ``[cold, 2]``, finite, the second above 0.
+    """Infer the long-run mean and standard deviation of every cold client, finite float64 ``[cold, 2]``.
 
     For client i with the recent moment x_i and weights k_j of the references, whose moments are x_j and y_j::
 
         y_i = ybar + b (x_i - xbar),  b = sum_j k_j (x_j - xbar) (y_j - ybar) / sum_j k_j (x_j - xbar)^2
 
-    with weighted means xbar and ybar; b = 0 where all x_j are alike, and y_i = ybar where x_i is not known. A line is
-    not trusted beyond what was seen: y_i is kept between the extremes of all y_j and x_i.
+    with weighted means xbar and ybar; b = 0 where all x_j are equal, and y_i = ybar where x_i is unknown. Lines are not
+    extrapolated: y_i is clipped to the extremes of all y_j and x_i. Raises FedgraphError without references.
 
     Parameters
     ----------
@@ -63,15 +62,10 @@ def inferred_scales(moments: Tensor, weights: Tensor | None = None) -> Tensor:
         for cold clients.
     weights : Tensor, optional
         ``[cold, references]``, e.g. ``neighbourhoods``; rows sum to one. By default all references count alike.
-
-    Raises
-    ------
-    FedgraphError
-        When there is no reference.
     """
     cold, references = cold_rows(moments), reference_rows(moments)
     if not bool(references.any()):
-        raise FedgraphError("no client knows both its recent and its lasting scale, so no other's can be inferred")
+        raise FedgraphError("no client knows both its recent and its long-run scale, so scales cannot be inferred")
     known, unknown = moments[references], moments[cold, :2]
     if weights is None:
         weights = torch.full((len(unknown), len(known)), 1 / len(known), dtype=torch.float64)
@@ -87,7 +81,7 @@ def _on_the_line(weights: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
     x_mean, y_mean = weights @ x, weights @ y
     x_off, y_off = x - x_mean[:, None], y - y_mean[:, None]
     spread = (weights * x_off.square()).sum(dim=1)
-    # The spread that rounding gives to equal numbers counts as none.
+    # Spread from rounding of equal numbers counts as zero.
     alike = spread <= 1e-12 * x.abs().max().square()
     slope = torch.where(alike, 0.0, (weights * x_off * y_off).sum(dim=1) / torch.where(alike, 1.0, spread))
     own = torch.where(own.isnan(), x_mean, own)

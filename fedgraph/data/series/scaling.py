@@ -1,4 +1,4 @@
-"""The scale of a client's readings, their mean and standard deviation: as measured, as reported, as known before."""
+"""The scale of a client's readings (mean and standard deviation): measured, reported, or known in advance."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Scale = tuple[_Mean, _Deviation]
 """Mean and standard deviation of a client's readings, such that z-scores in float32 are finite."""
 
 _ONE_STEP_IN = 24
-"""At least one of this many of the last steps must have been read (an hour of a day), or they tell nothing."""
+"""At least one in this many of the last steps must have a reading (an hour of a day)."""
 
 log = logging.getLogger("fedgraph")
 
 
 def measured(values: Singles, valid: Mask) -> tuple[Doubles, Doubles]:
-    """Mean and standard deviation over time of the valid readings, ``[clients, features]``; NaN where there are none.
+    """Return mean and standard deviation over time of the valid readings, ``[clients, features]``; NaN without any.
 
     values, valid : ``[clients, time, features]``.
     """
@@ -41,7 +41,7 @@ def measured(values: Singles, valid: Mask) -> tuple[Doubles, Doubles]:
 
 
 def usable(mean: Doubles, std: Doubles) -> tuple[Singles, Singles]:
-    """A scale to compute z-scores with: a constant series gets the deviation 1, one without readings 0 and 1."""
+    """Return a scale for z-scores: a constant series gets the deviation 1, one without readings 0 and 1."""
     unread = np.isnan(mean)
     mean, std = np.where(unread, 0.0, mean), np.where(unread, 1.0, std)
     std = np.where(std <= 1e-6 * np.maximum(1.0, np.abs(mean)), 1.0, std)
@@ -49,23 +49,22 @@ def usable(mean: Doubles, std: Doubles) -> tuple[Singles, Singles]:
 
 
 def pooled(mean: Doubles, std: Doubles, count: NDArray[np.int64] | Doubles) -> tuple[float, float]:
-    """Mean and standard deviation of all readings together, from those of each client and how many they are.
+    """Return mean and standard deviation of all readings, from those of each client and their numbers.
 
-    With counts n, means m and deviations s: ``m = sum_i n_i m_i / n``, ``s^2 = sum_i n_i (s_i^2 + (m_i - m)^2) / n``,
-    which equals that of the readings themselves.
+    With counts n, means m and deviations s: ``m = sum_i n_i m_i / n``, ``s^2 = sum_i n_i (s_i^2 + (m_i - m)^2) / n``.
 
-    mean, std, count : ``[clients]``; clients with a count of 0 do not matter. Raises DataError when all are 0.
+    mean, std, count : ``[clients]``; clients with a count of 0 are ignored. Raises DataError when all are 0.
     """
     some = count > 0
     if not some.any():
-        raise DataError("nobody has a valid reading in the training part, so there is no pooled scale")
+        raise DataError("no client has a valid reading in the training part, so there is no pooled scale")
     mean, std, shares = mean[some], std[some], count[some] / count[some].sum()
     centre = float(shares @ mean)
     return centre, float(np.sqrt(shares @ (std**2 + (mean - centre) ** 2)))
 
 
 def reported(values: Singles, valid: Mask, is_cold: Mask, last: int) -> Doubles:
-    """Statistics of clients' training readings from which others' scales are inferred, ``[clients, 5]``.
+    """Return statistics of training readings from which scales of others are inferred, ``[clients, 5]``.
 
     Mean and standard deviation of the ``last`` steps, then of all steps, and the number of readings of all steps. The
     first two are NaN for a client of whose last steps hardly any was read, the second two for a cold client, who has no
@@ -90,13 +89,10 @@ def replace_known(
     known: Mapping[str, Scale],
     all_names: Collection[str],
 ) -> None:
-    """Put the scales of those of ``names`` that are ``known`` from elsewhere into ``mean`` and ``std``, ``[clients]``.
+    """Replace the scales of ``names`` that are ``known`` from elsewhere, in ``mean`` and ``std``, ``[clients]``.
 
-    Raises
-    ------
-    DataError
-        When none of ``known`` is among ``all_names``, the clients of the data set, on this node or not. A few that
-        are not are only logged: they may be names that another node made up.
+    Unknown names are logged, as another node may know them; raises DataError if all ``known`` are missing in
+    ``all_names``, the clients of the data set.
     """
     unknown = sorted(set(known) - set(all_names))
     if unknown:

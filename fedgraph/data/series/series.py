@@ -1,4 +1,4 @@
-"""Any table of time series as a data set: each column a client that forecasts its own next steps."""
+"""A data set of time series: each column is a client that forecasts its next steps."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.cells import Thousands
-from fedgraph.data.columns.columns import alike_words
-from fedgraph.data.own import Name, OwnData, place_of, title_of, with_notes
+from fedgraph.data.columns.columns import near_duplicates
+from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.series.cohort import (
     build_cohort,
     check_later_parts,
-    clients_of,
-    features_of,
     first_test_step,
     num_steps,
     select_names,
+    selected_clients,
+    selected_features,
 )
 from fedgraph.data.series.cold_start import describe_cold
 from fedgraph.data.series.column_files import Reading
@@ -52,7 +52,7 @@ class SeriesSettings(WindowSettings):
              node's file are its clients, and ``clients``, ``groups``, ``scales`` and ``cold_clients`` may name those of
              other nodes too.
     client_column : the column that names the client of each row, or several that do so together, in a file with a row
-             for each time and client; by default one that repeats its values, once for each time, and says so in its
+             for each time and client; by default one that repeats its values, once for each time, and has a telling
              name.
     time_column : the column of times, or those of date and time of day, or of year, month, day and so on.
     thousands : what separates thousands in numbers of a file of columns: ``.``, ``,``, a blank or an apostrophe; empty:
@@ -96,26 +96,26 @@ class WindowedSource(ABC):
 
     @abstractmethod
     def table(self) -> SeriesTable:
-        """The whole table; cheap after the first call in a process."""
+        """Return the whole table; cheap after the first call in a process."""
 
     @abstractmethod
     def given_graph(self) -> ClientGraph | None:
-        """The graph published with the data, over the clients; None when there is none."""
+        """Return the graph published with the data, over the clients; None if there is none."""
 
     def client_names(self) -> list[str]:
-        """The clients that the settings select, in the order of the settings or else of the file."""
+        """Return the selected clients, in the order of the settings or else of the file."""
         table = self.table()
         try:
             select_names(table, self.settings.clients or ())
         except DataError as error:
             raise DataError(f"{self.title}, key `clients`: {error}") from None
         try:
-            return list(clients_of(table, self.settings))
+            return list(selected_clients(table, self.settings))
         except DataError as error:
             raise DataError(f"{self.title}, {error}") from None
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """Windows of the clients ``names``. Raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`."""
+        """Load the windows of ``names``. Raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`."""
         table = self.table()
         try:
             return build_cohort(table, self.settings, names)
@@ -123,27 +123,20 @@ class WindowedSource(ABC):
             raise DataError(f"{self.title}: {error}") from None
 
     def load_later(self, names: Sequence[str], known_steps: int, windows: int) -> CohortData:
-        """Load windows that forecast steps behind those that were there in training.
+        """Load windows that forecast steps after those of training.
+
+        Returns a CohortData with these windows as the split ``test``. Raises DataError as ``load``, and when there are
+        fewer steps than ``known_steps``.
 
         Parameters
         ----------
         names : sequence of str
             The clients.
         known_steps : int
-            Time steps that were there in training, from the beginning. Scales, profiles, and the splits ``train`` and
-            ``validation`` are those of these steps.
+            Number of time steps in training, which determine scales, profiles, and the splits ``train`` and
+            ``validation``.
         windows : int
-            At most so many, the latest. The last one forecasts the steps behind the last of the file.
-
-        Returns
-        -------
-        CohortData
-            With these windows as the split ``test``.
-
-        Raises
-        ------
-        DataError
-            As ``load``, and when there are fewer steps than ``known_steps``.
+            Most windows, the latest. The last one forecasts the steps after the end of the file.
         """
         try:
             data = build_cohort(self.table(), self.settings, names, known_steps)
@@ -169,7 +162,7 @@ class WindowedSource(ABC):
         return f"{self.title}, {share}, {length}"
 
     def _missing_steps(self, table: SeriesTable) -> str:
-        """How many steps the file has no row for; when, the description of a node's own data does not tell."""
+        """Describe the steps without a row; their times are hidden for a node's own data."""
         missing = table.missing
         if missing is None:
             return ""
@@ -191,27 +184,27 @@ class SeriesSource(WindowedSource):
         self.data_dir = data_dir
         self.own = own
         self.graph_path = None if settings.graph is None else data_dir / settings.graph
-        self.title = title_of(settings.path, own)
+        self.title = data_title(settings.path, own)
         self.tells_times = own is None
         self.settings: SeriesSettings = settings
         self._whole_settings = settings
         self.others_cold = False
         if own is not None:
-            self.settings = _of_these(settings, self._file().names)
+            self.settings = _settings_of_node(settings, self._file().names)
             self.others_cold = bool(settings.cold_clients) and not self.settings.cold_clients
 
     def describe(self) -> str:
-        """The data, what is forecast and for whom, and notes."""
+        """Describe the data, the target, and notes."""
         table, description = self.table(), super().describe()
         if len(table.features) > 1 or table.by:
-            description += f", forecast: {table.features[features_of(table, self.settings)[1]]}"
+            description += f", forecast: {table.features[selected_features(table, self.settings)[1]]}"
         description += f"; by client: {table.by}" if table.by else ""
         return with_notes(description, (*table.notes, *self._about(table)))
 
     def _about(self, table: SeriesTable) -> Iterator[str]:
         """Yield notes on clients whose target never changes, or is missing in the test part."""
-        names, target = self.client_names(), features_of(table, self.settings)[1]
-        if table.by and (pair := alike_words(names)):
+        names, target = self.client_names(), selected_features(table, self.settings)[1]
+        if table.by and (pair := near_duplicates(names)):
             yield f"'{pair[0]}' and '{pair[1]}' are two clients"
         values = table.values[select_names(table, names), : num_steps(table, self.settings), target]
         for number in self.settings.missing_numbers:
@@ -221,7 +214,7 @@ class SeriesSource(WindowedSource):
         zero, tested = (lowest == 0) & (highest == 0), there[:, first_test_step(table, self.settings) :]
         cases: tuple[tuple[str, NDArray[np.bool_]], ...] = (
             ("0 throughout, so that small errors pull means down", zero),
-            ("never changing, so that small errors pull means down", (lowest == highest) & ~zero),
+            ("constant, so that small errors pull means down", (lowest == highest) & ~zero),
             ("without a reading in the test part, so that means are over the others", np.asarray(~tested.any(1))),
         )
         for words, which in cases:
@@ -229,16 +222,16 @@ class SeriesSource(WindowedSource):
                 yield f"{words}: {some([name for name, found in zip(names, which, strict=True) if found])}"
 
     def table(self) -> SeriesTable:
-        """The table of the file."""
+        """Return the table of the file."""
         table = self._file()
         if self.settings.groups is None:
             return table
-        return replace(table, groups=_group_of_each(self.settings.groups, table.names, self.title))
+        return replace(table, groups=_client_groups(self.settings.groups, table.names, self.title))
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """See :class:`WindowedSource`; where only clients of other nodes start cold, these are the warm ones.
+        """See :class:`WindowedSource`; all clients are warm if only clients of other nodes start cold.
 
-        DataError, too, for a validation or test part that is too short for one window.
+        Also raises DataError for a validation or test part that is too short for one window.
         """
         try:
             check_later_parts(self.table(), self.settings)
@@ -248,9 +241,9 @@ class SeriesSource(WindowedSource):
         return replace(data, groups=("warm",) * len(names)) if self.others_cold else data
 
     def given_graph(self) -> ClientGraph | None:
-        """The graph of the settings, cut to the clients; GraphError when a client is not in it.
+        """Return the graph of the settings, cut to the clients; GraphError if it lacks one.
 
-        Where nodes have files of their own, no node knows all clients: then that of the whole file.
+        Where nodes have their own files, no node knows all clients: then the graph of the whole file.
         """
         if self.graph_path is None:
             return None
@@ -263,7 +256,7 @@ class SeriesSource(WindowedSource):
         settings = self._whole_settings
         only = settings.clients if settings.names is None else None
         how = Reading(settings.choice, settings.missing_marks, settings.thousands, only, settings.without or ())
-        place = place_of(settings.path, self.data_dir, self.own)
+        place = data_path(settings.path, self.data_dir, self.own)
         table = read_series(place, settings.array, settings.names, every_step=True, how=how)
         single = settings.features is not None and len(settings.features) == 1
         if table.by and len(table.features) > 1 and not single and settings.target is settings.target_feature is None:
@@ -274,22 +267,16 @@ class SeriesSource(WindowedSource):
                 f"'{table.by}')"
             )
         if self.own is not None and settings.target is not None and not table.by and len(table.names) == 1:
-            # Its columns are features, and nothing in the file names the client.
+            # Its columns are features of the only client.
             table = replace(table, names=(self.own.only_client(),))
         return table
 
 
-def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
-    """The settings for the clients that a node's own file has.
-
-    Raises
-    ------
-    DataError
-        For keys that are about all clients, whom no node knows.
-    """
+def _settings_of_node(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
+    """Restrict the settings to the clients of a node's own file. Raises DataError for keys that need all clients."""
     if settings.names is not None or settings.cold_share:
         key, instead = ("names", "name them in the files") if settings.names else ("cold-share", "give cold-clients")
-        raise DataError(f"`{key}` is about all clients, and this node knows its own data alone: {instead}")
+        raise DataError(f"`{key}` needs all clients, and this node only knows its own data: {instead}")
     hosted = set(names)
 
     def kept(named: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -307,8 +294,8 @@ def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
     )
 
 
-def _group_of_each(groups: Mapping[str, Sequence[str]], names: Sequence[str], title: str) -> tuple[str, ...]:
-    """The group of each of ``names``; raises DataError unless every client is in one group."""
+def _client_groups(groups: Mapping[str, Sequence[str]], names: Sequence[str], title: str) -> tuple[str, ...]:
+    """Return the group of each of ``names``. Raises DataError unless every client is in one group."""
     group_of: dict[str, str] = {}
     for group, members in groups.items():
         for name in members:

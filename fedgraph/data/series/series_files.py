@@ -1,4 +1,4 @@
-"""Read time series of many clients from .npz, .csv, .h5 and .parquet files into one table, once per process."""
+"""Reads time series of many clients from .npz, .csv, .h5 and .parquet files, once per process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedgraph.data.own import LOOKED_FOR
-from fedgraph.data.series.column_files import AS_IT_IS, Reading, read_column_file
-from fedgraph.data.series.stamps import times_of
+from fedgraph.data.series.column_files import DEFAULT_READING, Reading, read_column_file
+from fedgraph.data.series.stamps import parse_times
 from fedgraph.data.series.times import MissingSteps, missing_steps, usual_step
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed
@@ -33,12 +33,12 @@ class SeriesTable:
     """Readings of every client of a data set at common time steps.
 
     names    : one per client, all different.
-    values   : float32 ``[clients, time, features]``, NaN where the file says that a reading is missing.
-    times    : datetime64[s] ``[time]``, or None when the file does not say.
+    values   : float32 ``[clients, time, features]``, NaN where a reading is missing.
+    times    : datetime64[s] ``[time]``, or None if unknown.
     features : one name per feature.
-    groups   : a word per client, or None when the file does not say.
-    missing  : steps that the file has no row for; None if there are none.
-    by       : the column that tells clients, in a file with a row for each time and client; else empty.
+    groups   : a word per client, or None if unknown.
+    missing  : steps without a row in the file; None if there are none.
+    by       : the column that names clients, in a file with a row for each time and client; else empty.
     rows     : int64 ``[time, 2]``, the first row of such a file of each step, from 1, and its client's position.
     notes    : notes on the file.
     """
@@ -56,7 +56,7 @@ class SeriesTable:
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
         if repeated:
-            raise DataError(f"client names must differ, but these occur more than once: {', '.join(repeated[:5])}")
+            raise DataError(f"duplicate client names: {', '.join(repeated[:5])}")
         clients, steps, features = self.values.shape
         if len(self.names) != clients:
             raise DataError(f"there are {len(self.names)} client names for {clients} series")
@@ -65,20 +65,20 @@ class SeriesTable:
         if self.times is not None and len(self.times) != steps:
             raise DataError(f"there are {len(self.times)} timestamps for {steps} time steps")
         if self.groups is not None and (len(self.groups) != clients or not all(self.groups)):
-            raise DataError(f"the {len(self.groups)} groups are not a word for each of the {clients} clients")
+            raise DataError(f"{len(self.groups)} groups for {clients} clients: each needs a non-empty one")
 
     @property
     def step_minutes(self) -> float:
-        """The usual time between two steps in minutes; 0 when unknown."""
+        """The usual time between two steps in minutes; 0 if unknown."""
         if self.times is None or len(self.times) < 2:
             return 0.0
         return usual_step(np.diff(self.times).astype("timedelta64[s]").astype(np.int64)) / 60.0
 
     def with_every_step(self) -> SeriesTable:
-        """The table with a row for each step from its first time to its last one, without readings where it had none.
+        """Insert the missing steps between the first and the last time, without readings; unchanged without times.
 
-        So windows that span a gap have the right length, and their covariates the right time. A table without
-        times is returned as it is. Raises DataError as :func:`fedgraph.data.series.times.missing_steps`.
+        So windows across a gap have the right length and covariates. Raises DataError as
+        :func:`fedgraph.data.series.times.missing_steps`.
         """
         found = None if self.times is None or len(self.times) < 2 else missing_steps(self.times, self._row)
         if found is None:
@@ -95,7 +95,7 @@ class SeriesTable:
         return f"row {row} (client '{self.names[client]}')"
 
     def extended(self, steps: int, step_minutes: float) -> SeriesTable:
-        """The table with so many steps without readings after its last."""
+        """Append ``steps`` steps without readings."""
         clients, _, features = self.values.shape
         nothing = np.full((clients, steps, features), np.nan, dtype=np.float32)
         times = self.times
@@ -114,19 +114,14 @@ def read_series(
     array: str | None = None,
     names: Sequence[str] | None = None,
     every_step: bool = False,
-    how: Reading = AS_IT_IS,
+    how: Reading = DEFAULT_READING,
 ) -> SeriesTable:
-    """The table in ``path``; read and converted once per process while the file does not change.
+    """Read the table in ``path``, once per process while the file does not change.
 
     Arrays are ``[time, clients]`` or ``[time, clients, features]``. ``array`` is the key inside an .npz or .h5 file,
     ``names`` replaces the client names of the file, and ``how`` is how one of columns is read. With ``every_step``,
     readings and times are checked, and steps that the file has no row for are missing readings
-    (:meth:`SeriesTable.with_every_step`).
-
-    Raises
-    ------
-    DataError
-        Naming the file and the reason.
+    (:meth:`SeriesTable.with_every_step`). Raises DataError naming the file and the reason.
     """
     try:
         stat = path.stat()
@@ -185,7 +180,7 @@ def _table(
     times: NDArray[np.datetime64] | None = None,
     feature: str = "value",
 ) -> SeriesTable:
-    """A table from ``[time, clients]`` or ``[time, clients, features]``; unnamed clients are numbered."""
+    """Build a table from ``[time, clients]`` or ``[time, clients, features]``; unnamed clients are numbered."""
     array = array[:, :, None] if array.ndim == 2 else array
     values = np.ascontiguousarray(array.transpose(1, 0, 2), dtype=np.float32)
     clients, _, features = values.shape
@@ -196,7 +191,7 @@ def _table(
 
 
 def _choose(found: Sequence[str], array: str | None) -> str:
-    """The key to read: the one asked for, the only one, or the first with a known name."""
+    """Return the key to read: the requested one, the only one, or the first with a known name."""
     if array is not None:
         if array not in found:
             raise DataError(f"has no series '{array}'; it holds: {', '.join(found) or 'none'}")
@@ -230,12 +225,12 @@ def _read_npz(path: Path, array: str | None) -> SeriesTable:
                     raise DataError(
                         f"array '{key}' cannot be read ({error}): save it as text, np.array({key}, dtype=str)"
                     ) from None
-                # Another array of objects, which only pickle could read, is no series.
+                # Other arrays of objects, which only pickle could read, are not series.
     chosen = _choose([key for key, value in arrays.items() if _is_series(value)], array)
     values = arrays[chosen]
     names = next(([_text(entry) for entry in arrays[key]] for key in KNOWN_NAMES if key in arrays), None)
     groups = next((arrays[key] for key in KNOWN_GROUPS if key in arrays and arrays[key].ndim == 1), None)
-    times = next((times_of(f"array '{key}'", arrays[key]) for key in KNOWN_TIMES if key in arrays), None)
+    times = next((parse_times(f"array '{key}'", arrays[key]) for key in KNOWN_TIMES if key in arrays), None)
     if times is None and "start" in arrays and "step_minutes" in arrays:
         times = regular_times(str(arrays["start"]), float(arrays["step_minutes"]), len(values))
     table = _table(values, names, times, feature=chosen)
@@ -243,7 +238,7 @@ def _read_npz(path: Path, array: str | None) -> SeriesTable:
 
 
 def regular_times(start: str, step_minutes: float, steps: int) -> NDArray[np.datetime64]:
-    """Timestamps (seconds) of ``steps`` steps from the ISO date ``start``, ``step_minutes`` apart."""
+    """Return ``steps`` timestamps (seconds) from the ISO date ``start``, ``step_minutes`` apart."""
     seconds = np.round(np.arange(steps) * step_minutes * 60.0).astype(np.int64)
     return np.datetime64(start, "s") + seconds.astype("timedelta64[s]")
 
@@ -252,7 +247,7 @@ def _read_h5(file: h5py.File, array: str | None) -> SeriesTable:
     frames = [key for key, node in file.items() if isinstance(node, h5py.Group) and "block0_values" in node]
     plain = [key for key, node in file.items() if isinstance(node, h5py.Dataset) and _is_series(node)]
     if not frames and not plain and any(isinstance(node, h5py.Group) and "table" in node for node in file.values()):
-        raise DataError("is in the pandas 'table' format; write it anew with format='fixed', or as .csv or .parquet")
+        raise DataError("is in the pandas 'table' format; rewrite it with format='fixed', or as .csv or .parquet")
     chosen = _choose(frames + plain, array)
     if chosen in frames:
         return _read_pandas_frame(file[chosen])
@@ -261,7 +256,7 @@ def _read_h5(file: h5py.File, array: str | None) -> SeriesTable:
 
 
 def _read_pandas_frame(group: h5py.Group) -> SeriesTable:
-    """A DataFrame in the pandas 'fixed' layout: column labels axis0, index axis1, and blocks of columns."""
+    """Read a DataFrame in the pandas 'fixed' layout: column labels axis0, index axis1, and blocks of columns."""
     columns = [_text(entry) for entry in group["axis0"][()]]
     position = {label: number for number, label in enumerate(columns)}
     index = group["axis1"]

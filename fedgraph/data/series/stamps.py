@@ -1,4 +1,4 @@
-"""Times as files have them: texts, numbers, digits, days of a spreadsheet, in one column or in several."""
+"""Parses times in files: texts, numbers, digits, spreadsheet days, in one column or several."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedgraph.data.columns.cells import floats_of, is_numeric
+from fedgraph.data.columns.cells import is_numeric, to_floats
 from fedgraph.data.columns.table_files import Table
 from fedgraph.support.errors import DataError
 
 Times = NDArray[np.datetime64]
 
 _FIRST_UNIX_TIME = 1e8
-"""Whole numbers from here on, which is in 1973, may be seconds from 1 January 1970; and then also their fractions."""
+"""Smallest number, in 1973, that may be seconds (or fractions of them) from 1 January 1970."""
 
 _UNITS = ((1e11, "s"), (1e14, "ms"), (1e17, "us"), (np.inf, "ns"))
 _FIRST_DAY, _LAST_DAY = 20_000, 80_000
-"""Numbers of days that a spreadsheet counts from the end of 1899: from 1954 to 2119."""
+"""Spreadsheet days, counted from the end of 1899: from 1954 to 2119."""
 
 _ZERO_DAY = np.datetime64("1899-12-30T00:00:00")
 _DIGITS = {4: "%Y", 6: "%Y%m", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-"""Times as digits alone, by their number."""
+"""Times as digits, by their number."""
 
 _FIRST_YEAR, _LAST_YEAR = 1900, 2100
 _GERMAN = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
@@ -50,26 +50,22 @@ _PARTS = (
 """Names of columns with parts of a time, from the largest on."""
 
 PARTS_OF_TIMES = {"year", "month", "day", "hour", "minute", "second", "week", "weekday", "quarter", "dayofweek"}
-"""Names of columns that hold a part of the time; they are not clients when there is another column of times."""
+"""Names of columns that hold a part of the time, and so are not clients."""
 
 _TELL = "write times as 2012-03-01 00:05, or as seconds from 1970"
 
 
-def words_of(name: str) -> list[str]:
+def split_words(name: str) -> list[str]:
     """Return the words in the name of a column: ``DateTime`` and ``date_time`` have two."""
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
     return [word for word in re.split(r"[^a-z0-9]+", parted.lower()) if word]
 
 
-def times_of(what: str, cells: NDArray[Any] | pa.Array) -> Times:
-    """Return times in seconds: of dates, texts, or numbers; NaT where a cell is empty.
+def parse_times(what: str, cells: NDArray[Any] | pa.Array) -> Times:
+    """Return times in seconds from dates, texts, or numbers; NaT where a cell is empty.
 
-    Numbers are seconds from 1970 or fractions of them, days of a spreadsheet, or the digits of a date.
-
-    Raises
-    ------
-    DataError
-        For cells that are no times, in words that begin with ``what``.
+    Numbers are seconds from 1970 or fractions of them, spreadsheet days, or the digits of a date. Raises DataError for
+    other cells; ``what`` names the column.
     """
     column = cells if isinstance(cells, pa.Array) else pa.array(cells)
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
@@ -79,8 +75,8 @@ def times_of(what: str, cells: NDArray[Any] | pa.Array) -> Times:
     if pa.types.is_floating(texts.type) and pc.all(pc.equal(texts, pc.floor(texts))).as_py():
         texts = texts.cast(pa.int64())
     texts = texts.cast(pa.string())
-    numbers = floats_of(texts)
-    found = _of_texts(what, texts, coded) if numbers is None else _of_numbers(what, texts, numbers, coded)
+    numbers = to_floats(texts)
+    found = _parse_texts(what, texts, coded) if numbers is None else _parse_numbers(what, texts, numbers, coded)
     places = pc.fill_null(coded.indices, len(found)).to_numpy(zero_copy_only=False)
     return np.append(found, np.datetime64("NaT", "s"))[places]
 
@@ -89,8 +85,8 @@ def _row(coded: pa.DictionaryArray, place: int) -> int:
     return int(pc.index(coded.indices, place).as_py()) + 1
 
 
-def _of_numbers(what: str, texts: pa.Array, numbers: NDArray[np.float64], coded: pa.DictionaryArray) -> Times:
-    as_digits = _of_digits(what, texts, coded)
+def _parse_numbers(what: str, texts: pa.Array, numbers: NDArray[np.float64], coded: pa.DictionaryArray) -> Times:
+    as_digits = _parse_digits(what, texts, coded)
     if as_digits is not None:
         return as_digits
     if not len(numbers) or numbers.min() >= _FIRST_UNIX_TIME:
@@ -102,11 +98,8 @@ def _of_numbers(what: str, texts: pa.Array, numbers: NDArray[np.float64], coded:
     raise DataError(f"{what} holds numbers that are too small for seconds from 1970: write times as text")
 
 
-def _of_digits(what: str, texts: pa.Array, coded: pa.DictionaryArray) -> Times | None:
-    """Return the meaning of whole numbers if their digits are those of dates; None if they are not.
-
-    Raises DataError where most of them are, but not all: read as seconds they would be nonsense.
-    """
+def _parse_digits(what: str, texts: pa.Array, coded: pa.DictionaryArray) -> Times | None:
+    """Parse numbers whose digits are dates; None if they are not. Raises DataError if most, but not all, are dates."""
     cells = texts.to_pylist()
     lengths = {len(cell) for cell in cells if cell.isdigit()}
     if len(lengths) != 1 or not lengths <= _DIGITS.keys() or not all(cell.isdigit() for cell in cells):
@@ -127,7 +120,7 @@ def _of_digits(what: str, texts: pa.Array, coded: pa.DictionaryArray) -> Times |
 
 
 def _parsed(cell: str, form: str) -> np.datetime64:
-    """Return digits as a time; NaT where they are not times. Hour 24 is that of the next day's midnight."""
+    """Parse digits as a time, NaT if invalid. Hour 24 is the next day's midnight."""
     fields = re.fullmatch(r"(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?", cell)
     assert fields is not None, form
     year, month, day, hour, minute, second = (
@@ -142,8 +135,8 @@ def _parsed(cell: str, form: str) -> np.datetime64:
     return start + np.int64(hour * 3600 + minute * 60 + second) * _SECOND
 
 
-def _of_texts(what: str, column: pa.Array, coded: pa.DictionaryArray) -> Times:
-    # Of intervals, as 2012-03-01 00:00 - 2012-03-01 01:00, the beginning.
+def _parse_texts(what: str, column: pa.Array, coded: pa.DictionaryArray) -> Times:
+    # The start of intervals such as 2012-03-01 00:00 - 2012-03-01 01:00.
     texts = [text.strip().split(" - ")[0] for text in column.to_pylist()]
     zoned = [re.match(_ZONE, text) is not None for text in texts if text]
     if any(zoned) and not all(zoned):
@@ -159,7 +152,7 @@ def _of_texts(what: str, column: pa.Array, coded: pa.DictionaryArray) -> Times:
     if found is None:
         found = np.empty(len(texts), dtype="datetime64[s]")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a zone is converted to UTC, as is meant
+            warnings.simplefilter("ignore")  # zones are converted to UTC, as intended
             for place, text in enumerate(texts):
                 try:
                     found[place] = np.datetime64(text or "NaT", "s")
@@ -176,24 +169,14 @@ def _of_texts(what: str, column: pa.Array, coded: pa.DictionaryArray) -> Times:
 
 
 def find_times(table: Table, named: Sequence[str] = ()) -> tuple[tuple[str, ...], Times] | None:
-    """Find the columns of a table that tell when its readings were.
+    """Find the time columns of a table.
+
+    Returns their names and the times, ``[rows]``; None if there are none. Raises DataError for cells that are not
+    times, and for contradicting columns.
 
     Parameters
     ----------
-    table : Table
-        The table.
-    named : sequence of str
-        The columns, where the settings name them: one, a date and a time of day, or year, month, day and so on.
-
-    Returns
-    -------
-    tuple or None
-        Their names, and the times, ``[rows]``; None if there are none.
-
-    Raises
-    ------
-    DataError
-        For cells that are no times, and where several columns could be meant.
+    named : the columns, where the settings name them: one, a date and a time of day, or year, month, day and so on.
     """
     if named:
         return tuple(named), _joined(table, named)
@@ -201,14 +184,18 @@ def find_times(table: Table, named: Sequence[str] = ()) -> tuple[tuple[str, ...]
     if parts:
         return parts, _joined(table, parts)
     found = {
-        name: times_of(f"column '{name}'", column) for name, column in table.columns.items() if _are_times(name, column)
+        name: parse_times(f"column '{name}'", column)
+        for name, column in table.columns.items()
+        if _are_times(name, column)
     }
     if not found:
         return None
-    # A date column next to times that include the date is not another time.
+    # A date column beside times that include the date adds nothing.
     found = {name: times for name, times in found.items() if not _are_days(times)} or found
-    chosen = min(found, key=lambda name: (not pa.types.is_temporal(table.columns[name].type), len(words_of(name)) > 1))
-    clock = _clock_beside(table, chosen) if _are_days(found[chosen]) else None
+    chosen = min(
+        found, key=lambda name: (not pa.types.is_temporal(table.columns[name].type), len(split_words(name)) > 1)
+    )
+    clock = _clock_column(table, chosen) if _are_days(found[chosen]) else None
     if clock is not None:
         return (chosen, clock), _joined(table, (chosen, clock))
     for other, others in found.items():
@@ -223,12 +210,12 @@ def _are_days(times: Times) -> bool:
 
 
 def _check_alike(name: str, times: Times, other: str, others: Times) -> None:
-    """Raise DataError unless two columns of times tell the same, as ends of intervals do after their beginnings."""
+    """Raise DataError unless two columns of times differ by a constant, like starts and ends of intervals."""
     apart = others - times
     apart = apart[~np.isnat(apart)]
     if len(apart) and (apart != apart[0]).any():
         raise DataError(
-            f"the columns '{name}' and '{other}' both hold times, and do not tell the same: say which is meant, [data] "
+            f"the columns '{name}' and '{other}' both hold times, which differ: choose one, [data] "
             f'time-column = "{name}"'
         )
 
@@ -245,12 +232,12 @@ def _are_times(name: str, column: pa.Array) -> bool:
     if is_time_column(name, column):
         return True
     there = column.drop_null()
-    if not set(words_of(name)) & TIME_WORDS or not len(there):
+    if not set(split_words(name)) & TIME_WORDS or not len(there):
         return False
     if _is_words(column):
-        # The first cell tells what the others should be.
+        # The first cell decides.
         return _parses(name, there[:1])
-    numbers = floats_of(there)
+    numbers = to_floats(there)
     assert numbers is not None
     digits = pc.unique(pc.utf8_length(there.cast(pa.string()))).to_pylist()
     is_long = min(digits) >= 8 and len(digits) == 1
@@ -258,12 +245,12 @@ def _are_times(name: str, column: pa.Array) -> bool:
 
 
 def _is_words(column: pa.Array) -> bool:
-    return not is_numeric(column.type) and not pa.types.is_temporal(column.type) and floats_of(column) is None
+    return not is_numeric(column.type) and not pa.types.is_temporal(column.type) and to_floats(column) is None
 
 
 def _parses(name: str, column: pa.Array) -> bool:
     try:
-        times_of(name, column[:100].drop_null())
+        parse_times(name, column[:100].drop_null())
     except DataError:
         return False
     return column[:100].null_count < len(column[:100])
@@ -274,20 +261,20 @@ def _parts(table: Table) -> tuple[str, ...]:
     found: list[str] = []
     for names in _PARTS:
         alike = [name for name in table.names if name.strip().lower() in names]
-        if len(alike) != 1 or floats_of(table.columns[alike[0]]) is None:
+        if len(alike) != 1 or to_floats(table.columns[alike[0]]) is None:
             break
         found.append(alike[0])
     if len(found) < 2:
         return ()
-    years = floats_of(table.columns[found[0]])
+    years = to_floats(table.columns[found[0]])
     assert years is not None
     return tuple(found) if np.nanmin(years) >= _FIRST_YEAR and np.nanmax(years) <= _LAST_YEAR else ()
 
 
-def _clock_beside(table: Table, chosen: str) -> str | None:
-    """Return the column with the times of day that belong to a column of days; None if there is none."""
+def _clock_column(table: Table, chosen: str) -> str | None:
+    """Return the column of times of day that complements a column of days; None if there is none."""
     for name, column in table.columns.items():
-        if name == chosen or not set(words_of(name)) & _CLOCK_WORDS:
+        if name == chosen or not set(split_words(name)) & _CLOCK_WORDS:
             continue
         try:
             _seconds_of_day(name, column)
@@ -303,7 +290,7 @@ def _seconds_of_day(name: str, column: pa.Array) -> NDArray[np.int64]:
         return (
             pc.cast(column, pa.time32("s"), safe=False).cast(pa.int32()).to_numpy(zero_copy_only=False).astype(np.int64)
         )
-    hours = floats_of(column)
+    hours = to_floats(column)
     if hours is not None:
         if np.isnan(hours).any() or hours.min() < 0 or hours.max() > 24:
             raise DataError(f"column '{name}' holds no hours from 0 to 24")
@@ -317,21 +304,21 @@ def _seconds_of_day(name: str, column: pa.Array) -> NDArray[np.int64]:
 
 
 def _joined(table: Table, names: Sequence[str]) -> Times:
-    """Return the times that one column tells, or a date and a time of day, or year, month and so on."""
+    """Return the times of one column, of a date and a time of day, or of year, month and so on."""
     if len(names) > 2 or names[0].strip().lower() in _PARTS[0]:
-        return _of_parts(table, names)
-    times = times_of(f"column '{names[0]}'", table.column(names[0]))
+        return _join_parts(table, names)
+    times = parse_times(f"column '{names[0]}'", table.column(names[0]))
     if len(names) == 2:
         times = times + _seconds_of_day(names[1], table.column(names[1])) * _SECOND
     return times
 
 
-def _of_parts(table: Table, names: Sequence[str]) -> Times:
+def _join_parts(table: Table, names: Sequence[str]) -> Times:
     columns = []
     for name in names:
         numbers = table.numbers(name)
         if numbers is None or np.isnan(numbers).any():
-            raise DataError(f"column '{name}' is to be a part of a time, and holds more than whole numbers")
+            raise DataError(f"column '{name}' must hold whole numbers, as part of a time")
         columns.append(numbers.astype(np.int64))
     year, month = columns[:2]
     day, *clock = columns[2:] or [np.ones_like(year)]
@@ -339,7 +326,7 @@ def _of_parts(table: Table, names: Sequence[str]) -> Times:
     wrong = (month < 1) | (month > 12) | (day < 1) | (day > 31)
     if wrong.any():
         row = int(wrong.argmax()) + 1
-        raise DataError(f"row {row} has no day of a month in the columns {', '.join(names[:3])}")
+        raise DataError(f"row {row} has no valid date in the columns {', '.join(names[:3])}")
     times = months.astype("datetime64[M]").astype("datetime64[s]") + (day - 1) * _DAY
     for part, seconds in zip(clock, (3600, 60, 1), strict=False):
         times = times + part * np.int64(seconds) * _SECOND

@@ -1,4 +1,4 @@
-"""Made-up road traffic with a known cause: daily demand whose congestion travels upstream along a road network.
+"""Synthetic road traffic: daily demand with congestion that spills back upstream along a road network.
 
 Each road leads towards the city. The queue q of a sensor follows its own load and, with a delay, the queues
 downstream of it: ``q(t + 1) = keep q(t) + (1 - keep) (spill mean_downstream q(t) + load(t))``; the speed falls from
@@ -39,7 +39,7 @@ SYNTHETIC: tuple[CatalogueEntry, ...] = (
     CatalogueEntry(
         "synthetic-traffic",
         "Synthetic traffic",
-        "made up here, free to use",
+        "synthetic, free to use",
         "any number of sensors and days, 30 and 14 unless set",
         notes="No files: the seed decides everything.",
     ),
@@ -47,7 +47,7 @@ SYNTHETIC: tuple[CatalogueEntry, ...] = (
 
 
 class SyntheticTrafficSettings(WindowSettings):
-    """The table ``[data]`` with ``set = "synthetic-traffic"``; all else is decided by ``seed``.
+    """The table ``[data]`` with ``set = "synthetic-traffic"``; ``seed`` determines everything else.
 
     ``missing_share`` is the expected share of readings that are lost, in bursts.
     """
@@ -110,7 +110,7 @@ def sensor_names(sensors: int) -> list[str]:
 
 
 def _random(seed: int, purpose: str, name: str) -> np.random.Generator:
-    """A generator of one client's own, so that its data depends on its name and not on who else is drawn."""
+    """Return a client's own generator, so that its data do not depend on other clients."""
     return np.random.default_rng(derive_seed(seed, "synthetic-traffic", purpose, name))
 
 
@@ -194,7 +194,7 @@ def _queues(load: Array, network: RoadNetwork, step_minutes: float) -> Array:
 
 
 def _lost(name: str, steps: int, step_minutes: float, seed: int, share: float) -> NDArray[np.bool_]:
-    """Which readings are lost: bursts and gaps of geometric length, ``share`` of the time in all."""
+    """Mask lost readings: bursts and gaps of geometric length, ``share`` of the time in all."""
     lost = np.zeros(steps, dtype=bool)
     if share == 0.0:
         return lost

@@ -1,4 +1,4 @@
-"""Time stamps of a user's own file: one row for each step, in order; steps without a row are missing readings."""
+"""Time stamps of a user's file: one row per step, in order; steps without a row are missing readings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUND_STEPS = [*(1.0, 5.0, 10.0, 15.0, 20.0, 30.0), *(60.0 * minutes for minute
 
 @dataclass(frozen=True)
 class MissingSteps:
-    """Steps of a table that its file has no row for.
+    """Steps of a table without a row in its file.
 
     count   : how many.
     longest : how many of them are in the longest gap.
@@ -39,7 +39,7 @@ class MissingSteps:
 
 
 def usual_step(apart: NDArray[np.int64]) -> float:
-    """Return the usual one of some times between steps, in seconds: of clocks that are not exact, the round one."""
+    """Return the usual time between steps, in seconds, rounded if clocks are inexact."""
     usual = float(np.median(apart))
     if 2 * int((apart == usual).sum()) >= len(apart):
         return usual
@@ -53,24 +53,15 @@ def _row(place: int) -> str:
 def missing_steps(
     times: NDArray[np.datetime64], row: Callable[[int], str] = _row
 ) -> tuple[NDArray[np.int64], NDArray[np.datetime64], MissingSteps] | None:
-    """Find the steps from the first time to the last one that have no row.
+    """Find the steps without a row between the first and the last time.
+
+    Returns the step of each row ``[rows]``, the time of each step ``[steps]``, and the missing steps; None if there are
+    none. Raises DataError for times that are missing, unsorted, repeated or irregular.
 
     Parameters
     ----------
-    times : array
-        datetime64[s] ``[rows]``, two or more.
-    row : callable
-        Names the row of a time for messages.
-
-    Returns
-    -------
-    tuple or None
-        The step of each row ``[rows]``, the time of each step ``[steps]``, and which are missing; None where none is.
-
-    Raises
-    ------
-    DataError
-        For times that are missing, unsorted or repeated, and for those that are no regular steps.
+    times : datetime64[s] ``[rows]``, two or more.
+    row : names the row of a time for messages.
     """
     _check_order(times, row)
     seconds = times.astype("datetime64[s]").astype(np.int64)
@@ -84,7 +75,7 @@ def missing_steps(
         raise DataError(
             f"{row(first)} comes {_length(apart[first - 1])} after {row(first - 1)}, but most rows are "
             f"{_length(usual)} apart ({len(odd):,} such rows{shown}): correct or leave out readings between steps, or "
-            f"bring all to equal steps, for example by means over {_length(usual)}",
+            f"resample to equal steps, for example by means over {_length(usual)}",
             quoted=shown,
         )
     place = np.concatenate([[0], np.cumsum(steps)])
@@ -95,8 +86,8 @@ def missing_steps(
         shown = f"{times[longest]} to {times[longest + 1]}"
         raise DataError(
             f"of the {every:,} steps of {_length(usual)} from the first time to the last one the file has only "
-            f"{len(times):,}; the longest gap is from {shown}: leave out the rows before it or after it, or bring the "
-            "readings to longer steps",
+            f"{len(times):,}; the longest gap is from {shown}: leave out the rows before it or after it, or resample "
+            "to longer steps",
             quoted=shown,
         )
     filled = np.rint(np.interp(np.arange(every), place, seconds)).astype(np.int64).astype("datetime64[s]")
@@ -117,8 +108,8 @@ def _check_order(times: NDArray[np.datetime64], row_of: Callable[[int], str]) ->
         )
     raise DataError(
         f"rows {row} and {row + 1} have the same time, {times[row]} ({len(np.unique(times)):,} different times in "
-        f"{len(times):,} rows): keep one row for each time. If there is a row for each time and client, say which "
-        "column names the client, [data] client-column; if a local clock went back by an hour, write times in UTC",
+        f"{len(times):,} rows): keep one row for each time. If there is a row for each time and client, name "
+        "the column of clients, [data] client-column; if a local clock went back by an hour, write times in UTC",
         quoted=str(times[row]),
     )
 
@@ -134,26 +125,15 @@ def _length(seconds: float) -> str:
 def joined_steps(
     times: NDArray[np.datetime64], client: NDArray[np.int64], names: Sequence[str]
 ) -> NDArray[np.datetime64]:
-    """Round times of several clients that are within a quarter of a step of each other to one time.
+    """Align times of several clients that are within a quarter of a step of each other.
+
+    Times ``[rows]`` are unchanged where clients are never read shortly after each other. Raises DataError where
+    clients are read in the same steps, but between each other's.
 
     Parameters
     ----------
-    times : array
-        datetime64[s] of each row, ``[rows]``.
-    client : array
-        The client of each row, ``[rows]``.
-    names : sequence of str
-        Of the clients.
-
-    Returns
-    -------
-    array
-        ``[rows]``; as they are where clients are never read shortly after each other.
-
-    Raises
-    ------
-    DataError
-        Where clients are read in the same steps, but between each other's.
+    times : datetime64[s] of each row, ``[rows]``.
+    client : the client of each row, ``[rows]``.
     """
     seconds = times.astype("datetime64[s]").astype(np.int64)
     order = np.lexsort((seconds, client))
@@ -181,7 +161,7 @@ def joined_steps(
 def _check_phases(
     seconds: NDArray[np.int64], client: NDArray[np.int64], names: Sequence[str], steps: dict[int, float], usual: float
 ) -> None:
-    """Raise DataError where two clients with the same step are read at times between each other's."""
+    """Raise DataError if two clients with the same step are read at interleaved times."""
     firsts = {code: int(seconds[client == code].min()) for code, step in steps.items() if step == usual}
     places = list(firsts)
     for other in places[1:]:
@@ -191,17 +171,17 @@ def _check_phases(
             shown = f" ({one} and {two})"
             raise DataError(
                 f"clients '{names[places[0]]}' and '{names[other]}' are both read every {_length(usual)}, but "
-                f"{_length(min(off, usual - off))} apart{shown}: write for all of them when a step begins, or shift "
+                f"{_length(min(off, usual - off))} apart{shown}: use the start of each step for all of them, or shift "
                 "the times of one",
                 quoted=shown,
             )
 
 
 def regular(seconds: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-    """Return the times of steps, in seconds, without the small errors of clocks, so that those of others can be met.
+    """Remove clock errors from the times of steps, in seconds, so that they match those of other clients.
 
-    They are equal steps from their usual beginning, to the nearest quarter of a step. Times that are no equal steps,
-    such as the first days of months, stay as they are.
+    Times become equal steps from their usual start, rounded to a quarter of a step. Irregular steps, such as months,
+    are unchanged.
     """
     if step < 4 or not len(seconds):
         return seconds

@@ -26,7 +26,7 @@ _ASTGCN = "https://github.com/Davidham3/ASTGCN/raw/master/data"
 
 
 class SpeedSettings(WindowSettings):
-    """Windowing of METR-LA and PEMS-BAY; a speed of 0 means that the reading is missing."""
+    """Windows of METR-LA and PEMS-BAY; a speed of 0 is a missing reading."""
 
     missing: float | None = 0.0
     step_minutes: float = Field(5.0, ge=0.0)
@@ -50,7 +50,7 @@ class PemsBaySettings(SpeedSettings):
 
 
 class FlowSettings(WindowSettings):
-    """Windowing of PEMS04 and PEMS08; of flow, occupancy and speed the flow is used alone."""
+    """Windows of PEMS04 and PEMS08; of flow, occupancy and speed only the flow is used."""
 
     step_minutes: float = Field(5.0, ge=0.0)
     unit: str = "vehicles per 5 minutes"
@@ -212,7 +212,7 @@ class TrafficSource(WindowedSource):
         self.title = self.known.title
 
     def part(self) -> TrafficPart:
-        """The part that is read; DataError naming the files, their addresses and their place when there is none."""
+        """Return the part in use. Raises DataError naming the files, their addresses and folder if there is none."""
         wanted = [part for part in self.known.parts if self.settings.part in ("auto", part.name)]
         for part in wanted:
             if all((self.data_dir / file.path).is_file() for file in (part.readings, part.graph)):
@@ -222,14 +222,14 @@ class TrafficSource(WindowedSource):
         raise DataError(missing_message(replace(entry, alternatives=files), self.data_dir))
 
     def table(self) -> SeriesTable:
-        """The readings of the part, named by sensor."""
+        """Return the readings of the part, named by sensor."""
         part = self.part()
         path = self.data_dir / part.readings.path
         table = read_series(path)
         if len(table.features) != len(self.known.features):
             raise DataError(f"{path}: {self.title} has {len(self.known.features)} features, not {len(table.features)}")
         table = replace(table, features=self.known.features)
-        if self.settings.set in ("pems04", "pems08"):  # these files hold no ids: sensors are numbered
+        if self.settings.set in ("pems04", "pems08"):  # sensors are numbered, as these files have no ids
             table = replace(table, names=tuple(f"{number:03d}" for number in range(len(table.names))))
         if part.name == "67" and table.times is not None:
             table = replace(table, times=_skip_daylight_saving_hour(table.times))
@@ -237,18 +237,18 @@ class TrafficSource(WindowedSource):
 
     @property
     def coordinates(self) -> Path | None:
-        """File with the places of the sensors, if it lies in the data folder."""
+        """File with the coordinates of the sensors, if it is in the data folder."""
         path = None if self.known.coordinates is None else self.data_dir / self.known.coordinates
         return path if path is not None and path.is_file() else None
 
     def given_graph(self) -> ClientGraph:
-        """The road graph over the clients as published: kernel weights, or 1 for each road of PEMS04 and PEMS08."""
+        """Return the published road graph over the clients: kernel weights, or 1 per road of PEMS04 and PEMS08."""
         path = self.data_dir / self.part().graph.path
         graph = _road_graph(path, self.table().names) if path.suffix == ".csv" else read_graph(path)
         return graph.reindex(self.client_names(), missing="error", extra="drop")
 
     def describe(self) -> str:
-        """Which part this is, and whether it is comparable with published tables."""
+        """Describe the part, and whether results are comparable with published tables."""
         text, week = super().describe(), self.part().name == "week"
         if week:
             text += ", missing readings interpolated"
@@ -265,12 +265,12 @@ class TrafficSource(WindowedSource):
 
 
 def _skip_daylight_saving_hour(times: np.ndarray) -> np.ndarray:
-    """Local times of PEMS-BAY, where 02:00 to 02:55 of 2017-03-12 do not exist."""
+    """Return local times of PEMS-BAY, where 02:00 to 02:55 of 2017-03-12 do not exist."""
     return np.where(times < np.datetime64("2017-03-12T02:00:00"), times, times + np.timedelta64(3600, "s"))
 
 
 def _road_graph(path: Path, names: Sequence[str]) -> ClientGraph:
-    """Weight 1 for every road of a list ``from,to,cost``, in both directions, as the authors of the list do."""
+    """Read a list ``from,to,cost`` of roads, with weight 1 in both directions, as its authors do."""
     try:
         with path.open(newline="") as file:
             pairs = [(int(row["from"]), int(row["to"])) for row in csv.DictReader(file)]

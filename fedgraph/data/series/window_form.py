@@ -1,4 +1,4 @@
-"""What the windows of all clients have in common, and how their readings are scaled: in training, and ever after."""
+"""Preprocessing of time series, and new series to forecast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgraph.data.columns.cells import Thousands
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing
 from fedgraph.data.preprocessing.preprocessing import Scales
 from fedgraph.data.series.column_files import Reading
-from fedgraph.data.series.covariates import WeeklyProfile, covariates, seconds_of
+from fedgraph.data.series.covariates import WeeklyProfile, covariates, week_seconds
 from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.naive import readings_in_windows, times_ahead
 from fedgraph.data.series.scaling import Mask, Singles, measured, usable
@@ -32,24 +32,17 @@ _PROFILE = ("profile-slots", "profile-sums", "profile-counts", "profile-flat")
 
 
 class WindowForm(Form):
-    """How series were cut into windows.
+    """How series are cut into windows.
 
     Attributes
     ----------
-    settings : WindowSettings
-        Lengths of windows, what is missing, covariates.
-    array : str or None
-        Key of the series in a file of arrays.
-    readings : tuple of str
-        Names of the features that are read, without covariates, in order.
-    target : int
-        Which of them is forecast.
-    timed : bool
-        Whether the time of steps was known.
-    choice : Choice
-        The settings on the columns of a file.
-    thousands : str or None
-        What separates thousands in numbers of a file of columns.
+    settings : lengths of windows, what is missing, covariates.
+    array : key of the series in a file of arrays.
+    readings : names of the features that are read, without covariates, in order.
+    target : which of them is forecast.
+    timed : whether the time of steps was known.
+    choice : the settings on the columns of a file.
+    thousands : what separates thousands in numbers of a file of columns.
     """
 
     settings: WindowSettings
@@ -61,7 +54,7 @@ class WindowForm(Form):
     thousands: Thousands | None = None
 
     def read(self, place: Path, client: str | None) -> NewData:
-        """See :class:`Form`; readings of steps to come may be there or not."""
+        """See :class:`Form`; readings of future steps are optional."""
         try:
             return self._read(place, client)
         except DataError as error:
@@ -88,29 +81,29 @@ class WindowForm(Form):
         valid = ~np.isnan(later.values)
         for number in settings.missing_numbers:
             valid &= later.values != number
-        seconds = seconds_of(later, None, minutes, later.values.shape[1])
+        seconds = week_seconds(later, None, minutes, later.values.shape[1])
         if self.timed and settings.covariates and seconds is None:
-            raise DataError("needs the times of its steps, from which the models forecast")
+            raise DataError("needs times, which are covariates of the models")
         notes = []
         unread = [name for place, name in enumerate(names) if not valid[place, :, self.target].any()]
         if unread:
-            notes.append(f"nothing was read of {', '.join(unread[:5])}, whose forecasts are made of nothing")
+            notes.append(f"no readings of {', '.join(unread[:5])}, so their forecasts mean nothing")
         if table.missing is not None:
-            notes.append(f"{table.missing.count:,} steps are missing in the file and count as not read")
+            notes.append(f"{table.missing.count:,} steps are missing in the file and count as missing readings")
         return NewWindows(self, later, valid, seconds, tuple(notes))
 
     def _check_steps(self, table: SeriesTable) -> None:
         needed, steps, minutes = self.settings.input_steps, table.values.shape[1], self.task.step_minutes
         if steps < needed:
-            raise DataError(f"has {steps} time steps, and a forecast is made from {needed}")
+            raise DataError(f"has {steps} time steps, and a forecast needs {needed}")
         if table.step_minutes and minutes and abs(table.step_minutes - minutes) > 1e-6 * minutes:
             raise DataError(
-                f"its steps are {table.step_minutes:g} minutes apart, and those of training were {minutes:g}: write "
-                "readings at the same steps"
+                f"its steps are {table.step_minutes:g} minutes apart, and those of training were {minutes:g}: "
+                "resample the readings"
             )
 
     def _features(self, table: SeriesTable) -> list[int]:
-        """Return the places of the readings in a table; a single one may have any name."""
+        """Return the indices of the features in a table; a single one may have any name."""
         if len(self.readings) == len(table.features) == 1:
             return [0]
         lacking = [name for name in self.readings if name not in table.features]
@@ -124,20 +117,15 @@ class WindowForm(Form):
 
 @dataclass(frozen=True)
 class NewWindows(NewData):
-    """Series that were not there in training, with the steps to come behind them.
+    """New series, extended by the steps to forecast.
 
     Attributes
     ----------
-    form : WindowForm
-        How they are cut into windows.
-    table : SeriesTable
-        Of the features that are read, in order.
-    valid : ndarray
-        What was read, ``[clients, steps, features]``.
-    seconds : ndarray or None
-        From a Monday's midnight to each step; None where times are unknown.
-    notes : tuple of str
-        See :class:`NewData`.
+    form : how they are cut into windows.
+    table : of the features that are read, in order.
+    valid : mask of readings, ``[clients, steps, features]``.
+    seconds : from a Monday's midnight to each step; None where times are unknown.
+    notes : see :class:`NewData`.
     """
 
     form: WindowForm
@@ -152,19 +140,19 @@ class NewWindows(NewData):
         return self.table.names
 
     def measured(self, name: str, like: Scales) -> dict[str, Tensor]:
-        """Measure the scale of a client, and its profile, on all its readings; training uses the training part."""
+        """Measure the scale and the profile of a client on all its readings."""
         row, settings, target = self.table.names.index(name), self.form.settings, self.form.target
         values, valid = self.table.values[row : row + 1], self.valid[row : row + 1]
         count, least = int(valid[..., target].sum()), settings.input_steps + settings.output_steps
         if count < least:
-            raise DataError(f"'{name}' has {count} readings, too few to measure a scale on; it takes {least}")
+            raise DataError(f"'{name}' has {count} readings, too few to measure a scale, which needs {least}")
         mean, std = usable(*measured(values, valid))
         if settings.scaling == "none":
-            scales = scales_of(np.zeros_like(mean), np.ones_like(std), mean, target)
+            scales = make_scales(np.zeros_like(mean), np.ones_like(std), mean, target)
         else:
             if settings.scaling == "pooled":
                 mean[:, target], std[:, target] = like["mean"].item(), like["std"].item()
-            scales = scales_of(mean, std, np.zeros_like(mean), target)
+            scales = make_scales(mean, std, np.zeros_like(mean), target)
         more = len(self.form.task.features) - len(self.form.readings)
         profile = None
         if "weekly-profile" in settings.covariates and self.seconds is not None:
@@ -179,7 +167,7 @@ class NewWindows(NewData):
         return replace(self, table=table, valid=self.valid[rows])
 
     def cohort(self, scales: Scales) -> CohortData:
-        """See :class:`NewData`: all windows, up to the one that forecasts the steps behind the last."""
+        """See :class:`NewData`: all windows, up to the one that forecasts the steps after the last."""
         form, settings = self.form, self.form.settings
         series = scaled_series(self.table.values, self.valid, scales)
         if settings.covariates and self.seconds is not None:
@@ -196,7 +184,7 @@ class NewWindows(NewData):
         return CohortData(self.names, form.task, {"test": split}, scales["mean"], scales["std"])
 
     def known(self, data: CohortData) -> CohortData | None:
-        """See :class:`NewData`: the windows that forecast steps of the file alone, as those of training do."""
+        """See :class:`NewData`: the windows that only forecast steps of the file."""
         split = data.splits["test"]
         assert isinstance(split, WindowSplit)
         assert isinstance(split.count, int)
@@ -204,10 +192,10 @@ class NewWindows(NewData):
         return replace(data, splits={"test": replace(split, count=count)}) if count > 0 else None
 
     def answers(self, data: CohortData, outputs: Tensor) -> pd.DataFrame:
-        """Return a row for each client, window and step to come.
+        """Return a row for each client, window and forecast step.
 
-        Columns are ``client``, ``window``, ``time``, ``forecast``, ``reading`` where there is one yet, and
-        ``readings_in_window``: a forecast from no readings looks like any other forecast.
+        Columns are ``client``, ``window``, ``time``, ``forecast``, ``reading`` if there is one, and
+        ``readings_in_window``, as a forecast without readings looks like any other.
         """
         import pandas as pd
 
@@ -234,8 +222,8 @@ class NewWindows(NewData):
         return pd.concat(parts, ignore_index=True)
 
 
-def scales_of(mean: Singles, std: Singles, fill: Singles, target: int) -> dict[str, Tensor]:
-    """Return the scales of clients: of their readings ``[clients, features]``, one of which is the target."""
+def make_scales(mean: Singles, std: Singles, fill: Singles, target: int) -> dict[str, Tensor]:
+    """Return the scales of clients from those of their readings ``[clients, features]``."""
     centre, spread = torch.from_numpy(mean), torch.from_numpy(std)
     scales = {"centre": centre, "spread": spread, "fill": torch.from_numpy(fill)}
     return {**scales, "mean": centre[:, target].clone(), "std": spread[:, target].clone()}
@@ -257,14 +245,14 @@ def with_covariates(
     profile: WeeklyProfile | None,
     step_minutes: float,
 ) -> tuple[Singles, tuple[str, ...]]:
-    """Return scaled readings with covariates behind them, and the names of these."""
+    """Append covariates to scaled readings; returns both and the names of the covariates."""
     ahead = 60 * step_minutes * settings.output_steps
     more, names = covariates(settings.covariates, seconds, profile, len(series), ahead)
     return np.concatenate([series, more], axis=2), names
 
 
 def with_profile(scales: Mapping[str, Tensor], covariates: int, profile: WeeklyProfile | None) -> dict[str, Tensor]:
-    """Return scales that leave covariates as they are, and have the profiles of the clients."""
+    """Extend scales by covariates, which are not scaled, and by the profiles of the clients."""
     found = dict(scales)
     for name, value in (("centre", 0.0), ("spread", 1.0), ("fill", 0.0)):
         more = torch.full((len(scales[name]), covariates), value, dtype=scales[name].dtype)
@@ -277,17 +265,17 @@ def with_profile(scales: Mapping[str, Tensor], covariates: int, profile: WeeklyP
 
 
 def profile_in(scales: Scales) -> WeeklyProfile | None:
-    """Return the profiles that scales contain, for times after training; None without any."""
+    """Return the profiles in scales, for times after training; None without any."""
     if _PROFILE[0] not in scales:
         return None
     slots, sums, counts, flat = (scales[name].numpy() for name in _PROFILE)
     if (slots != slots[0]).any():
-        raise DataError("these clients were read at different times of the week: predict one after the other (client)")
+        raise DataError("these clients were read at different times of the week: predict them one at a time (client)")
     return WeeklyProfile(slots[0].astype(np.int64), sums, counts.astype(np.float64), flat)
 
 
 def resolve_step_minutes(table: SeriesTable, settings: WindowSettings) -> float:
-    """Minutes between two steps, from the settings or the file; raises DataError when the two differ."""
+    """Return the minutes between two steps, from the settings or the file. Raises DataError if they differ."""
     if table.step_minutes and settings.step_minutes and table.step_minutes != settings.step_minutes:
         raise DataError(
             f"`step-minutes` is {settings.step_minutes:g}, but the timestamps in the file are "

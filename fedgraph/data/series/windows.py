@@ -1,4 +1,4 @@
-"""Settings of forecasting windows over series, and windows gathered by index when a batch is asked."""
+"""Forecasting windows over series: their settings, and a split that gathers them by index."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class WindowSettings(ColdStartSettings):
     """How series are cut into examples; shared by every data set of series.
 
     missing        : what marks a missing reading, e.g. 0.0, or a list of numbers and, for files of columns, texts; NaN,
-                     empty cells, and such as NA always do.
+                     NA and empty cells always do.
     input_steps    : steps a forecast is made from.
     output_steps   : steps that are forecast.
     stride         : steps between the starts of two examples.
     step_minutes   : minutes between two steps; 0 = as the file says, or unknown.
     unit           : unit of the target for people, e.g. ``mph``.
-    scaling        : ``client`` = z-scores from each client's own valid training readings, which is personalisation by
-                     itself; ``pooled`` = z-scores of the target from the training readings of all clients together, as
-                     the literature of traffic scales: every client tells the server its mean, deviation and number of
-                     readings, and the nodes receive those of all (other features keep their own); ``none``.
+    scaling        : ``client`` = z-scores from each client's own valid training readings, a form of personalisation;
+                     ``pooled`` = z-scores of the target from the training readings of all clients, as usual in the
+                     traffic literature: every client sends the server its mean, deviation and number of readings, and
+                     receives the pooled ones (other features keep their own); ``none``.
     scales         : mean and standard deviation by client, e.g. ``{ "400001" = [62.5, 9.1] }``, known from elsewhere:
                      its target readings are scaled by these instead of its own. Other features keep their own.
     shares         : train, validation and test parts of the time axis, in this order.
@@ -103,14 +103,14 @@ class WindowSettings(ColdStartSettings):
 
 @dataclass(frozen=True)
 class WindowSplit:
-    """All windows of one stretch of the time axis; example ``i`` starts at step ``first + i * stride``.
+    """All windows of a part of the time axis; example ``i`` starts at step ``first + i * stride``.
 
     series   : ``[series, time, features]`` float32, the whole time axis, scaled, missing readings filled.
-    observed : ``[series, time]`` bool, where the target was really read.
+    observed : ``[series, time]`` bool, where the target was read.
     first, count : first step and number of examples; int64 ``[clients]`` where clients differ.
     target   : index of the target on the feature axis of ``series``.
     rows     : the series of each client, int64 ``[clients]``; None where client ``i`` has series ``i``.
-    times    : when each step is, int64 ``[time]``, in seconds from some Monday's midnight; None where unknown.
+    times    : time of each step, int64 ``[time]``, in seconds from a Monday's midnight; None where unknown.
     step_seconds : between two steps, 1 where unknown.
     """
 
@@ -136,8 +136,7 @@ class WindowSplit:
     def batch(self, indices: Tensor) -> Batch:
         """Gather windows; ``indices`` ``[clients, batch]``, -1 = padding (finite inputs, weight 0).
 
-        Raises IndexError for an index outside the split, which would read another split's readings. On a GPU, where
-        looking costs as much as a whole step, that is not checked.
+        Raises IndexError for an index outside the split; not checked on a GPU, where it would cost as much as a step.
         """
         if indices.device.type == "cpu" and indices.numel():
             self._check_indices(indices)
@@ -146,7 +145,7 @@ class WindowSplit:
         start = (first + indices * self.stride).masked_fill(padding, 0)
         every = torch.arange(len(indices), device=indices.device) if self.rows is None else self.rows[: len(indices)]
         client = every[:, None]
-        # Windows are views of the series until the two lookups below copy those that are asked for.
+        # Windows are views of the series; the two lookups below copy the requested ones.
         window = self.series.unfold(1, self.input_steps + self.output_steps, 1)[client, start]
         weights = self.observed.unfold(1, self.output_steps, 1)[client, start + self.input_steps].float()
         return Batch(
@@ -156,14 +155,14 @@ class WindowSplit:
         )
 
     def latest(self, number: int) -> WindowSplit:
-        """Its last windows, at most ``number``, where all clients have as many."""
+        """Return the last windows, at most ``number``; all clients must have equally many."""
         assert isinstance(self.first, int)
         assert isinstance(self.count, int)
         kept = min(number, self.count)
         return replace(self, first=self.first + (self.count - kept) * self.stride, count=kept)
 
     def first_steps(self) -> tuple[Tensor, Tensor]:
-        """The step at which each client's examples start, int64 ``[clients, examples]``, and which examples exist."""
+        """Return the first step of each example, int64 ``[clients, examples]``, and a mask of existing examples."""
         counts = self.num_examples.cpu()
         places = torch.arange(int(counts.max()) if len(counts) else 0)
         first = torch.as_tensor(self.first).cpu().view(-1, 1)
@@ -171,10 +170,9 @@ class WindowSplit:
         return (first + places * self.stride).expand(len(counts), -1).masked_fill(~present, 0), present
 
     def starts(self) -> Tensor:
-        """When each client's examples start, int64 ``[clients, examples]``, -1 behind a client's last one.
+        """Return the start of each client's examples, int64 ``[clients, examples]``, -1 after a client's last one.
 
-        In seconds from some Monday's midnight, without the small errors of clocks, or from the first step where the
-        time of steps is unknown.
+        In seconds from a Monday's midnight, without clock errors, or from the first step if times are unknown.
         """
         steps, present = self.first_steps()
         if self.times is None:
@@ -184,7 +182,7 @@ class WindowSplit:
         return seconds.masked_fill(~present, -1)
 
     def select(self, clients: slice | Tensor) -> WindowSplit:
-        """The same split for some of the clients; copies no series."""
+        """Return the split of some clients, without copying series."""
         first, count = (value[clients] if isinstance(value, Tensor) else value for value in (self.first, self.count))
         if self.rows is None and isinstance(clients, slice):
             return replace(self, series=self.series[clients], observed=self.observed[clients], first=first, count=count)
@@ -192,7 +190,7 @@ class WindowSplit:
         return replace(self, first=first, count=count, rows=rows[clients])
 
     def to(self, device: torch.device) -> WindowSplit:
-        """The same split on ``device``."""
+        """Return the split on ``device``."""
         first, count = (value.to(device) if isinstance(value, Tensor) else value for value in (self.first, self.count))
         rows = None if self.rows is None else self.rows.to(device)
         series, observed = self.series.to(device), self.observed.to(device)
@@ -215,5 +213,5 @@ def step_seconds(step_minutes: float) -> int:
 
 
 def shares_scales(data: Settings) -> bool:
-    """Return whether some clients' scale in this ``[data]`` table depends on numbers that others send the server."""
+    """Return whether scales in this ``[data]`` table depend on numbers that clients send the server."""
     return isinstance(data, WindowSettings) and (data.scaling == "pooled" or data.cold_scale != "own")

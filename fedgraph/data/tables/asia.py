@@ -1,4 +1,4 @@
-"""The Bayesian network "asia" of a chest clinic, to sample rows from without any file.
+"""The Bayesian network "asia" of a chest clinic, built in.
 
 Lauritzen, Spiegelhalter: Local Computations with Probabilities on Graphical Structures and Their Application to Expert
 Systems (J. R. Stat. Soc. B, 1988), table 1.

@@ -1,4 +1,4 @@
-"""Rows drawn from a Bayesian network whose graph is known."""
+"""Rows sampled from a Bayesian network with a known graph."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
 from fedgraph.data.tables.asia import asia_network
 from fedgraph.data.tables.bif import BayesianNetwork, read_bif
-from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
+from fedgraph.data.tables.client_tables import ClientTableBase, ClientTableSettings
 from fedgraph.support.randomness import generator
 
 
 class BayesianNetworkSettings(ClientTableSettings):
-    """The ``[data]`` table with ``set = "bayesian-network"``: rows drawn from a network whose graph is known.
+    """The ``[data]`` table with ``set = "bayesian-network"``: rows sampled from a network with a known graph.
 
     Attributes
     ----------
     path    : .bif or .bif.gz file, absolute or relative to the data folder; or ``asia``, the network of a chest clinic
               (Lauritzen and Spiegelhalter 1988), which needs no file.
-    clients : names of the clients, or how many there are.
+    clients : names of the clients, or their number.
     rows    : number of rows of each client.
-    public_rows : number of rows that everybody may see.
+    public_rows : number of public rows.
     """
 
     set: Literal["bayesian-network"] = "bayesian-network"
@@ -36,7 +36,7 @@ class BayesianNetworkSettings(ClientTableSettings):
     public_rows: int = Field(default=0, ge=0, le=10_000_000)
 
 
-class BayesianNetworkSource(TablesOfClients):
+class BayesianNetworkSource(ClientTableBase):
     """Rows drawn from a network, independently for each client."""
 
     settings: BayesianNetworkSettings
@@ -51,7 +51,7 @@ class BayesianNetworkSource(TablesOfClients):
         return self._drawn(name, self.settings.rows)
 
     def public_table(self) -> Table | None:
-        """Return further rows for everybody, or None."""
+        """Return the public rows, or None."""
         return self._drawn("", self.settings.public_rows) if self.settings.public_rows else None
 
     def describe(self) -> str:

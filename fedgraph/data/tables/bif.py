@@ -1,7 +1,7 @@
-"""Bayesian networks of categories from BIF files: a known ground truth to draw samples from, for graph recovery.
+"""Bayesian networks of categories from BIF files: ground truth for graph recovery.
 
-Variables with categories, and one table of probabilities per variable, as the bnlearn repository, pgmpy and JavaBayes
-write them (:mod:`fedgraph.data.tables.bif_text`). https://www.bnlearn.com/bnrepository
+Categorical variables with a probability table each, as written by the bnlearn repository, pgmpy and JavaBayes
+(:mod:`fedgraph.data.tables.bif_text`). https://www.bnlearn.com/bnrepository
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.data.tables.bif_text import BifText, Block, Statement, entries, readings, unquoted
+from fedgraph.data.tables.bif_text import BifText, Block, Statement, entries, possible_lists, unquoted
 from fedgraph.graph import FeatureGraph
 from fedgraph.support.errors import DataError, quoted
 
@@ -51,15 +51,12 @@ class Variable:
 class BayesianNetwork:
     """A directed acyclic graph of categorical variables.
 
+    Raises DataError when the graph has a cycle.
+
     Attributes
     ----------
     variables : dict of str to Variable
         By name; all parents are among them.
-
-    Raises
-    ------
-    DataError
-        When the graph has a cycle.
     """
 
     def __init__(self, variables: dict[str, Variable]) -> None:
@@ -91,13 +88,7 @@ class BayesianNetwork:
         return FeatureGraph(tuple(self.variables), tuple(edges))
 
     def sample(self, num_rows: int, generator: torch.Generator) -> Tensor:
-        """Draw rows from the network, parents first.
-
-        Returns
-        -------
-        Tensor
-            Positions of categories, int64 ``[rows, variables]``.
-        """
+        """Draw rows from the network, parents first. Returns positions of categories, int64 ``[rows, variables]``."""
         uniform = torch.rand(num_rows, len(self.variables), generator=generator, dtype=torch.float64)
         drawn: dict[str, Tensor] = {}
         position = {name: at for at, name in enumerate(self.variables)}
@@ -105,7 +96,7 @@ class BayesianNetwork:
             variable = self.variables[name]
             given = tuple(drawn[parent] for parent in variable.parents)
             cumulative = variable.probabilities.cumsum(-1)
-            # The last possible category ends at exactly 1, which no draw reaches.
+            # The last possible category ends at exactly 1, above all draws.
             cumulative = (cumulative / cumulative[..., -1:])[given].expand(num_rows, -1)
             drawn[name] = (uniform[:, position[name], None] >= cumulative).sum(1)
         return torch.stack([drawn[name] for name in self.variables], 1)
@@ -114,16 +105,9 @@ class BayesianNetwork:
 def read_bif(path: str | os.PathLike[str]) -> BayesianNetwork:
     """Read a Bayesian network from a ``.bif`` or ``.bif.gz`` file.
 
-    Returns
-    -------
-    BayesianNetwork
-        With its variables in the order of the file, and probabilities that sum to 1.
-
-    Raises
-    ------
-    DataError
-        For text outside the supported part of the format, for unknown names, and for tables that are incomplete or are
-        not probabilities. The message contains path and line.
+    Returns a BayesianNetwork with its variables in the order of the file, and probabilities that sum to 1. Raises
+    DataError for text outside the supported part of the format, for unknown names, and for tables that are incomplete
+    or are not probabilities. The message contains path and line.
     """
     path = Path(path)
     try:
@@ -149,7 +133,7 @@ def parse_bif(text: str) -> BayesianNetwork:
 
 
 class _Parser:
-    """Makes variables of the blocks of a file."""
+    """Builds variables from the blocks of a file."""
 
     def __init__(self, text: str) -> None:
         self._source = BifText(text)
@@ -158,7 +142,7 @@ class _Parser:
 
     def network(self) -> BayesianNetwork:
         blocks = list(self._source.blocks())
-        # Probabilities may stand before the variables that they are about.
+        # Probabilities may precede their variables.
         for block in blocks:
             if block.kind == "variable":
                 self._variable(block)
@@ -175,15 +159,13 @@ class _Parser:
         found = [statement for statement in block.statements if re.match(r"type\b", statement.text)]
         match = re.fullmatch(r"type\s+(\w+)\s*\[\s*(\d+)\s*\]\s*\{(.*)\}", found[0].text, re.DOTALL) if found else None
         if match is None or match[1] != "discrete" or len(block.statements) > 1:
-            raise self._source.error(
-                block.at, f"'{name}' is to have categories: type discrete [2] {{ no, yes }}; nothing else is read"
-            )
-        count, ways = int(match[2]), readings(match[3])
+            raise self._source.error(block.at, f"'{name}' must be categorical: type discrete [2] {{ no, yes }}")
+        count, ways = int(match[2]), possible_lists(match[3])
         fitting = [way for way in ways if len(way) == count and len(set(way)) == count]
         if not fitting:
             raise self._source.error(block.at, f"'{name}' has {count} categories, listed are {', '.join(ways[0])}")
         if name in self._categories:
-            raise self._source.error(block.at, f"'{name}' is there twice")
+            raise self._source.error(block.at, f"'{name}' is defined twice")
         self._categories[name] = fitting[0]
 
     def _probability(self, block: Block) -> None:
@@ -216,10 +198,10 @@ class _Parser:
         self._variables[name] = Variable(self._categories[name], tuple(parents), table / table.sum(-1, keepdim=True))
 
     def _names(self, block: Block, text: str) -> list[str]:
-        """Return a variable and its parents; between them is a ``|``, or nothing but blanks."""
+        """Return a variable and its parents, separated by ``|`` or blanks."""
         child, bar, rest = text.partition("|")
-        ways = [way for way in readings(rest if bar else text) if all(name in self._categories for name in way)]
-        parts = (ways or (readings(rest) if bar else [(unquoted(text),)]))[0]
+        ways = [way for way in possible_lists(rest if bar else text) if all(name in self._categories for name in way)]
+        parts = (ways or (possible_lists(rest) if bar else [(unquoted(text),)]))[0]
         names = [unquoted(child), *parts] if bar else list(parts)
         unknown = [name for name in names if name not in self._categories]
         if unknown:
@@ -236,14 +218,15 @@ class _Parser:
         given = entries(found[1], known)
         if len(given) != len(known) or not all(part in of for part, of in zip(given, known, strict=True)):
             raise self._error(
-                statement, f"'{name}' has probabilities given ({', '.join(given)}), which its parents cannot be"
+                statement,
+                f"'{name}' has probabilities given ({', '.join(given)}), which are not categories of its parents",
             )
         return given, found[2]
 
     def _table(
         self, name: str, known: list[Collection[str]], statement: Statement
     ) -> dict[tuple[str, ...], list[float]]:
-        """Return the rows of a flat table, in which the category of the variable itself changes last."""
+        """Return the rows of a flat table, whose slowest index is the category of the variable."""
         text = statement.text.removeprefix("table")
         if not known:
             return {(): self._row(name, text, statement)}
@@ -273,7 +256,7 @@ class _Parser:
             return [float(word) for word in words]
         except ValueError:
             raise self._error(
-                statement, f"'{name}' has probabilities that are no numbers: {', '.join(words)}"
+                statement, f"'{name}' has probabilities that are not numbers: {', '.join(words)}"
             ) from None
 
     def _check(self, name: str, row: list[float], statement: Statement) -> None:

@@ -1,8 +1,8 @@
-"""The text of a BIF file in its parts: blocks, statements, and lists of names or categories.
+"""Tokenises BIF files: blocks, statements, and lists of names or categories.
 
-https://sites.poli.usp.br/p/fabio.cozman/Research/InterchangeFormat/index.html; comments and properties say nothing of
-the distribution, and are skipped. Extensions of the format that programs write are read if they are unambiguous: names
-and categories in quotes or with blanks, intervals such as ``(0,18]`` as categories.
+https://sites.poli.usp.br/p/fabio.cozman/Research/InterchangeFormat/index.html; comments and properties
+are skipped. Unambiguous extensions of the format are read: names and categories in quotes or with blanks, and intervals
+such as ``(0,18]`` as categories.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """``variable rain { ... }``: its kind, what is before the brace, its statements without properties, and where."""
+    """``variable rain { ... }``: kind, text before the brace, statements without properties, and position."""
 
     kind: str
     head: str
@@ -41,8 +41,7 @@ class BifText:
 
     Attributes
     ----------
-    text : str
-        Of the same length as the file's, so that places have their lines.
+    text : of the same length as the file's, so that places have their lines.
     """
 
     def __init__(self, text: str) -> None:
@@ -52,7 +51,7 @@ class BifText:
         self.text = _COMMENT.sub(blank, text)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the blocks in order; the first one is that of the network."""
+        """Yield the blocks in order, the network first."""
         at, text, first = 0, self.text, True
         while (word := _WORD.search(text, at)) is not None:
             kind = word[0]
@@ -71,7 +70,7 @@ class BifText:
             raise DataError("the text ends too early")
 
     def error(self, at: int, problem: str) -> DataError:
-        """Return an error at the line of a place in the text."""
+        """Return an error with the line of a position in the text."""
         return DataError(f"line {self.text.count(chr(10), 0, at) + 1}: {problem}")
 
     def _statements(self, begin: int, end: int) -> Iterator[Statement]:
@@ -83,7 +82,7 @@ class BifText:
             begin = stop + 1
 
     def _find(self, letter: str, at: int, end: int | None = None) -> int:
-        """Return the place of a letter outside quotes."""
+        """Return the position of a letter outside quotes."""
         for found in re.finditer(f'"[^"]*"|{re.escape(letter)}', self.text[at:end]):
             if found[0] == letter:
                 return at + found.start()
@@ -106,8 +105,8 @@ def unquoted(text: str) -> str:
     return text[1:-1].strip() if len(text) > 1 and text[0] == text[-1] == '"' else text
 
 
-def readings(text: str) -> list[tuple[str, ...]]:
-    """Return the lists that a text may be: with commas between entries, but for those in brackets, or with blanks."""
+def possible_lists(text: str) -> list[tuple[str, ...]]:
+    """Return the lists that a text may denote: separated by commas, by commas outside brackets, or by blanks."""
     plain = re.findall(r'(?:"[^"]*"|[^,"])+', text)
     bracketed = re.findall(r'(?:"[^"]*"|[\[(][^\])]*[\])]|[^,"])+', text)
     blanks = re.findall(r'"[^"]*"|[^\s,"]+', text)
@@ -115,8 +114,8 @@ def readings(text: str) -> list[tuple[str, ...]]:
 
 
 def entries(text: str, known: list[Collection[str]]) -> tuple[str, ...]:
-    """Return the entries of a list, one of each of ``known``; if there is no such reading, those between commas."""
-    found = readings(text)
+    """Return the entries of a list, one of each of ``known``; if that fails, those between commas."""
+    found = possible_lists(text)
     for parts in found:
         if len(parts) == len(known) and all(part in of for part, of in zip(parts, known, strict=True)):
             return parts

@@ -1,4 +1,4 @@
-"""Tables as numbers: labels as classes or targets, columns as features, and which rows belong to whom."""
+"""Encoding of labelled tables: labels as classes or targets, columns as features, and the rows of each client."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number
-from fedgraph.data.columns.columns import alike_words, has_fraction, read_categories, read_column, some
+from fedgraph.data.columns.columns import has_fraction, near_duplicates, quote_some, read_categories, read_column
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
-from fedgraph.data.shared_tests import set_aside
+from fedgraph.data.shared_tests import draw_shared_test
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.support.errors import DataError, similar
 
@@ -22,14 +22,14 @@ Floats = NDArray[np.float64]
 
 _FEW_CATEGORIES = 20
 _FEW_NUMBERS = 10
-"""Up to so many distinct numbers may be codes of categories."""
+"""Up to this many distinct numbers may be category codes."""
 
 
 class Encoded(NamedTuple):
-    """Rows to divide: inputs ``[rows, features]`` with NaN for missing numbers, ``numeric`` ``[features]``.
+    """Encoded rows: inputs ``[rows, features]`` with NaN for missing numbers, ``numeric`` ``[features]``.
 
-    ``shared`` are the rows that all clients are tested on, which belong to none of them. ``alike`` are settings that
-    encode another table in the same way. ``notes`` are on the columns.
+    ``shared`` are the shared test rows, which belong to no client. ``resolved`` are settings that encode another table
+    in the same way. ``notes`` are on the columns.
     """
 
     inputs: Floats
@@ -39,15 +39,15 @@ class Encoded(NamedTuple):
     classes: tuple[str, ...]
     clients: dict[str, Indices]
     shared: Indices
-    alike: TableSettings
+    resolved: TableSettings
     notes: tuple[str, ...]
 
 
 @lru_cache(maxsize=4)
 def encode(table: Table, tested: Table | None, settings_json: str, own: OwnData | None) -> Encoded:
-    """Encode a table, and the rows of ``tested`` after its own.
+    """Encode a table, followed by the rows of ``tested``.
 
-    Cached, as many nodes load different clients of one table, hence settings that can be hashed.
+    Cached, as many nodes load different clients of one table; hence the settings are JSON, which is hashable.
     """
     settings = TableSettings.model_validate_json(settings_json)
     for name in settings.categories:
@@ -63,15 +63,15 @@ def encode(table: Table, tested: Table | None, settings_json: str, own: OwnData 
     if not kept.any():
         raise DataError(f"{table.where} has no row with a label in column '{settings.label}' (and a client)")
     inputs, features, numeric = encoded_inputs(table, settings, np.flatnonzero(kept))
-    targets, alike = targets[kept], settings_alike(table, settings)
+    targets, resolved = targets[kept], resolved_settings(table, settings)
     labels = targets.astype(np.int64) if classes else np.zeros(len(targets), dtype=np.int64)
     whole, shared = np.arange(len(targets)), np.arange(0)
     if tested is not None:
-        more_inputs, more_targets = _tested_alike(tested, table, alike, features)
+        more_inputs, more_targets = _encode_test(tested, table, resolved, features)
         shared = len(targets) + np.arange(len(more_targets))
         inputs, targets = np.concatenate([inputs, more_inputs]), np.concatenate([targets, more_targets])
     elif settings.test == "shared":
-        shared = set_aside(labels, settings.shares[2], settings.partition_seed)
+        shared = draw_shared_test(labels, settings.shares[2], settings.partition_seed)
         whole = np.setdiff1d(whole, shared)
     if settings.client_column is not None:
         parts = [whole[codes[kept][whole] == code] for code in range(len(owners))]
@@ -81,17 +81,17 @@ def encode(table: Table, tested: Table | None, settings_json: str, own: OwnData 
     else:
         if not classes and settings.partition not in ("iid", "power-law"):
             raise DataError(
-                f'partition = "{settings.partition}" deals out classes, and a regression has none: '
+                f'partition = "{settings.partition}" divides classes, and a regression has none: '
                 f'use "iid", "power-law" or client-column'
             )
         parts = [whole[part] for part in partition(settings, labels[whole], settings.partition_seed)]
         clients = dict(zip(client_names(len(parts)), parts, strict=True))
     notes = tuple(_notes(table, settings, clients))
-    return Encoded(inputs, features, numeric, targets, classes, clients, shared, alike, notes)
+    return Encoded(inputs, features, numeric, targets, classes, clients, shared, resolved, notes)
 
 
-def settings_alike(table: Table, settings: TableSettings) -> TableSettings:
-    """Return settings that name the features of a table, and list the values of all that are words."""
+def resolved_settings(table: Table, settings: TableSettings) -> TableSettings:
+    """Return settings with the features of a table and the values of all categorical ones filled in."""
     columns = tuple(_features(table, settings))
     texts = [name for name in columns if name in settings.categories or _numbers(table, name) is None]
     if settings.task == "classification":
@@ -100,24 +100,24 @@ def settings_alike(table: Table, settings: TableSettings) -> TableSettings:
     return settings.model_copy(update={"features": columns, "categories": listed})
 
 
-def _tested_alike(
-    tested: Table, table: Table, alike: TableSettings, features: tuple[str, ...]
+def _encode_test(
+    tested: Table, table: Table, resolved: TableSettings, features: tuple[str, ...]
 ) -> tuple[Floats, Floats]:
-    """Return inputs and targets of the rows of ``tested`` that have a label, with the features of ``table``."""
-    targets, _ = encoded_targets(tested, alike)
+    """Return inputs and targets of the labelled rows of ``tested``, with the features of ``table``."""
+    targets, _ = encoded_targets(tested, resolved)
     kept = np.isfinite(targets)
     if not kept.any():
-        raise DataError(f"{tested.where} has no row with a label in column '{alike.label}' to test on")
+        raise DataError(f"{tested.where} has no row with a label in column '{resolved.label}' to test on")
     advice = "add marks of missing values to [data] missing, or list all values, [data.categories]"
-    inputs = inputs_alike(tested, alike, features, np.flatnonzero(kept), table.where, advice)
+    inputs = encode_inputs_like(tested, resolved, features, np.flatnonzero(kept), table.where, advice)
     return inputs, targets[kept]
 
 
-def inputs_alike(
-    table: Table, alike: TableSettings, features: tuple[str, ...], rows: Indices, first: str, advice: str
+def encode_inputs_like(
+    table: Table, resolved: TableSettings, features: tuple[str, ...], rows: Indices, first: str, advice: str
 ) -> Floats:
-    """Return the features of some rows of a table, encoded as those of the ``first`` one were."""
-    inputs, found, _ = encoded_inputs(table, alike, rows)
+    """Encode some rows of a table like those of the table that ``first`` names."""
+    inputs, found, _ = encoded_inputs(table, resolved, rows)
     if found != features:
         odd = next(name for name, known in zip(found, features, strict=False) if name != known)
         raise DataError(
@@ -134,10 +134,11 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
             column = read_column(table, settings.label)
             words = [text for text in column.texts.to_pylist() if not is_number(text)]
             raise DataError(
-                f"column '{settings.label}' of {table.where} holds more than numbers, {some(words)} (the first in row "
-                f"{column.row_of(words)}): a regression needs numbers; add marks of missing values to missing, or "
+                f"column '{settings.label}' of {table.where} holds more than numbers, {quote_some(words)} (the first "
+                f"in row {column.row_of(words)}): a regression needs numbers; add marks of missing values to missing, "
+                "or "
                 'use task = "classification"',
-                quoted=some(words),
+                quoted=quote_some(words),
             )
         return values, ()
     listed = settings.categories.get(settings.label)
@@ -156,7 +157,7 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
 
 
 def check_declared(table: Table, settings: TableSettings) -> None:
-    """Raise DataError when a node's own table has categorical columns whose values the settings do not list."""
+    """Raise DataError if the settings do not list the values of a categorical column of a node's own table."""
     undeclared = [
         name for name in _features(table, settings) if name not in settings.categories and _numbers(table, name) is None
     ]
@@ -165,7 +166,7 @@ def check_declared(table: Table, settings: TableSettings) -> None:
         undeclared.append(settings.label)
     if undeclared:
         raise DataError(
-            f"nodes with data of their own must agree on the values of categorical columns, and the experiment does "
+            f"nodes with their own data must agree on the values of categorical columns, and the experiment does "
             f"not list those of {', '.join(repr(name) for name in undeclared)} of {table.where}: list all values that "
             f"any node may have, [data.categories] {undeclared[0]} = [...]"
         )
@@ -198,7 +199,7 @@ def _numbers(table: Table, name: str) -> Floats | None:
 def encoded_inputs(
     table: Table, settings: TableSettings, rows: Indices
 ) -> tuple[Floats, tuple[str, ...], NDArray[np.bool_]]:
-    """Return the features of ``rows``, their names, and which are numbers rather than one-hot."""
+    """Return the features of ``rows``, their names, and a mask of numeric (not one-hot) ones."""
     blocks: list[Floats] = []
     names: list[str] = []
     numeric: list[bool] = []
@@ -222,8 +223,8 @@ def encoded_inputs(
 
 
 def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Iterator[str]:
-    """Yield notes on columns that may have been read as something else than was meant."""
-    if settings.client_column is not None and (pair := alike_words(list(clients))):
+    """Yield notes on columns that may have been misread."""
+    if settings.client_column is not None and (pair := near_duplicates(list(clients))):
         yield f"'{pair[0]}' and '{pair[1]}' are two clients"
     columns = [*_features(table, settings), *([settings.label] if settings.task == "classification" else [])]
     for name in columns:
@@ -234,7 +235,7 @@ def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Ite
                 yield f"'{name}' numbers the rows, and is a feature unless [data] drop leaves it out"
             continue
         texts = read_column(table, name).texts.to_pylist()
-        if pair := alike_words(sorted(texts)):
+        if pair := near_duplicates(sorted(texts)):
             yield f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories"
         numbers = sum(map(is_number, texts))
         if not declared and len(texts) > max(_FEW_CATEGORIES, table.num_rows // 4):
@@ -244,5 +245,5 @@ def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Ite
 
 
 def _counts_rows(values: Floats) -> bool:
-    """Return whether numbers go up by one from row to row."""
+    """Return whether numbers increase by one from row to row."""
     return len(values) > _FEW_NUMBERS and bool((np.diff(values) == 1).all())

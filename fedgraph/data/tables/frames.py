@@ -1,4 +1,4 @@
-"""The data frame of one client as a data set, and rows that everybody may see."""
+"""The data frame of one client, and public rows, as a data set."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedgraph.data.columns.table_files import Table, table_of
+from fedgraph.data.columns.table_files import Table, from_frame
 from fedgraph.data.schema.inference import check_dropped
-from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
+from fedgraph.data.tables.client_tables import ClientTableBase, ClientTableSettings
 from fedgraph.support.errors import DataError
 
 
-class FrameTables(TablesOfClients):
-    """Data frames in memory, for apps that load their data themselves.
+class FrameTables(ClientTableBase):
+    """In-memory data frames, for apps that load their own data.
 
     Parameters
     ----------
@@ -50,16 +50,16 @@ class FrameTables(TablesOfClients):
     def _table(self) -> Table:
         if self._load is None:
             raise DataError("there is no data frame: give a function that loads it")
-        return table_of(self._load(), "the data frame")
+        return from_frame(self._load(), "the data frame")
 
     def _check_dropped(self, table: Table) -> None:
-        # Data frames of others may have the columns that this one lacks.
+        # Other clients' data frames may have the missing columns.
         check_dropped(table, self.settings.table_schema, partial=True)
 
     def public_table(self) -> Table | None:
         """Return the public rows; None if there are none."""
-        return None if self._public is None else table_of(self._public, "the public data frame")
+        return None if self._public is None else from_frame(self._public, "the public data frame")
 
     def describe(self) -> str:
-        """Return a phrase for reports, which says nothing of rows and columns."""
+        """Return a phrase for reports that reveals nothing of rows and columns."""
         return "data frames of the clients"

@@ -1,9 +1,8 @@
-"""Patients with chest pain at five hospitals, made up here: each hospital has columns that others lack.
+"""Synthetic patients with chest pain at five hospitals, each with columns that others lack.
 
-Not a published model. What is drawn goes from causes (age, smoking, diabetes, ...) to a rare event in the year after,
-and from the event to signs of it (pain, heart rate, laboratory, imaging), as in tables on heart disease. Influences are
-of plausible direction and size; some are not additive (smoking matters more with diabetes), and cholesterol has heavy
-tails.
+Not a published model. Causes (age, smoking, diabetes, ...) lead to a rare event in the following year, and the event to
+its signs (pain, heart rate, laboratory, imaging), as in tables on heart disease. Effects have plausible signs and
+sizes; some are not additive (smoking matters more with diabetes), and cholesterol has heavy tails.
 """
 
 from __future__ import annotations
@@ -20,35 +19,27 @@ from fedgraph.data.columns.table_files import Table
 from fedgraph.support.randomness import derive_seed
 
 HOSPITALS = "hospitals"
-"""In place of the path of a file: the table."""
+"""Stands for this table in place of a path."""
 
 ROWS = 20_000
 
 Patients = Mapping[str, Floats]
-"""By column: numbers, or the places of categories, ``[...]``."""
+"""By column: numbers, or indices of categories, ``[...]``."""
 
 NAMES = ("university", "cardiac", "county", "community", "rural")
 """The hospitals."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A number: ``centre`` of what comes before it, plus noise.
+class NumberColumn:
+    """A number: a function ``centre`` of the earlier columns, plus noise.
 
     Attributes
     ----------
-    centre : callable
-        Of the columns before.
-    deviation : float
-        Scale of the noise.
-    freedom : float
-        Degrees of freedom of Student's t; infinite for normal noise.
-    digits : int
-        Places after the point in the table.
-    is_log : bool
-        The table has the exponential of it.
-    at : tuple of str
-        The hospitals that measure it.
+    freedom : degrees of freedom of Student's t; infinite for normal noise.
+    digits : places after the point in the table.
+    is_log : the table has the exponential of it.
+    at : the hospitals that measure it.
     """
 
     centre: Callable[[Patients], Floats]
@@ -75,17 +66,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A category, of which ``scores`` of what comes before are the log-odds.
+class CategoryColumn:
+    """A category with log-odds ``scores``, a function of the earlier columns.
 
     Attributes
     ----------
-    categories : tuple of str
-        The words.
-    scores : callable
-        Of the columns before: a score of each category but the first, which has 0.
-    at : tuple of str
-        The hospitals that know it.
+    scores : of the columns before: a score of each category but the first, which has 0.
+    at : the hospitals that know it.
     """
 
     categories: tuple[str, ...]
@@ -100,7 +87,7 @@ class Chosen:
     def drawn(self, before: Patients, uniform: Floats) -> Floats:
         """Return places of categories by the inverse of the distribution function."""
         reached = np.exp(self.log_shares(before)).cumsum(0)[:-1]
-        # What depends on nothing has no axis of patients yet.
+        # Columns without parents have no axis of patients yet.
         reached = reached.reshape(*reached.shape, *[1] * (uniform.ndim - reached.ndim + 1))
         return (uniform >= reached).sum(0).astype(np.float64)
 
@@ -114,25 +101,29 @@ class Chosen:
         return found
 
 
-def _of_hospital(*values: float) -> Callable[[Patients], Floats]:
+def _by_hospital(*values: float) -> Callable[[Patients], Floats]:
     return lambda row: np.array(values)[np.asarray(row["hospital"]).astype(np.int64)]
 
 
-_age = _of_hospital(61, 66, 63, 56, 60)
+_age = _by_hospital(61, 66, 63, 56, 60)
 
-PATIENTS: dict[str, Measured | Chosen] = {
-    "hospital": Chosen(NAMES, lambda row: tuple(np.log([0.8, 0.7, 0.6, 0.4]))),
-    "age": Measured(_age, 11),
-    "sex": Chosen(("female", "male"), lambda row: (0.2,)),
-    "smoker": Chosen(("no", "yes"), lambda row: (-0.9 + 0.4 * row["sex"] - 0.03 * (row["age"] - 60),)),
-    "bmi": Measured(lambda row: 27 + 0.5 * row["sex"] - 0.6 * row["smoker"], 4, digits=1),
-    "diabetes": Chosen(("no", "yes"), lambda row: (-1.9 + 0.04 * (row["age"] - 60) + 0.16 * (row["bmi"] - 27),)),
-    "pressure": Measured(lambda row: 132 + 0.5 * (row["age"] - 60) + 0.9 * (row["bmi"] - 27) + 5 * row["diabetes"], 13),
-    "cholesterol": Measured(
+PATIENTS: dict[str, NumberColumn | CategoryColumn] = {
+    "hospital": CategoryColumn(NAMES, lambda row: tuple(np.log([0.8, 0.7, 0.6, 0.4]))),
+    "age": NumberColumn(_age, 11),
+    "sex": CategoryColumn(("female", "male"), lambda row: (0.2,)),
+    "smoker": CategoryColumn(("no", "yes"), lambda row: (-0.9 + 0.4 * row["sex"] - 0.03 * (row["age"] - 60),)),
+    "bmi": NumberColumn(lambda row: 27 + 0.5 * row["sex"] - 0.6 * row["smoker"], 4, digits=1),
+    "diabetes": CategoryColumn(
+        ("no", "yes"), lambda row: (-1.9 + 0.04 * (row["age"] - 60) + 0.16 * (row["bmi"] - 27),)
+    ),
+    "pressure": NumberColumn(
+        lambda row: 132 + 0.5 * (row["age"] - 60) + 0.9 * (row["bmi"] - 27) + 5 * row["diabetes"], 13
+    ),
+    "cholesterol": NumberColumn(
         lambda row: 5.3 + 0.006 * (row["bmi"] - 27) + 0.004 * (1 - row["sex"]) * (row["age"] - 55), 0.12, freedom=5,
         is_log=True,
     ),
-    "event": Chosen(
+    "event": CategoryColumn(
         ("no", "yes"),
         lambda row: (
             -4.2
@@ -145,54 +136,44 @@ PATIENTS: dict[str, Measured | Chosen] = {
             + 0.006 * (row["cholesterol"] - 200),
         ),
     ),
-    # Of women pain tells less.
-    "pain": Chosen(
+    # Pain is less informative for women.
+    "pain": CategoryColumn(
         ("none", "atypical", "typical"),
         lambda row: (-1 + row["event"] * (1.2 - 0.4 * row["sex"]), -1.6 + row["event"] * (1.0 + 1.6 * row["sex"])),
     ),
-    "rate": Measured(lambda row: 165 - 0.8 * (row["age"] - 60) - 5 * row["smoker"] - 14 * row["event"], 15),
-    "troponin": Measured(
+    "rate": NumberColumn(lambda row: 165 - 0.8 * (row["age"] - 60) - 5 * row["smoker"] - 14 * row["event"], 15),
+    "troponin": NumberColumn(
         lambda row: 1.6 + 0.015 * (row["age"] - 60) + 1.5 * row["event"], 0.8, digits=1, is_log=True,
         at=("university", "cardiac"),
     ),
-    "ejection": Measured(
+    "ejection": NumberColumn(
         lambda row: 60 - 0.1 * (row["age"] - 60) - 9 * row["event"] - 3 * row["diabetes"], 7, at=("cardiac", "county")
     ),
-    "protein": Measured(
+    "protein": NumberColumn(
         lambda row: 0.8 + 0.06 * (row["bmi"] - 27) + 0.4 * row["smoker"] + 0.7 * row["event"], 0.8, digits=1,
         is_log=True, at=("community", "rural"),
     ),
 }  # fmt: skip
-"""Every column after those that it depends on."""
+"""The columns in topological order."""
 
 
 def simulated(rows: int, seed: int) -> dict[str, Floats]:
     """Draw patients, with every column everywhere.
 
-    Parameters
-    ----------
-    rows : int
-        Number of patients.
-    seed : int
-        Decides everything.
-
-    Returns
-    -------
-    dict of str to ndarray
-        float64 ``[rows]`` by column, as it is in a table: rounded, categories by their place.
+    Returns float64 ``[rows]`` by column, as it is in a table: rounded, categories by their place.
     """
     found: dict[str, Floats] = {}
     for name, column in PATIENTS.items():
         random = np.random.default_rng(derive_seed(seed, "hospitals", name))
         found[name] = column.drawn(found, random.uniform(1e-12, 1, rows))
-        if isinstance(column, Measured):
+        if isinstance(column, NumberColumn):
             least = 10.0**-column.digits if column.is_log else -np.inf
             found[name] = found[name].round(column.digits).clip(min=least)
     return found
 
 
 def hospitals_table(rows: int = ROWS, seed: int = 0) -> Table:
-    """Return patients as a table, whose column ``hospital`` says where they were seen.
+    """Return patients as a table, with their hospital in the column ``hospital``.
 
     Columns that a hospital lacks are empty in its rows.
     """
@@ -201,8 +182,8 @@ def hospitals_table(rows: int = ROWS, seed: int = 0) -> Table:
     return Table(columns, HOSPITALS)
 
 
-def _as_column(column: Measured | Chosen, values: Floats, hospital: Floats) -> pa.Array:
+def _as_column(column: NumberColumn | CategoryColumn, values: Floats, hospital: Floats) -> pa.Array:
     lacking: NDArray[np.bool_] = ~np.isin(hospital, [NAMES.index(name) for name in column.at])
-    if isinstance(column, Chosen):
+    if isinstance(column, CategoryColumn):
         return pa.array(np.array(column.categories)[values.astype(np.int64)], mask=lacking)
     return pa.array(values, mask=lacking) if column.digits else pa.array(values.astype(np.int64), mask=lacking)

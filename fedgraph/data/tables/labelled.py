@@ -1,4 +1,4 @@
-"""Clients' tables for methods that train a model of one label, with the same rows as for models of all features."""
+"""Clients' tables for methods that predict a single label, with the rows of models of all features."""
 
 from __future__ import annotations
 
@@ -24,25 +24,16 @@ from fedgraph.support.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """How rows of a table become inputs and targets: by kinds and scales of public rows, the same for all clients.
+    """How rows of a table become inputs and targets, by kinds and scales of public rows, the same for all clients.
 
-    Numbers are in deviations from their mean in public rows, 0 where they are missing. A category is an indicator, and
-    all are 0 where it is missing. Each feature that is missing in some public row has one more indicator, of that.
+    Numbers are standardised by public rows, 0 where missing. Categories are one-hot, all 0 where missing. Each feature
+    that is missing in some public row has an additional indicator of missingness.
 
     Attributes
     ----------
-    schema : Schema
-        The features to predict from.
-    label : Feature
-        The feature to predict.
-    public : array
-        Values of the features in the public rows, ``[rows, values]``, NaN for missing.
-    public_label : array
-        The label's values in them, ``[rows]``.
-    settings : SchemaSettings
-        How columns are read.
-    file : TableFile
-        How files are read.
+    schema : the features to predict from.
+    public : values of the features in the public rows, ``[rows, values]``, NaN for missing.
+    public_label : the label's values in them, ``[rows]``.
     """
 
     schema: Schema
@@ -58,10 +49,8 @@ class LabelledRows:
     ) -> LabelledRows:
         """Read the public rows.
 
-        Raises
-        ------
-        DataError
-            When the label is no feature of them, is an embedding, or never varies, and when no other feature is left.
+        Raises DataError when the label is no feature of them, is an embedding, or never varies, and when no other
+        feature is left.
         """
         every = infer_schema(table, settings, partial=True)
         if label not in every.names:
@@ -80,7 +69,7 @@ class LabelledRows:
 
     @property
     def task(self) -> TaskSpec:
-        """A regression of a number, or a classification; of two classes the second is looked for."""
+        """A regression of a number, or a classification; of two classes the second is positive."""
         classes, inputs = self.label.categories, (len(self.names),)
         if self.label.is_number:
             return TaskSpec("regression", inputs, (1,), features=self.names)
@@ -118,7 +107,7 @@ class LabelledRows:
 
     @cached_property
     def form(self) -> LabelledForm:
-        """How further rows are read, and the scales that all clients have."""
+        """How new rows are read, and the common scales."""
         mean: list[float] = []
         deviation: list[float] = []
         for feature in self.schema.features:
@@ -154,26 +143,14 @@ class LabelledRows:
 
 
 def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], shared: bool) -> CohortData:
-    """Return the data of clients that predict a label; rows without it are left out.
+    """Return the cohort of clients that predict a label; rows without it are left out.
+
+    Raises DataError when a client has no training row with the label.
 
     Parameters
     ----------
-    rows : LabelledRows
-        How rows become inputs and targets.
-    tables : mapping of str to ClientTable
-        By client.
-    shared : bool
-        Whether every client is tested on the public rows instead of its own test rows.
-
-    Returns
-    -------
-    CohortData
-        The clients in order.
-
-    Raises
-    ------
-    DataError
-        When a client has no training row with the label.
+    rows : how rows become inputs and targets.
+    shared : whether every client is tested on the public rows instead of its own test rows.
     """
     inputs, targets = ([each] for each in rows.public_rows())
     public = np.flatnonzero(~np.isnan(targets[0]))

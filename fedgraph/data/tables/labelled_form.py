@@ -1,4 +1,4 @@
-"""What all clients' rows have in common, where one label is predicted from a table of many kinds of columns."""
+"""Preprocessing of mixed tables with a single label."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedgraph.data.own import UNNAMED, Name
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing
 from fedgraph.data.schema import Feature, Schema, SchemaSettings
 from fedgraph.data.schema.json import schema_as_json, schema_from_json
-from fedgraph.data.tables.new_rows import NewRows, check_columns, notes_of, rows_by_client
+from fedgraph.data.tables.new_rows import NewRows, check_columns, column_notes, rows_by_client
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import Settings
 
 _VARIES = 1e-12
-"""Deviation from which a number is scaled."""
+"""Smallest deviation of a number to be scaled."""
 
 
 class TableFile(FileSettings):
@@ -45,22 +45,12 @@ class TableFile(FileSettings):
 
 
 class LabelledForm(Form):
-    """How rows were encoded, by kinds and scales of public rows, which all clients have.
+    """How rows are encoded, by kinds and scales of public rows.
 
     Attributes
     ----------
-    features, label : str
-        Their schemas, as JSON.
-    gaps : tuple of str
-        Features that are missing in some public row, and so have an indicator of that.
-    centre, spread : tuple of float
-        Of each input.
-    target : tuple of float
-        Mean and deviation of the label.
-    kinds : SchemaSettings
-        How columns are read.
-    file : TableFile
-        How files are read.
+    gaps : features with an indicator of missingness, as they are missing in some public row.
+    target : mean and deviation of the label.
     """
 
     features: str
@@ -111,7 +101,7 @@ class LabelledForm(Form):
         return Preprocessing(self, names, scales)
 
     def read(self, place: Path, client: str | None) -> NewData:
-        """See :class:`Form`; the label may be missing, and so may the column of clients."""
+        """See :class:`Form`; the label and the column of clients are optional."""
         file = self.file
         table = file.read(place)
         schema, (label,) = self._schema, schema_from_json(self.label).features
@@ -123,7 +113,7 @@ class LabelledForm(Form):
         used = {*schema.names, label.name, file.client_column or ""}
         used = {name for name in table.names if feature_of(name, self.kinds.embeddings) in used}
         numbers = value_numbers(values, schema, self.gaps)
-        notes += notes_of(table, tuple(used), rows, numbers)
+        notes += column_notes(table, tuple(used), rows, numbers)
         return NewRows(self.task, numbers, targets, rows, table.where, lambda *_: self.scales, notes)
 
     def _values(self, table: Table, schema: Schema) -> tuple[Floats, tuple[str, ...]]:
@@ -140,10 +130,9 @@ class LabelledForm(Form):
 
 
 def value_numbers(values: Floats, schema: Schema, gaps: Collection[str]) -> Floats:
-    """Return values ``[rows, values]`` as numbers ``[rows, inputs]``, before they are scaled.
+    """Return values ``[rows, values]`` as unscaled inputs ``[rows, inputs]``.
 
-    A number is itself, NaN where missing; a category is an indicator for each; and a feature with ``gaps`` has one more
-    indicator, of a missing value.
+    Numbers are NaN where missing, categories one-hot; features in ``gaps`` have an additional indicator of missingness.
     """
     blocks: list[Floats] = []
     for feature in schema.features:

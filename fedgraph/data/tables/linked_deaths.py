@@ -4,11 +4,11 @@ The numerator of the linked birth and infant death file of 2015 (National Center
 Bureau of Economic Research publishes it as CSV: a row per death, with the items of the birth certificate. Chajewska,
 Shrivastava: Federated Learning with Neural Graphical Models, section 3.1, use both those who died and those who lived.
 
-The file's header has lost the first letter of names that begin with a p (``ay`` is ``pay``), and some rows are shifted
-in some columns. So an item is used only if other columns of the same row with the same information in other words
-agree with it in nearly all rows (tests/fedgraph/data/tables/test_linked_deaths.py lists them; ``meduc``, ``wic``,
-``sex``, ``mtran`` and ``ilive`` have no counterpart and are plausible), and a value that is no valid code is missing.
-Race and origin of the parents are left out: their columns contradict each other.
+The file's header lacks the first letter of names that begin with a p (``ay`` is ``pay``), and some rows are shifted in
+some columns. So an item is used only if columns with redundant information agree with it in nearly all rows
+(tests/fedgraph/data/tables/test_linked_deaths.py lists them; ``meduc``, ``wic``, ``sex``, ``mtran`` and ``ilive`` have
+no counterpart and are plausible), and invalid codes are missing. Race and origin of the parents are left out: their
+columns contradict each other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
+from fedgraph.data.tables.divided import DividedTableSettings, DividedTableSource
 from fedgraph.support.catalogue import CatalogueEntry, DataFile
 from fedgraph.support.errors import DataError
 
@@ -81,8 +81,8 @@ class _Item:
     """A column of the file.
 
     codes   : the text for each valid code; the lowest and the highest if it is a number.
-    revised : only on the certificate as revised in 2003: a row of the old one has a 0 there, which means nothing.
-    column  : its name in the file, if not as in our table.
+    revised : only on the certificate as revised in 2003; rows of the old one have a meaningless 0.
+    column  : its name in the file, if different.
     """
 
     codes: Words | tuple[int, int]
@@ -129,10 +129,10 @@ _ITEMS: dict[str, _Item] = {
     "ilive": _Item(_YES_NO),
     "aged": _Item((0, 364), revised=False),
 }
-"""By name in our table: as in the file of births of 2014, as far as that has them."""
+"""By name in our table, which follows the file of births of 2014."""
 
 
-class LinkedDeathsSettings(DealtTableSettings):
+class LinkedDeathsSettings(DividedTableSettings):
     """The ``[data]`` table with ``set = "linked-deaths"``: infants who died, of births in the United States in 2015.
 
     Columns: items of the birth certificate, ``aged`` (days of life) and ``cause`` (of death: one of the ten most common
@@ -147,7 +147,7 @@ class LinkedDeathsSettings(DealtTableSettings):
     path: str = str(_FOLDER / "linkco2015usnum.zip")
 
 
-class LinkedDeathsSource(DealtTableSource):
+class LinkedDeathsSource(DividedTableSource):
     """The deaths, divided among clients."""
 
     settings: LinkedDeathsSettings
@@ -189,7 +189,7 @@ def _read(path: Path, _changed: int) -> Table:
 
 
 def _texts(path: Path) -> dict[str, pa.Array]:
-    """Return the columns that are needed, as they are in the file."""
+    """Return the needed columns, as in the file."""
     wanted = [*(item.column or name for name, item in _ITEMS.items()), "ucodr130"]
     with ExitStack() as opened:
         if path.suffix == ".zip":
@@ -228,5 +228,5 @@ def _whole(text: pa.Array, low: int, high: int) -> pa.Array:
 
 
 def _worded(text: pa.Array, words: Words) -> pa.Array:
-    """Replace codes by their meaning; null for any other."""
+    """Replace codes by their meaning; null for unknown codes."""
     return pa.array(list(words.values())).take(pc.index_in(text, value_set=pa.array(list(words))))

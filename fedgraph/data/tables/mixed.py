@@ -1,4 +1,4 @@
-"""Tables with columns of many kinds in files: one for each client, or one divided among clients."""
+"""Files of mixed columns: one per client, or one divided among clients."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pydantic import Field, PositiveInt, model_validator
 
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.own import CLIENT, OwnData, place_of, title_of, with_notes
-from fedgraph.data.tables.client_tables import rows_of
-from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
+from fedgraph.data.own import CLIENT, OwnData, data_path, data_title, with_notes
+from fedgraph.data.tables.client_tables import select_rows
+from fedgraph.data.tables.divided import DividedTableSettings, DividedTableSource
 from fedgraph.data.tables.hospitals import HOSPITALS, hospitals_table
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
@@ -23,10 +23,10 @@ from fedgraph.support.randomness import generator
 _PUBLIC_PATIENTS = 1000
 
 
-class MixedTableSettings(DealtTableSettings, FileSettings):
+class MixedTableSettings(DividedTableSettings, FileSettings):
     """The ``[data]`` table with ``set = "mixed-table"``.
 
-    With ``{client}`` in the path there is a file for each client. A single file is divided among clients.
+    With ``{client}`` in the path there is a file per client. A single file is divided among clients.
 
     Attributes
     ----------
@@ -36,8 +36,8 @@ class MixedTableSettings(DealtTableSettings, FileSettings):
                      ``{client}`` in it, there is one for each of the clients that the node names. ``hospitals`` needs
                      no file: patients at five hospitals, made up here, some of whose columns only some hospitals have
                      (``client-column = "hospital"``).
-    public         : a file of the same columns for everybody to see, instead of a part of the rows; ``hospitals``: a
-                     thousand other patients.
+    public         : a public file of the same columns, instead of a part of the rows; ``hospitals``: a thousand other
+                     patients.
     limit          : number of rows of a single file that are used, drawn at random.
     gaps           : fraction of its cells that are made missing at random, to study missing values.
     whole          : columns without such gaps.
@@ -55,15 +55,15 @@ class MixedTableSettings(DealtTableSettings, FileSettings):
         if a_file_each and not isinstance(self.clients, tuple):
             raise ValueError("a path with {client} in it needs the names of the clients: clients = [...]")
         if self.public is not None and self.public_share:
-            raise ValueError("public rows are those of a file (public) or a part of all (public-share), not both")
+            raise ValueError("give public rows by a file (public) or as a part of all (public-share), not both")
         if a_file_each and self.public_share:
             raise ValueError("public-share is a part of a single file; with a file for each client, give public")
         if (a_file_each or self.path is None) and (self.limit is not None or self.gaps):
-            raise ValueError("limit and gaps are of one file for all: give its path")
+            raise ValueError("limit and gaps need one file for all: give its path")
         return self
 
 
-class MixedTableSource(DealtTableSource):
+class MixedTableSource(DividedTableSource):
     """One file for each client, or one divided among clients."""
 
     settings: MixedTableSettings
@@ -71,11 +71,8 @@ class MixedTableSource(DealtTableSource):
     def __init__(self, settings: MixedTableSettings, data_dir: Path, own: OwnData | None = None) -> None:
         """Set ``owner``, the only client of a node's own file.
 
-        Raises
-        ------
-        DataError
-            For own data with a public part, which no other party would have, and for own data whose clients are not
-            named, or are named in two ways.
+        Raises DataError for own data with a public part, which no other party would have, and for own data whose
+        clients are not named, or are named in two ways.
         """
         super().__init__(settings, data_dir, own)
         self.owner = None
@@ -83,13 +80,13 @@ class MixedTableSource(DealtTableSource):
             return
         if settings.public_share:
             raise DataError(
-                "public-share is a part of one file for all, and this node has data of its own: leave it out, and give "
+                "public-share is a part of one file for all, and this node has its own data: leave it out, and give "
                 "public rows as a file in the data folders of the server and all nodes, [data] public"
             )
         if self._has_file_each and (not own.clients or settings.client_column is not None):
             raise DataError(
-                "the node config key 'data' has {client} in it: the node config key 'clients' must say for whom it "
-                "stands, and client-column must not"
+                "the node config key 'data' has {client} in it: set the node config key 'clients' to the names it "
+                "stands for, and leave out client-column"
             )
         if not self._has_file_each and settings.client_column is None:
             self.owner = own.only_client()
@@ -119,7 +116,7 @@ class MixedTableSource(DealtTableSource):
 
     def describe(self) -> str:
         """Describe the data, with a file for each client e.g. ``{client}.csv, 3 clients with a file each``."""
-        title = title_of(self.settings.path, self.own)
+        title = data_title(self.settings.path, self.own)
         if self._has_file_each:
             return f"{title}, {len(self.client_names())} clients with a file each"
         if self.owner is None:
@@ -128,7 +125,7 @@ class MixedTableSource(DealtTableSource):
 
     @property
     def _place(self) -> Path:
-        return place_of(self.settings.path, self.data_dir, self.own)
+        return data_path(self.settings.path, self.data_dir, self.own)
 
     @property
     def _has_file_each(self) -> bool:
@@ -145,7 +142,7 @@ class MixedTableSource(DealtTableSource):
         settings = self.settings
         if settings.limit is not None and settings.limit < table.num_rows:
             order = torch.randperm(table.num_rows, generator=generator(settings.partition_seed, "limit"))
-            table = rows_of(table, order[: settings.limit].sort().values)
+            table = select_rows(table, order[: settings.limit].sort().values)
         for name in settings.whole:
             table.column(name)
         if not settings.gaps:

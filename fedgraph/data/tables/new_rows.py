@@ -1,4 +1,4 @@
-"""Rows of a table that were not there in training, of clients whose model predicts one label."""
+"""New rows of a table, for models that predict one label."""
 
 from __future__ import annotations
 
@@ -26,24 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewRows(NewData):
-    """Rows with their features as numbers, before they are scaled.
+    """New rows, encoded but not scaled.
 
     Attributes
     ----------
-    task : TaskSpec
-        What is predicted.
-    values : ndarray
-        ``[rows, inputs]``, NaN for missing numbers.
-    targets : ndarray or None
-        Classes, or numbers in their unit, ``[rows]``, NaN where unknown; None where there is no column of labels.
-    rows : mapping of str to ndarray
-        Rows of each client.
-    where : str
-        Names the file in messages.
-    measure : callable
-        Measures scales from values and targets of a client's rows.
-    notes : tuple of str
-        See :class:`NewData`.
+    values : ``[rows, inputs]``, NaN for missing numbers.
+    targets : classes, or numbers in their unit, ``[rows]``, NaN where unknown; None without a column of labels.
+    where : names the file in messages.
+    measure : measures scales from values and targets of a client's rows.
+    notes : see :class:`NewData`.
     """
 
     task: TaskSpec
@@ -82,7 +73,7 @@ class NewRows(NewData):
         return CohortData(self.names, self.task, {"test": split}, mean, std)
 
     def known(self, data: CohortData) -> CohortData | None:
-        """See :class:`NewData`: the rows whose label is known."""
+        """See :class:`NewData`: the labelled rows."""
         if self.targets is None or np.isnan(self.targets).all():
             return None
         split = data.splits["test"]
@@ -105,13 +96,7 @@ class NewRows(NewData):
 
 
 def rows_by_client(table: Table, column: str | None, client: str | None, unnamed: str) -> dict[str, Indices]:
-    """Return the rows of each client: by a column if there is one; else all rows are of one client.
-
-    Raises
-    ------
-    DataError
-        When the column says that no row is of ``client``.
-    """
+    """Return the rows of each client, by a column if there is one. Raises DataError if it has no row of ``client``."""
     if column is None or column not in table.names:
         return {unnamed if client is None else client: np.arange(table.num_rows)}
     codes, owners = table.names_in(column)
@@ -133,18 +118,18 @@ def check_columns(table: Table, wanted: Sequence[str]) -> None:
         )
 
 
-def notes_of(table: Table, used: Sequence[str], rows: Mapping[str, Indices], values: Floats) -> tuple[str, ...]:
-    """Say which columns of a table are not used, how many rows belong to no client, and where values are missing."""
+def column_notes(table: Table, used: Sequence[str], rows: Mapping[str, Indices], values: Floats) -> tuple[str, ...]:
+    """Return notes on unused columns, rows without a client, and missing values."""
     notes = []
     unused = [name for name in table.names if name not in used]
     if unused:
-        notes.append(f"not used, as the models were trained without: {_some(unused)}")
-    nobody = table.num_rows - sum(map(len, rows.values()))
-    if nobody:
-        notes.append(f"{nobody:,} rows are of no client and left out")
+        notes.append(f"unused, as the models were trained without: {_some(unused)}")
+    unassigned = table.num_rows - sum(map(len, rows.values()))
+    if unassigned:
+        notes.append(f"{unassigned:,} rows without a client were left out")
     gaps = int(np.isnan(values).any(1).sum())
     if gaps:
-        notes.append(f"{gaps:,} rows lack numbers, which count as in training: as the mean")
+        notes.append(f"{gaps:,} rows lack numbers, which are replaced by the mean, as in training")
     return tuple(notes)
 
 

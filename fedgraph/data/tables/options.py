@@ -1,4 +1,4 @@
-"""The ``[data]`` tables of tables: those that come with scikit-learn, and the user's own."""
+"""Settings of labelled tables: those bundled with scikit-learn, and the user's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TableOptions(SplitSettings):
 
 
 class BundledTableSettings(TableOptions):
-    """The ``[data]`` table of a table that comes with scikit-learn."""
+    """The ``[data]`` table of a table bundled with scikit-learn."""
 
     set: BundledName = "iris"
 
@@ -50,7 +50,7 @@ class TableSettings(TableOptions, FileSettings):
                      left out.
     features       : columns to predict from; default all others. Numbers stay numbers, anything else is one-hot. A
                      missing number is 0 after scaling, a missing category all zeros.
-    drop           : columns that are left out of them, such as row numbers and names of persons.
+    drop           : columns that are not features, such as row numbers and names of persons.
     categories     : the values of categorical columns, including the label. By default those found in the file, which
                      all clients share; nodes with a file of their own must agree on a list. A numeric column that is
                      listed here is treated as categorical.

@@ -1,4 +1,4 @@
-"""What the rows of all clients of a table have in common, and the scales that clients measure on theirs."""
+"""Preprocessing of labelled tables, and the scales of clients."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from fedgraph.data.columns.columns import Floats, read_categories
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData
-from fedgraph.data.tables.encoded import encoded_targets, inputs_alike
-from fedgraph.data.tables.new_rows import NewRows, check_columns, notes_of, rows_by_client
+from fedgraph.data.tables.encoded import encode_inputs_like, encoded_targets
+from fedgraph.data.tables.new_rows import NewRows, check_columns, column_notes, rows_by_client
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.support.errors import DataError
 
 _LEAST_ROWS = 20
-"""Fewest rows for measuring the scale of a client that the run does not know."""
+"""Fewest rows to measure the scale of an unknown client."""
 
 
 class TableForm(Form):
-    """How a table was encoded.
+    """How a table is encoded.
 
     Attributes
     ----------
-    settings : TableSettings
-        With the features in order, and the values of all that are words, classes included.
+    settings : with the features in order, and the values of all that are words, classes included.
     """
 
     settings: TableSettings
 
     def read(self, place: Path, client: str | None) -> NewData:
-        """See :class:`Form`; the label may be missing, and so may the column of clients."""
+        """See :class:`Form`; the label and the column of clients are optional."""
         settings = self.settings
         table = settings.read(place)
         columns = settings.features or ()
@@ -45,25 +44,25 @@ class TableForm(Form):
         rows = rows_by_client(table, settings.client_column, client, UNNAMED)
         advice = "leave cells empty where nothing is known"
         every = np.arange(table.num_rows)
-        values = inputs_alike(table, settings, self.task.features, every, "those of training", advice)
+        values = encode_inputs_like(table, settings, self.task.features, every, "those of training", advice)
         targets = encoded_targets(table, settings)[0] if labelled else None
         used = (*columns, settings.label, settings.client_column or "")
         return NewRows(
-            self.task, values, targets, rows, table.where, self._measure, notes_of(table, used, rows, values)
+            self.task, values, targets, rows, table.where, self._measure, column_notes(table, used, rows, values)
         )
 
     def _measure(self, values: Floats, targets: Floats | None) -> dict[str, Tensor]:
         settings = self.settings
         if settings.scaling == "client":
             if len(values) < _LEAST_ROWS:
-                raise DataError(f"{len(values)} rows are too few to measure a scale on; it takes {_LEAST_ROWS}")
+                raise DataError(f"{len(values)} rows are too few to measure a scale, which needs {_LEAST_ROWS}")
             if settings.task == "regression" and (targets is None or np.isnan(targets).all()):
                 raise DataError(f"the scale of '{settings.label}' cannot be measured, as no row has it")
         numeric = np.array([name.partition("=")[0] not in settings.categories for name in self.task.features])
         return measured_scales(values, np.zeros(len(values)) if targets is None else targets, numeric, settings)
 
     def _check_known(self, table: Table, name: str) -> None:
-        """Raise DataError for values of a column of words that no row had in training."""
+        """Raise DataError for categories unknown in training."""
         listed = self.settings.categories.get(name)
         if listed is None:
             return
@@ -72,8 +71,8 @@ class TableForm(Form):
         if unknown:
             known = ", ".join(map(repr, listed[:8])) + (" ..." if len(listed) > 8 else "")
             raise DataError(
-                f"column '{name}' of {table.where} holds {', '.join(map(repr, unknown[:5]))}, which no row had in "
-                f"training ({known}): leave such cells empty to have them count as missing"
+                f"column '{name}' of {table.where} holds {', '.join(map(repr, unknown[:5]))}, unknown in training "
+                f"({known}): leave such cells empty to count them as missing"
             )
 
 
@@ -82,21 +81,14 @@ def measured_scales(
 ) -> dict[str, Tensor]:
     """Measure the scales of a client on its rows.
 
+    See :class:`fedgraph.data.preprocessing.Preprocessing`.
+
     Parameters
     ----------
-    values : ndarray
-        ``[rows, inputs]``, NaN for missing numbers.
-    targets : ndarray
-        ``[rows]``.
-    numeric : ndarray
-        Which inputs are numbers, ``[inputs]``.
-    settings : TableSettings
-        ``scaling`` and ``task`` decide whether inputs and targets are scaled.
-
-    Returns
-    -------
-    dict of str to Tensor
-        See :class:`fedgraph.data.preprocessing.Preprocessing`.
+    values : ``[rows, inputs]``, NaN for missing numbers.
+    targets : ``[rows]``.
+    numeric : which inputs are numbers, ``[inputs]``.
+    settings : ``scaling`` and ``task`` decide whether inputs and targets are scaled.
     """
     centre, spread = np.zeros(values.shape[1]), np.ones(values.shape[1])
     mean, deviation = 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Tables with a label column, divided among clients by a column of the table or by a partition."""
+"""Labelled tables, divided among clients by a column or a partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.examples import ExampleSplit, row_table
-from fedgraph.data.own import OwnData, place_of, title_of, with_notes
+from fedgraph.data.own import OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, describe, split
 from fedgraph.data.preprocessing import Preprocessing, stacked
 from fedgraph.data.shared_tests import shared_test_file
@@ -91,7 +91,7 @@ class TableSource:
             mean=rows_of_scales["mean"].float(),
             std=rows_of_scales["std"].float(),
             label_counts=counts,
-            preprocessing=Preprocessing(TableForm(task=task, settings=data.alike), tuple(names), rows_of_scales),
+            preprocessing=Preprocessing(TableForm(task=task, settings=data.resolved), tuple(names), rows_of_scales),
         )
 
     def given_graph(self) -> ClientGraph | None:
@@ -101,7 +101,7 @@ class TableSource:
     def describe(self) -> str:
         """Describe the data, e.g. ``wine (scikit-learn), 178 rows, 13 features, 5 clients, 2 shards each``."""
         data, settings = self._encoded, self.settings
-        title = f"{self.bundled} (scikit-learn)" if self.bundled else title_of(settings.path, self.own)
+        title = f"{self.bundled} (scikit-learn)" if self.bundled else data_title(settings.path, self.own)
         left_out = self._table.num_rows - len(data.targets)
         left_out += len(data.shared) if self._tested is not None else 0
         facts = [title, f"{self._table.num_rows - left_out:,} rows", f"{len(data.features)} features"]
@@ -124,7 +124,7 @@ class TableSource:
     def _table(self) -> Table:
         if self.bundled:
             return bundled_table(self.bundled)
-        return self._read(place_of(self.settings.path, self.data_dir, self.own))
+        return self._read(data_path(self.settings.path, self.data_dir, self.own))
 
     @cached_property
     def _tested(self) -> Table | None:
@@ -141,7 +141,7 @@ class TableSource:
 
 
 def _bundled_settings(settings: BundledTableSettings) -> TableSettings:
-    """Return settings that read the table from a file with a column ``label``."""
+    """Return the settings of a table with a column ``label``."""
     task = "regression" if settings.set == "diabetes" else "classification"
     given = {name: getattr(settings, name) for name in TableOptions.model_fields}
     return TableSettings.model_validate({**given, "path": settings.set, "label": "label", "task": task})
@@ -149,7 +149,7 @@ def _bundled_settings(settings: BundledTableSettings) -> TableSettings:
 
 @lru_cache(maxsize=4)
 def bundled_table(name: str) -> Table:
-    """Return a table that comes with scikit-learn, with its labels in the column ``label``."""
+    """Return a table bundled with scikit-learn, with its labels in the column ``label``."""
     from sklearn import datasets  # takes a second to import, and other tables do without
 
     raw = {"scaled": False} if name == "diabetes" else {}

@@ -56,10 +56,7 @@ seed = -1
 def free_port() -> int:
     """Find a port of the loopback interface that is not in use.
 
-    Returns
-    -------
-    int
-        Port number. It is not reserved: another program may take it before it is used.
+    It is not reserved: another program may take it before it is used.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -69,15 +66,7 @@ def free_port() -> int:
 def program(name: str) -> str:
     """Find a program of Flower, in this Python environment or else on the ``PATH``.
 
-    Returns
-    -------
-    str
-        Path of the program.
-
-    Raises
-    ------
-    RunError
-        When it is not installed.
+    Raises RunError when it is not installed.
     """
     sibling = Path(sys.executable).with_name(name)
     found = str(sibling) if sibling.exists() else shutil.which(name)
@@ -101,17 +90,14 @@ def offered(name: str, *options: str) -> list[str]:
 def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]:
     """Build the environment variables of Flower's programs: no telemetry, and no environment built for each run.
 
+    Returns all variables of this process, with those of Flower.
+
     Parameters
     ----------
     home : Path, optional
         Flower's folder for settings and state; by default the user's own, ``$FLWR_HOME`` or ``~/.flwr``.
     **extra : str
         Further variables.
-
-    Returns
-    -------
-    dict of str to str
-        All variables of this process, with those of Flower.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     proxied = any(name.lower() in _PROXIES and value for name, value in os.environ.items())
@@ -156,6 +142,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a background process, which ends when this process is killed (on Linux); end it with :func:`end_group`.
 
+    Returns the process, the leader of a session of its own.
+
     Parameters
     ----------
     command : list of str
@@ -166,11 +154,6 @@ def start(
         File that its output and errors are appended to.
     cwd : Path, optional
         Working folder.
-
-    Returns
-    -------
-    subprocess.Popen
-        The process, the leader of a session of its own.
     """
     with log.open("ab") as stream:
         return subprocess.Popen(
@@ -232,6 +215,8 @@ def _family(started: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path, encrypted: bool = False) -> None:
     """Wait until the SuperLink on this machine answers.
 
+    Raises RunError when it ends, or does not answer within 180 seconds.
+
     Parameters
     ----------
     port : int
@@ -242,11 +227,6 @@ def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path, e
         Its log; an error contains the last 2,000 characters of it.
     encrypted : bool, default False
         Whether it uses TLS.
-
-    Raises
-    ------
-    RunError
-        When it ends, or does not answer within 180 seconds.
     """
     if not superlink_answers(port, started, encrypted):
         raise RunError(f"the SuperLink did not start:\n{log.read_text(errors='replace')[-2000:]}")
@@ -255,12 +235,8 @@ def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path, e
 def superlink_answers(port: int, started: subprocess.Popen[bytes], encrypted: bool = False) -> bool:
     """Wait until the SuperLink on this machine answers.
 
-    The certificate is not verified here: that is up to the programs that connect from elsewhere.
-
-    Returns
-    -------
-    bool
-        False when the process ends, or does not answer within 180 seconds.
+    The certificate is not verified here: that is up to the programs that connect from elsewhere. Returns False if the
+    process ends, or does not answer within 180 seconds.
     """
     # The certificate is checked by the programs that connect from elsewhere.
     context = ssl._create_unverified_context() if encrypted else None
@@ -328,6 +304,8 @@ def run_on_flower(
 ) -> None:
     """Run fedgraph's own app on simulated nodes of Flower, and return when it has ended, successfully or not.
 
+    Raises RunError when the SuperLink does not start.
+
     Parameters
     ----------
     run_config : mapping of str to str
@@ -340,11 +318,6 @@ def run_on_flower(
         Environment variables with the folders of data, node state and models.
     on_wait : callable, optional
         Called twice a second during the run.
-
-    Raises
-    ------
-    RunError
-        When the SuperLink does not start.
     """
     with tempfile.TemporaryDirectory(prefix="fedgraph-app-") as scratch:
         app = Path(scratch) / "app"
@@ -362,6 +335,8 @@ def run_app_on_flower(
 ) -> None:
     """Run a Flower app on simulated nodes on Ray, and return when it has ended, successfully or not.
 
+    Raises RunError when a program of Flower is not installed, or the SuperLink does not start.
+
     Parameters
     ----------
     app : Path
@@ -376,11 +351,6 @@ def run_app_on_flower(
         Environment variables added to those of Flower's programs.
     on_wait : callable, optional
         Called twice a second during the run.
-
-    Raises
-    ------
-    RunError
-        When a program of Flower is not installed, or the SuperLink does not start.
     """
     with tempfile.TemporaryDirectory(prefix="fedgraph-flower-") as scratch:
         home = Path(scratch) / "home"

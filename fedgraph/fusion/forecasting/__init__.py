@@ -1,4 +1,4 @@
-"""Forecasts from embeddings: the windows of all owners side by side, and a network over a learned graph.
+"""Forecasts from embeddings: joined windows of all owners, and a network over a learned graph.
 
 >>> from fedgraph.fusion.forecasting import ForecastFusionSettings
 >>> ForecastFusionSettings(graph="none").mixes

@@ -21,22 +21,22 @@ _EVALUATED_AT_ONCE = 1024
 _CLIP_NORM = 5.0
 
 Look = Callable[[int, float, float], None]
-"""Told the step, the mean training loss since the last look, and the validation loss."""
+"""Called with the step, the mean training loss since the last evaluation, and the validation loss."""
 
 Network = TypeVar("Network", bound=nn.Module)
-"""``forward`` takes windows ``[owners, batch, size]`` and who has them, ``[owners, batch]``, and returns forecasts."""
+"""``forward`` maps windows ``[owners, batch, size]`` and presence ``[owners, batch]`` to forecasts."""
 
 
 class FitSettings(Settings):
-    """How a network is trained.
+    """Settings of the training of a network.
 
     Attributes
     ----------
-    steps         : training steps of Adam; the rate falls to 0 as a cosine does.
-    evaluate_every : steps between two looks at the validation windows; the network that forecasts them best is kept.
-    batch_size    : windows of a training step.
-    learning_rate : at the first step.
-    weight_decay  : as in AdamW, of all but biases and the graph.
+    steps : training steps of Adam; the learning rate decays to 0 along a cosine.
+    evaluate_every : steps between evaluations on the validation windows; the best network is kept.
+    batch_size : windows per training step.
+    learning_rate : initial learning rate.
+    weight_decay : decoupled (AdamW), of all parameters except biases and the graph.
     """
 
     steps: int = Field(default=3000, ge=1)
@@ -53,9 +53,9 @@ class ForecastFit(Generic[Network]):
     Attributes
     ----------
     network : nn.Module
-        With the weights that forecast the validation windows best.
+        With the weights of the smallest validation loss.
     step : int
-        After which it had them.
+        The step of these weights.
     validation_loss : float
         Mean absolute error of scaled readings.
     """
@@ -74,29 +74,24 @@ def fit_network(
     on_look: Look = lambda step, training, validation: None,
     not_decayed: Collection[str] = (),
 ) -> ForecastFit[Network]:
-    """Train a network to forecast the windows of all owners, by the mean absolute error of targets that were read.
+    """Train a network to forecast the windows of all owners, by the mean absolute error of observed targets.
+
+    Raises DataError without training or validation windows with an observed target, and RunError if training diverges.
 
     Parameters
     ----------
     build : callable
-        Makes the network; it may draw from the default generator of PyTorch, which has a seed of its own meanwhile.
+        Makes the network; the default generator of PyTorch is seeded for it.
     settings : FitSettings
-        How it is trained.
+        Settings of the training.
     training, validation : OwnerWindows
         With targets.
     seed : int
         Seed of the experiment.
     on_look : callable
-        Follows the training.
+        Called at every evaluation.
     not_decayed : collection of str
         Parameters without weight decay, in addition to biases.
-
-    Raises
-    ------
-    DataError
-        Without training or validation windows in which anything was read.
-    RunError
-        If training diverges.
     """
     for name, part in (("training", training), ("validation", validation)):
         if not bool(part.known.any()):
@@ -135,13 +130,7 @@ def fit_network(
 
 @torch.no_grad()
 def forecasts(network: nn.Module, windows: OwnerWindows) -> Tensor:
-    """Forecast all windows, in evaluation mode.
-
-    Returns
-    -------
-    Tensor
-        ``[owners, windows, steps]``, scaled as the targets are.
-    """
+    """Forecast all windows, in evaluation mode. Returns ``[owners, windows, steps]``, scaled as the targets are."""
     before = network.training
     network.eval()
     with pinned_threads(1):
@@ -152,7 +141,7 @@ def forecasts(network: nn.Module, windows: OwnerWindows) -> Tensor:
 
 
 def _groups(network: nn.Module, decay: float, not_decayed: Collection[str]) -> list[dict[str, object]]:
-    """Groups of parameters for AdamW: those that it shrinks, and biases and others."""
+    """Parameter groups of AdamW: with and without weight decay."""
     shrunk: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in network.named_parameters():
@@ -161,6 +150,6 @@ def _groups(network: nn.Module, decay: float, not_decayed: Collection[str]) -> l
 
 
 def _error(found: Tensor, windows: OwnerWindows) -> Tensor:
-    """Mean absolute error over the targets that were read; 0 where none was."""
+    """Mean absolute error over the observed targets; 0 without any."""
     known = windows.known
     return ((found - windows.targets).abs() * known).sum() / known.sum().clamp(min=1)

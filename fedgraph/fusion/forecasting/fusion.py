@@ -1,7 +1,7 @@
 """Forecasts from the embeddings of all owners: alignment, a graph over which embeddings are mixed, a head per owner.
 
 After Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
-eqs. 4 and 8. There all owners have one label in common; here each has a future of its own, so that nothing is pooled.
+eqs. 4 and 8. The paper has one label for all owners; here each owner has its own targets, so there is no pooling.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
 OwnerGraph = Literal["learned", "given", "permuted", "complete", "none"]
-"""The graph that embeddings are mixed over."""
+"""The graph over which embeddings are mixed."""
 
 
 class ForecastFusionSettings(FitSettings):
-    """The network that the server fits to embeddings.
+    """Settings of the network that the server fits to embeddings.
 
     Attributes
     ----------
     graph         : ``learned``: matrices of mixing weights, whose rows sum to one; ``given``: the client graph of
                     [graph], its rows divided by their sums; ``complete``: all clients alike; ``none``; ``permuted``:
-                    the
-                    given graph with the clients in other places, drawn by the seed.
-    controls      : other graphs of which a network is fitted to the same embeddings, for comparison. Its errors have
-                    names that end in -no-graph, -given-graph and so on.
+              the given graph with randomly permuted clients.
+    controls : other graphs with which a network is fitted to the same embeddings, for comparison. The names of
+              their errors end in -no-graph, -given-graph and so on.
     mixes         : learned matrices, or hops of another graph.
     aligned_size  : length of an aligned embedding.
     hidden        : width of each owner's forecaster.
@@ -45,31 +44,31 @@ class ForecastFusionSettings(FitSettings):
     hidden: int = Field(default=64, ge=1)
 
     def over(self, graph: OwnerGraph) -> Self:
-        """The same, with another graph."""
+        """Return the same settings with another graph."""
         return self.model_copy(update={"graph": graph})
 
     @property
-    def needs_given(self) -> bool:
-        """Whether a client graph has to be given."""
+    def needs_graph(self) -> bool:
+        """Whether a client graph is required."""
         return not {"given", "permuted"}.isdisjoint((self.graph, *self.controls))
 
 
 class ForecastFusion(nn.Module):
     """``f_i(z_i, (M_1 Z)_i, ..., (M_K Z)_i)`` with ``z_i = relu(P_i h_i + b_i)`` for every owner i.
 
-    f_i is a perceptron of one hidden layer, of the owner's own. Rows of M are divided by their sums over the owners
-    that have the window; a row without any mixes nothing.
+    f_i is a perceptron with one hidden layer for owner i. Rows of M are normalised over the owners that have the
+    window; a row without any is 0.
 
     Parameters
     ----------
     owners, size, outputs : int
-        How many owners there are, the length of their embeddings, and the steps of a forecast.
+        Numbers of owners, of numbers in an embedding, and of steps in a forecast.
     settings : ForecastFusionSettings
         The settings of the network.
     weights : Tensor or None
         Of the graph, ``[owners, owners]``, as :func:`graph_weights` makes them.
     random : torch.Generator
-        Draws the first weights.
+        Draws the initial weights.
     """
 
     hops: Tensor | None
@@ -99,17 +98,14 @@ class ForecastFusion(nn.Module):
     def forward(self, embeddings: Tensor, present: Tensor) -> Tensor:
         """Forecast all owners' futures.
 
+        Returns ``[owners, batch, outputs]``; an owner that lacks a window is forecast from the others' embeddings.
+
         Parameters
         ----------
         embeddings : Tensor
             Float32 ``[owners, batch, size]``.
         present : Tensor
-            Bool ``[owners, batch]``: who has the window.
-
-        Returns
-        -------
-        Tensor
-            ``[owners, batch, outputs]``; those of the others for an owner that lacks a window.
+            Bool ``[owners, batch]``.
         """
         there = present[..., None].to(embeddings.dtype)
         aligned = torch.baddbmm(self.alignment_bias, embeddings * there, self.alignment).relu() * there
@@ -136,24 +132,17 @@ def _layers(owners: int, inputs: int, outputs: int, random: torch.Generator) -> 
 def graph_weights(graph: OwnerGraph, given_graph: Tensor | None, owners: int, seed: int) -> Tensor | None:
     """Return the weights over which embeddings are mixed.
 
+    Returns ``[owners, owners]``; None if they are learned, or nothing is mixed. Raises DataError if ``graph`` is
+    ``given`` or ``permuted`` and ``given_graph`` is None.
+
     Parameters
     ----------
     graph : str
-        Which graph.
+        As in the settings.
     given_graph : Tensor or None
         Weights of the client graph, ``[owners, owners]``.
     owners, seed : int
         The number of owners, and the seed of the permutation of ``permuted``.
-
-    Returns
-    -------
-    Tensor or None
-        ``[owners, owners]``; None if they are learned, or nothing is mixed.
-
-    Raises
-    ------
-    DataError
-        If ``graph`` is ``given`` or ``permuted``, and no graph is given.
     """
     if graph in ("learned", "none"):
         return None
@@ -168,7 +157,7 @@ def graph_weights(graph: OwnerGraph, given_graph: Tensor | None, owners: int, se
 
 
 def _hops(weights: Tensor, number: int) -> Tensor:
-    """The first powers of a graph without self loops whose rows are divided by their sums."""
+    """The first powers of a row-normalised graph without self loops."""
     weights = weights.float() * (1 - torch.eye(len(weights)))
     step = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
     powers = [step]
@@ -187,10 +176,12 @@ def fit_forecasts(
 ) -> ForecastFit[ForecastFusion]:
     """Train the network on the windows of all owners.
 
+    Raises FedgraphError as :func:`fit_network`, and when the required client graph is missing.
+
     Parameters
     ----------
     settings : ForecastFusionSettings
-        What is trained, and how.
+        Settings of the network and its training.
     training, validation : OwnerWindows
         With targets.
     given_graph : Tensor or None
@@ -198,12 +189,7 @@ def fit_forecasts(
     seed : int
         Seed of the experiment.
     on_look : callable
-        Told the step, the mean training loss since the last look, and the validation loss.
-
-    Raises
-    ------
-    FedgraphError
-        As :func:`fit_network`, and without a graph where one must be given.
+        Called with the step, the mean training loss since the last evaluation, and the validation loss.
     """
     owners, _, size = training.embeddings.shape
     weights = graph_weights(settings.graph, given_graph, owners, seed)

@@ -1,4 +1,4 @@
-"""The windows that owners of time series send, and all owners' windows side by side."""
+"""The windows of owners of time series, joined by their start."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class OwnerWindows:
     Attributes
     ----------
     keys : Tensor
-        Int64 ``[windows]``, ascending: when each window starts, alike for all owners.
+        Int64 ``[windows]``, ascending: the start of each window.
     present : Tensor
-        Bool ``[owners, windows]``: who has the window.
+        Bool ``[owners, windows]``.
     embeddings : Tensor
         Float ``[owners, windows, size]``, 0 where an owner lacks the window.
     targets : Tensor
-        Float ``[owners, windows, steps]``, the readings that are forecast, each owner's scaled by its own mean and
-        deviation, or embeddings of later windows; ``[owners, windows, 0]`` where they stay with their owners.
+        Float ``[owners, windows, steps]``, the readings to forecast, standardised per owner, or embeddings of later
+        windows; ``[owners, windows, 0]`` if they stay with their owners.
     known : Tensor
-        Bool of the same shape: which of the targets were read.
+        Bool of the same shape: which targets were observed.
     """
 
     keys: Tensor
@@ -51,7 +51,7 @@ class OwnerWindows:
         )
 
     def ahead(self, seconds: int) -> OwnerWindows:
-        """The same windows, with each owner's own embedding of its window ``seconds`` later as target."""
+        """The same windows; the target is the owner's embedding of the window ``seconds`` later."""
         wanted = self.keys + seconds
         later = torch.searchsorted(self.keys, wanted).clamp(max=max(len(self) - 1, 0))
         known = self.present[:, later] & (self.keys[later] == wanted)
@@ -60,14 +60,14 @@ class OwnerWindows:
 
     @classmethod
     def of(cls, starts: Tensor, embeddings: Tensor, targets: Tensor, known: Tensor) -> OwnerWindows:
-        """The windows of all owners side by side.
+        """Join the windows of all owners by their start.
 
         Parameters
         ----------
         starts : Tensor
-            Int64 ``[owners, examples]``: when each owner's examples start, -1 behind its last one.
+            Int64 ``[owners, examples]``: starts of each owner's examples, padded with -1.
         embeddings, targets, known : Tensor
-            Of these examples, ``[owners, examples, ...]``.
+            ``[owners, examples, ...]``.
         """
         there = starts >= 0
         keys = starts[there].unique()
@@ -86,7 +86,7 @@ class OwnerWindows:
     def of_owners(self, values: Tensor, starts: Tensor) -> Tensor:
         """Values ``[owners, windows, ...]`` in the order of each owner's examples, ``[owners, examples, ...]``.
 
-        They are 0 behind an owner's last example, where ``starts`` are -1.
+        Padding, where ``starts`` is -1, is 0.
         """
         there = starts >= 0
         if starts.shape[1] == len(self.keys) and bool((starts == self.keys).all()):
@@ -98,35 +98,27 @@ class OwnerWindows:
 
 
 def shared_windows(present: Tensor, names: Sequence[str]) -> str:
-    """Say how many windows clients share: only in these does anybody learn from others.
+    """Describe how many windows clients share; clients learn from each other only in these.
+
+    Raises DataError if several clients share no window.
 
     Parameters
     ----------
     present : Tensor
-        Bool ``[clients, windows]``: who has a window that starts at that time.
+        Bool ``[clients, windows]``: whether a client has a window with this start.
     names : sequence of str
         Of the clients.
-
-    Returns
-    -------
-    str
-        In words.
-
-    Raises
-    ------
-    DataError
-        Where there are several clients, and no window is that of two of them.
     """
     having = present.sum(0)
     shared, of_all = int((having > 1).sum()), int((having == len(names)).sum())
     if len(names) > 1 and not shared:
         raise DataError(
-            f"no window of {quoted(names)} starts when one of another client does, so that nothing can be learned from "
-            "each other: let the times of all cover the same months, and stamp readings at the beginning of a step "
-            "everywhere (or at its end)"
+            f"the windows of {quoted(names)} share no start with another client's, so clients cannot learn from each "
+            "other: the times of all clients should cover the same period, with timestamps at the beginning (or end) "
+            "of a step everywhere"
         )
     if of_all == present.shape[1]:
-        return f"all {of_all:,} training windows are those of all clients"
-    alone = [name for name, row in zip(names, present, strict=True) if not bool((row & (having > 1)).any())]
-    lonely = f"; {quoted(alone)} {'shares' if len(alone) == 1 else 'share'} none" if alone else ""
-    return f"of {present.shape[1]:,} training windows clients share {shared:,}, and {of_all:,} are those of all{lonely}"
+        return f"all {of_all:,} training windows are shared by all clients"
+    unshared = [name for name, row in zip(names, present, strict=True) if not bool((row & (having > 1)).any())]
+    lonely = f"; {quoted(unshared)} {'shares' if len(unshared) == 1 else 'share'} none" if unshared else ""
+    return f"{shared:,} of {present.shape[1]:,} training windows are shared by clients, {of_all:,} by all{lonely}"

@@ -1,4 +1,4 @@
-"""Graphs that F3 learns together with its fusion model: an edge is drawn, or a sample's owners are neighbours.
+"""Graphs that F3 learns together with its fusion model: random edges, or nearest neighbours.
 
 >>> import torch
 >>> from fedgraph.fusion.graphs import InverseCdfGraph

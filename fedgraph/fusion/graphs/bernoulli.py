@@ -22,10 +22,10 @@ from fedgraph.support.errors import ExperimentError
 Method = Literal["icdf", "gumbel"]
 
 SMALLEST = 1e-4
-"""Least distance of edge probabilities from 0 and 1."""
+"""Minimum distance of edge probabilities from 0 and 1."""
 
 _STEP = 2.0**-24
-"""Spacing of the uniform numbers that are drawn, and the smallest of them, as 0 has an infinite quantile."""
+"""Spacing and minimum of the uniform draws, as 0 has an infinite quantile."""
 
 
 class BernoulliGraph(nn.Module):
@@ -38,9 +38,9 @@ class BernoulliGraph(nn.Module):
     generator : torch.Generator
         Draws the initial probabilities, uniform on (0, 1).
     temperature : float
-        tau; the smaller, the closer edges are to 0 or 1.
+        tau; edges approach 0 or 1 as it decreases.
     workers : int
-        Threads that draw graphs in parallel; the result does not depend on it.
+        Threads that draw graphs; results do not depend on it.
 
     Attributes
     ----------
@@ -60,12 +60,12 @@ class BernoulliGraph(nn.Module):
         rows, columns = torch.triu_indices(owners, owners, 1)
         entries = torch.zeros(owners, owners, dtype=torch.int64)
         entries[rows, columns] = entries[columns, rows] = torch.arange(pairs)
-        # Positions of the triangle in the full matrix, and of the matrix entries in the triangle.
+        # Positions of the triangle's entries in the full matrix, and of the matrix's entries in the triangle.
         self.register_buffer("upper", rows * owners + columns, persistent=False)
         self.register_buffer("entries", entries.flatten(), persistent=False)
 
     def quantile(self, theta: Tensor) -> Tensor:
-        """Return q(theta): an edge exists where it exceeds the noise."""
+        """Return q(theta); an edge exists if it exceeds the noise."""
         raise NotImplementedError
 
     def noise(self, out: Tensor, generator: torch.Generator) -> Tensor:
@@ -73,7 +73,9 @@ class BernoulliGraph(nn.Module):
         raise NotImplementedError
 
     def propagate(self, features: Tensor, counted: Tensor, generator: torch.Generator, shared: bool = False) -> Tensor:
-        """Compute ``D^-1/2 A D^-1/2 X`` with a new random graph ``A = S + I`` for every sample.
+        """Compute ``D^-1/2 A D^-1/2 X`` with a newly drawn graph ``A = S + I`` for every sample.
+
+        The product is returned transposed, ``[batch, columns, owners]``.
 
         Parameters
         ----------
@@ -85,11 +87,6 @@ class BernoulliGraph(nn.Module):
             Source of the graphs.
         shared : bool
             Whether all samples of the batch use one graph.
-
-        Returns
-        -------
-        Tensor
-            The product transposed, ``[batch, columns, owners]``.
         """
         return propagate(self._levels(), features, counted, self._draw(generator, shared))
 
@@ -97,10 +94,7 @@ class BernoulliGraph(nn.Module):
     def shared(self, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the graphs that :meth:`propagate` shares among samples with each generator, without self loops.
 
-        Returns
-        -------
-        Tensor
-            ``[generators, owners, owners]``.
+        Returns ``[generators, owners, owners]``.
         """
         levels = self._levels()
         return torch.cat([self._draw(each, True).graphs(levels, 1, 0) for each in generators])
@@ -113,7 +107,7 @@ class BernoulliGraph(nn.Module):
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw graphs ``[count, owners, owners]``, symmetric with a zero diagonal, differentiable in theta.
 
-        For inspection: :meth:`propagate` needs less time and memory.
+        For inspection; :meth:`propagate` takes less time and memory.
         """
         noise = self.noise(torch.empty(count, len(self.theta)), generator).to(self.theta)
         return self._full(((self._levels() - noise) / self.temperature).sigmoid())
@@ -143,6 +137,8 @@ class BernoulliGraph(nn.Module):
 class InverseCdfGraph(BernoulliGraph):
     """Bernoulli graphs with edges by the inverse CDF (eq. 9): q = F^-1, s drawn from F.
 
+    Raises ExperimentError for a reference that is unknown, has no inverse CDF or does not accept the options.
+
     Parameters
     ----------
     owners, generator, temperature, workers
@@ -151,11 +147,6 @@ class InverseCdfGraph(BernoulliGraph):
         Name of F: any distribution of ``torch.distributions`` that has an inverse CDF, or ``Logistic``.
     options : mapping of str to float, optional
         Parameters of F; by default the standard ones.
-
-    Raises
-    ------
-    ExperimentError
-        For a reference that does not exist, has no inverse CDF or does not accept the options.
     """
 
     def __init__(
@@ -178,7 +169,7 @@ class InverseCdfGraph(BernoulliGraph):
     def noise(self, out: Tensor, generator: torch.Generator) -> Tensor:
         """Fill ``out`` with draws from F."""
         if self.reference == "Normal":
-            # Twice as fast as through its inverse CDF.
+            # Twice as fast as by the inverse CDF.
             mean, deviation = self.options.get("loc", 0.0), self.options.get("scale", 1.0)
             return out.normal_(mean, deviation, generator=generator)
         uniform = out.uniform_(_STEP, 1, generator=generator)
@@ -229,19 +220,19 @@ def _logistic(loc: float, scale: float) -> Distribution:
 def reference_distribution(name: str, options: Mapping[str, float]) -> Distribution:
     """Return the distribution of ``torch.distributions`` called ``name``, or ``Logistic``, with these parameters.
 
-    Raises ExperimentError if there is none, it does not accept the parameters, or it has no inverse CDF.
+    Raises ExperimentError if it is unknown, does not accept the parameters, or has no inverse CDF.
     """
     kind = _logistic if name == "Logistic" else getattr(distributions, name, None)
     where = f"reference = '{name}'"
     if kind is None or not callable(kind) or (isinstance(kind, type) and not issubclass(kind, Distribution)):
         raise ExperimentError(
-            f"{where} is no distribution of torch.distributions; use one such as {', '.join(_STANDARD)}"
+            f"{where} is not in torch.distributions; use a distribution such as {', '.join(_STANDARD)}"
         )
     parameters: dict[str, Any] = {**_STANDARD.get(name, {}), **options}
     try:
         found: Distribution = kind(**parameters)
         found.icdf(torch.tensor(0.5))
-        # To look at what is computed with it, in every step, would have to wait for a GPU each time.
+        # Validation of arguments in every step would synchronise with the GPU.
         found._validate_args = False
     except NotImplementedError:
         raise ExperimentError(

@@ -1,8 +1,8 @@
-"""Products with many random graphs at once, with derivatives, in the memory of one number per edge and sample.
+"""Products with a batch of random graphs, and their derivatives, with one stored number per edge and sample.
 
-F3 (Ma, Hoang, Chen; UAI 2023), eqs. 8 and 9: a graph is drawn for every sample, and used once. Automatic
-differentiation would keep several numbers per edge and sample, and fetch each of them from main memory. Here samples
-are processed in small blocks whose graphs stay in the processor's cache, in parallel.
+F3 (Ma, Hoang, Chen; UAI 2023), eqs. 8 and 9: a graph is drawn for every sample and used once. Automatic
+differentiation would store several numbers per edge and sample in main memory. Here samples are processed in parallel
+in small blocks whose graphs fit in the processor's cache.
 """
 
 from __future__ import annotations
@@ -19,52 +19,41 @@ from fedgraph.support.randomness import derive_seed
 from fedgraph.support.threads import side_by_side
 
 _BLOCK_ENTRIES = 400_000
-"""Entries of graphs that are computed together on a CPU: 1.6 MB."""
+"""Number of graph entries per block on a CPU: 1.6 MB."""
 
 
 class Workspace:
-    """A pool of tensors to reuse: to get fresh memory from the system takes as long as to draw graphs into it."""
+    """A pool of tensors for reuse: allocating new memory takes as long as drawing graphs."""
 
     def __init__(self) -> None:
         self._free: defaultdict[tuple[object, ...], list[Tensor]] = defaultdict(list)
 
     def take(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return an uninitialised tensor of this shape. Safe to call from several threads."""
+        """Return an uninitialised tensor of this shape. Thread-safe."""
         try:
             return self._free[shape, like.dtype, like.device].pop()
         except IndexError:
             return like.new_empty(shape)
 
     def give_back(self, tensors: Iterable[Tensor]) -> None:
-        """Return tensors that are no longer used to the pool."""
+        """Return unused tensors to the pool."""
         for each in tensors:
             self._free[tuple(each.shape), each.dtype, each.device].append(each)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How graphs over n owners are drawn.
+    """Specification of random graphs over n owners.
 
     Attributes
     ----------
-    noise : callable
-        Fills a tensor with draws of s, given a generator.
-    temperature : float
-        tau of eq. 9.
-    upper : Tensor
-        int64 ``[pairs]``, position of each pair in a flattened n x n matrix, above the diagonal.
-    entries : Tensor
-        int64 ``[n * n]``, the pair of each entry of the matrix.
-    owners : int
-        n.
-    seed : int
-        Determines all noise.
-    shared : bool
-        Whether all samples use one graph.
-    workers : int
-        Number of threads; results do not depend on it.
-    workspace : Workspace
-        Where graphs are kept until their derivatives are known.
+    noise : fills a tensor with draws of s, given a generator.
+    temperature : tau of eq. 9.
+    upper : int64 ``[pairs]``, position of each pair in a flattened n x n matrix, above the diagonal.
+    entries : int64 ``[n * n]``, the pair of each entry of the matrix.
+    shared : whether all samples use one graph.
+    workers : number of threads; results do not depend on it.
+    workspace : memory of the graphs until the backward pass.
     """
 
     noise: Callable[[Tensor, torch.Generator], Tensor]
@@ -90,7 +79,7 @@ class Draw:
         return graphs
 
     def blocks(self, batch: int, device: torch.device) -> list[slice]:
-        """Return the samples that are processed together; depends only on the numbers of samples and owners."""
+        """Return the blocks of samples, which depend only on the numbers of samples and owners."""
         whole = self.shared or device.type != "cpu"
         size = max(1, batch if whole else _BLOCK_ENTRIES // self.owners**2)
         # An empty batch is one empty block.
@@ -100,21 +89,13 @@ class Draw:
 def propagate(levels: Tensor, features: Tensor, counted: Tensor, draw: Draw) -> Tensor:
     """Compute ``D^-1/2 A D^-1/2 X`` for random graphs ``A = S + I`` and ``D = diag(A counted)``.
 
+    The product is returned transposed, ``[batch, columns, owners]``.
+
     Parameters
     ----------
-    levels : Tensor
-        q(theta), ``[pairs]``.
-    features : Tensor
-        X transposed, ``[batch, columns, owners]``.
-    counted : Tensor
-        ``[batch, owners]``; no gradient flows to it.
-    draw : Draw
-        How graphs are drawn.
-
-    Returns
-    -------
-    Tensor
-        The product transposed, ``[batch, columns, owners]``.
+    levels : q(theta), ``[pairs]``.
+    features : X transposed, ``[batch, columns, owners]``.
+    counted : ``[batch, owners]``; no gradient flows to it.
     """
     result: Tensor = _Propagate.apply(levels, features, counted, draw)
     return result
@@ -128,7 +109,7 @@ class _Propagate(torch.autograd.Function):
         needed = any(ctx.needs_input_grad[:2])
         counted = counted.to(features.dtype)
 
-        # Gradient mode belongs to a thread, so worker threads must set it themselves.
+        # Gradient mode is thread-local, so worker threads have to set it.
         @torch.no_grad()
         def block(number_and_rows: tuple[int, slice]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             number, rows = number_and_rows
@@ -155,7 +136,7 @@ class _Propagate(torch.autograd.Function):
         features, counted, scales, products = ctx.saved_tensors
         draw, graphs_of_blocks = ctx.draw, ctx.graphs
         if graphs_of_blocks is None:
-            raise RuntimeError("the drawn graphs are gone after the first backward pass: compute the product again")
+            raise RuntimeError("the graphs were freed by the first backward pass: compute the product again")
         learned = ctx.needs_input_grad[0]
 
         @torch.no_grad()
@@ -164,11 +145,11 @@ class _Propagate(torch.autograd.Function):
             scale = scales[rows]
             inner = gradient[rows] * scale
             before = _times(inner, graphs) + inner
-            # Gradient of d: as the factor of T, and within V.
+            # Gradient of d, as a factor of T and in V.
             of_scale = (gradient[rows] * products[rows] + before * features[rows]).sum(1, keepdim=True)
             if not learned:
                 return before * scale, None
-            # The degree of an owner that does not count may be below 1, where it is clamped.
+            # Degrees below 1, possible for owners that do not count, are clamped.
             free = (scale < 1) | (counted[rows, None] > 0)
             of_degree = torch.where(free, -0.5 * of_scale * scale**3, 0.0)
             left = torch.cat([inner, of_degree], 1)
@@ -187,7 +168,7 @@ class _Propagate(torch.autograd.Function):
         of_features = torch.cat([result[0] for result in results])
         of_levels = None
         if learned:
-            # Summed in the order of the blocks, whichever finished first.
+            # Summed in the order of the blocks, for reproducibility.
             whole = torch.stack([part for _, part in results if part is not None]).sum(0)
             of_levels = (whole + whole.mT).flatten()[draw.upper] / draw.temperature
         return of_levels, of_features, None, None

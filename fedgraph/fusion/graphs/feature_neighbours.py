@@ -1,9 +1,9 @@
-"""A consensus graph of nearest neighbours by learned features, the k-NN row of F3's Table 3.
+"""A nearest-neighbour consensus graph by learned features, the k-NN row of F3's Table 3.
 
 Ma, Hoang, Chen (UAI 2023), section 7, after Fatemi, El Asri, Kazemi: SLAPS (NeurIPS 2021). The released program keeps
-only the upper triangle, so that edges found only below the diagonal are lost, counts an owner as its own neighbour,
-and makes one graph of all samples that are evaluated, so that a prediction depends on the other samples evaluated with
-it. Here an edge counts if it is found from either side, and evaluation uses the graph of the training samples.
+only the upper triangle, which loses edges found only below the diagonal, counts an owner as its own neighbour, and
+computes one graph from all evaluated samples, so that a prediction depends on the other samples. Here an edge exists if
+it is found from either side, and evaluation uses the graph of the training samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BLOCK_SAMPLES = 512
 class FeatureNeighbours(nn.Module):
     """Graph of each owner and the k owners with the most similar features: weight ``relu(cosine similarity)``.
 
-    The features of an owner are its embeddings of all samples of a batch, each mapped linearly, concatenated.
+    The features of an owner are its linearly mapped embeddings of all samples of a batch, concatenated.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class FeatureNeighbours(nn.Module):
     inputs : int
         Length of an aligned embedding.
     generator : torch.Generator
-        Draws the linear map, as that of a linear layer of PyTorch.
+        Draws the linear map, initialised as ``torch.nn.Linear``.
     k : int
         Number of neighbours, at most n - 1.
     width : int
@@ -49,7 +49,9 @@ class FeatureNeighbours(nn.Module):
         self.register_buffer("similarity", torch.zeros(owners, owners))
 
     def forward(self, aligned: Tensor, present: Tensor) -> Tensor:
-        """Return the graph of a batch; in evaluation mode that of the training samples.
+        """Return the graph of a batch, or of the training samples in evaluation mode.
+
+        Returns ``[owners, owners]``, symmetric with a zero diagonal.
 
         Parameters
         ----------
@@ -57,11 +59,6 @@ class FeatureNeighbours(nn.Module):
             ``[batch, owners, inputs]``.
         present : Tensor
             float ``[batch, owners]``; absent owners count as zero.
-
-        Returns
-        -------
-        Tensor
-            ``[owners, owners]``, symmetric with a zero diagonal.
         """
         if not self.training:
             return self.graph(self.similarity)
@@ -77,7 +74,7 @@ class FeatureNeighbours(nn.Module):
         self.similarity.copy_(_cosine(products))
 
     def graph(self, similarity: Tensor) -> Tensor:
-        """Return the k most similar others of each owner, found from either side, ``[owners, owners]``."""
+        """Return the graph of the k most similar owners of each owner, from either side, ``[owners, owners]``."""
         owners = len(similarity)
         itself = torch.eye(owners, dtype=torch.bool, device=similarity.device)
         nearest = similarity.detach().masked_fill(itself, -torch.inf).topk(self.k, dim=1).indices
@@ -91,6 +88,6 @@ class FeatureNeighbours(nn.Module):
 
 
 def _cosine(products: Tensor) -> Tensor:
-    """Return similarities from all scalar products ``[owners, owners]``; 0 for an owner without any features."""
+    """Return cosine similarities from all scalar products ``[owners, owners]``; 0 for an owner without features."""
     lengths = products.diagonal().clamp(min=1e-12).sqrt()
     return products / (lengths[:, None] * lengths)

@@ -1,4 +1,4 @@
-"""The owners' own models: trained once, then frozen, and used for their embeddings (F3, section 2).
+"""The owners' own models, trained once and frozen, which compute embeddings (F3, section 2).
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """

@@ -1,4 +1,4 @@
-"""Frozen models that owners already have: files, or modules built by a function that is given by its dotted name."""
+"""Frozen models that owners already have: files, or modules built by a function with a given dotted name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from fedgraph.support.plugins import load_object
 
 
 def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
-    """Load the model ``package.module:factory@weights.safetensors``; without ``@``, the factory loads the weights.
+    """Load the model ``package.module:factory@weights.safetensors``; without ``@`` the factory loads the weights.
 
-    Raises
-    ------
-    ExperimentError
-        When the factory or the file cannot be used, the weights do not fit the module, or there is no such layer.
+    Raises ExperimentError when the factory or the file cannot be used, the weights do not fit the module, or there is
+    no such layer.
     """
     path, _, weights = text.partition("@")
     where = f"local model '{text}'"
@@ -37,7 +35,7 @@ def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) 
     except Exception as error:
         raise ExperimentError(f"{where}: {path}() failed: {error}") from error
     if not isinstance(module, nn.Module):
-        raise ExperimentError(f"{where}: {path}() returns a {type(module).__name__}, but a torch.nn.Module is needed")
+        raise ExperimentError(f"{where}: {path}() must return a torch.nn.Module; got {type(module).__name__}")
     if weights:
         _load_weights(module, Path(weights).expanduser(), where)
     module = module.cpu().float().eval()
@@ -46,7 +44,7 @@ def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) 
     def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
         embeddings, outputs = with_input_of(module, layer, lambda: module(inputs))
         if embeddings is None:
-            raise ExperimentError(f"{where}: its layer '{layer}' is not called with a tensor; name another layer")
+            raise ExperimentError(f"{where}: the input of layer '{layer}' is not a tensor; name another layer")
         return embeddings, outputs
 
     digest = hashlib.sha256(f"{path}\0{layer}".encode())
@@ -58,8 +56,8 @@ def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) 
 def _load_weights(module: nn.Module, path: Path, where: str) -> None:
     if path.suffix != ".safetensors":
         raise ExperimentError(
-            f"{where}: weights are read from .safetensors files only, as other formats can run code when they are "
-            "read; save them by safetensors.torch.save_file(module.state_dict(), path)"
+            f"{where}: weights are read from .safetensors files only, as other formats can execute code; save them by "
+            "safetensors.torch.save_file(module.state_dict(), path)"
         )
     try:
         module.load_state_dict(load_file(path))
@@ -79,8 +77,8 @@ def _layer(module: nn.Module, task: TaskSpec, named: str | None, where: str) -> 
         raise ExperimentError(f"{where} fails on two inputs of shape {task.input_shape}: {error}") from error
     if found is None:
         raise ExperimentError(
-            f"{where} calls no torch.nn.Linear, so there is no embedding before the last one; name the layer whose "
-            f"input is the embedding, one of {', '.join(names)}"
+            f"{where} calls no torch.nn.Linear whose input could be the embedding; name the layer whose input is the "
+            f"embedding, one of {', '.join(names)}"
         )
     return found
 
@@ -98,15 +96,11 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
 
     text : path of a ``torch.export`` program (``.pt2``), an ONNX model (``.onnx``) or a fitted scikit-learn pipeline
            (``.skops``); or ``package.module:factory@weights.safetensors``, where ``factory()`` returns a
-           ``torch.nn.Module``; without ``@`` it has its weights already. Nothing is ever unpickled. The embedding is
-           the input of the last linear layer, or of the one whose name follows a ``#`` at the end.
+           ``torch.nn.Module``; without ``@`` it loads its weights. Nothing is unpickled. The embedding is the input of
+           the last linear layer, or of the layer named after a ``#`` at the end.
 
-    It is evaluated on the CPU, in float32 and in evaluation mode.
-
-    Raises
-    ------
-    ExperimentError
-        When the file, which the message names, cannot be read or used.
+    It is evaluated on the CPU, in float32 and in evaluation mode. Raises ExperimentError when the file cannot be read
+    or used.
     """
     place, _, layer = text.partition("#")
     embedding_layer = layer or None
@@ -121,8 +115,8 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
         return load_skops(path, task, embedding_layer)
     if path.suffix in _PICKLED:
         raise ExperimentError(
-            f"local model '{text}' is a pickle, which can run code when it is read: save a fitted scikit-learn "
+            f"local model '{text}' is a pickle, which can execute code when it is loaded: save a fitted scikit-learn "
             "pipeline by skops.io.dump(pipeline, path), and a network, a TorchScript program too, by torch.export.save "
             "(.pt2), or its weights by safetensors for package.module:factory@weights.safetensors"
         )
-    raise ExperimentError(f"local model '{text}' is of no known kind: {_KNOWN}")
+    raise ExperimentError(f"local model '{text}' is of an unknown kind: expected {_KNOWN}")

@@ -1,4 +1,4 @@
-"""A frozen ``torch.export`` program; its embedding is found in its graph."""
+"""A frozen ``torch.export`` program, whose embedding is found in its graph."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 _LINEAR = {torch.ops.aten.linear.default: 0, torch.ops.aten.addmm.default: 1, torch.ops.aten.mm.default: 0}
-"""Linear operations, and which of their arguments is the input of the layer."""
+"""Linear operations, and the position of the layer's input among their arguments."""
 
 
 def load_exported(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
-    """Load the program in a ``.pt2`` file; one exported for a fixed batch size is evaluated in such batches.
+    """Load the program in a ``.pt2`` file; a program exported for a fixed batch size is evaluated in such batches.
 
-    Raises
-    ------
-    ExperimentError
-        When the file is no such program or holds pickled objects, the layer cannot be found, or the module was exported
-        in training mode.
+    Raises ExperimentError when the file is not such a program or contains pickled objects, the layer cannot be found,
+    or the module was exported in training mode.
     """
     where = f"local model {path}"
     digest = fingerprint_of_file(path, embedding_layer, where)
@@ -37,7 +34,7 @@ def load_exported(path: Path, task: TaskSpec, embedding_layer: str | None = None
         raise
     except Exception as error:
         raise ExperimentError(
-            f"{where} is no program that torch.export can read ({str(error).splitlines()[0]}); save the model by "
+            f"{where} cannot be read by torch.export ({str(error).splitlines()[0]}); save the model by "
             "torch.export.save(torch.export.export(module.eval(), (inputs,)), path)"
         ) from error
     _check_operations(module, where)
@@ -54,7 +51,7 @@ def load_exported(path: Path, task: TaskSpec, embedding_layer: str | None = None
 
 
 class _Reader(fx.Interpreter):
-    """Runs a graph and keeps the value of one node."""
+    """Runs a graph and stores the value of one node."""
 
     def __init__(self, module: fx.GraphModule, wanted: fx.Node) -> None:
         super().__init__(module)
@@ -69,11 +66,11 @@ class _Reader(fx.Interpreter):
 
 
 def _check_no_pickles(path: Path, where: str) -> None:
-    """Refuse archives with pickles: ``torch.export.load`` would unpickle them, and so run any code in them."""
+    """Refuse archives with pickles, whose code ``torch.export.load`` would execute."""
     reader = torch._C.PyTorchFileReader(str(path))
     names = reader.get_all_records()
     if "archive_format" not in names:
-        raise ExperimentError(f"{where} is no archive of torch.export of PyTorch 2.8 or later; save it again by one")
+        raise ExperimentError(f"{where} is not a torch.export archive of PyTorch 2.8 or later; save it again by one")
     for name in names:
         if name.endswith("_config.json") and name.startswith("data/"):
             entries = json.loads(reader.get_record(name))["config"].values()
@@ -84,7 +81,7 @@ def _check_no_pickles(path: Path, where: str) -> None:
             plain = not name.startswith(("data/aotinductor/", "data/executorch"))
         if not plain:
             raise ExperimentError(
-                f"{where}: its part {name} holds more than plain tensors, and reading it could run code; export a "
+                f"{where}: its part {name} contains more than plain tensors, and could execute code; export a "
                 "module whose weights, constants and example inputs are ordinary tensors"
             )
 
@@ -98,12 +95,12 @@ def _holds_tensors(record: bytes) -> bool:
 
 
 def _check_operations(module: fx.GraphModule, where: str) -> None:
-    """Refuse other operations than PyTorch's: a graph names its operations, and could name any imported function."""
+    """Refuse operations that are not PyTorch's: a graph could call any imported function by name."""
     for node in module.graph.nodes:
         known = isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
         name = getattr(node.target, "__module__", "")
         if node.op == "call_function" and not known and name not in ("_operator", "math"):
-            raise ExperimentError(f"{where} calls {node.target}, which is not a PyTorch operation; it is not run")
+            raise ExperimentError(f"{where} calls {node.target}, which is not a PyTorch operation and is not executed")
 
 
 def _check_inference_only(module: fx.GraphModule, where: str) -> None:
@@ -114,8 +111,8 @@ def _check_inference_only(module: fx.GraphModule, where: str) -> None:
         arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
         if arguments.get("train") is True or arguments.get("training") is True:
             raise ExperimentError(
-                f"{where} was exported in training mode: its {node.target} is switched on for good; call eval() of the "
-                "module before torch.export.export"
+                f"{where} was exported in training mode, which makes {node.target} permanent; call module.eval() "
+                "before torch.export.export"
             )
 
 
@@ -126,13 +123,13 @@ def _last_linear(module: fx.GraphModule, where: str) -> fx.Node:
             found: fx.Node = node.args[place]
             return found
     raise ExperimentError(
-        f"{where} has no linear layer, so there is no embedding before the last one; name the layer whose input is the "
-        f"embedding, one of: {', '.join(_layers(module)) or 'none'}"
+        f"{where} has no linear layer whose input could be the embedding; name the layer whose input is the embedding, "
+        f"one of: {', '.join(_layers(module)) or 'none'}"
     )
 
 
 def _named(module: fx.GraphModule, layer: str, where: str) -> fx.Node:
-    """Return the inputs of the first operation of the layer ``layer`` other than its parameters."""
+    """Return the input, other than parameters, of the first operation of the layer ``layer``."""
     for node in module.graph.nodes:
         if node.op == "call_function" and layer in _stack(node):
             for read in node.all_input_nodes:
@@ -142,7 +139,7 @@ def _named(module: fx.GraphModule, layer: str, where: str) -> fx.Node:
 
 
 def _is_parameter(node: Any) -> bool:
-    """Return whether a node is a parameter, or a reshaped one."""
+    """Return whether a node is a parameter, possibly reshaped."""
     while isinstance(node, fx.Node) and node.op == "call_function" and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return isinstance(node, fx.Node) and node.op == "get_attr"
@@ -164,8 +161,8 @@ def _batch_sizes(program: torch.export.ExportedProgram, module: fx.GraphModule, 
     shape = getattr(inputs[0].meta.get("val"), "shape", ()) if len(inputs) == 1 else ()
     if not shape:
         raise ExperimentError(
-            f"{where} has to take one tensor [samples, ...], but it takes {len(inputs)} arguments; export a module "
-            "whose forward has one"
+            f"{where} must take one tensor [samples, ...], but takes {len(inputs)} arguments; export a module whose "
+            "forward has one argument"
         )
     if isinstance(shape[0], int):
         return shape[0], shape[0]

@@ -1,6 +1,6 @@
-"""Frozen models of owners: their embeddings and predictions, their fingerprints, and their storage (F3, section 2).
+"""Frozen models of owners: embeddings and predictions, fingerprints, and storage (F3, section 2).
 
-Raw data must not leave its owner: an embedding that is the sample itself is refused.
+Raw data must not leave its owner: an embedding equal to the sample is refused.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """
@@ -27,11 +27,11 @@ from fedgraph.support.files import json_digest, write_atomically
 from fedgraph.support.threads import pinned_threads
 
 BATCH = 256
-"""Default number of samples that are computed together."""
+"""Default batch size."""
 
 
 class Represented(NamedTuple):
-    """Embeddings and predictions of samples by one owner's model, or with a leading owner axis by those of several.
+    """Embeddings and predictions of samples by one owner's model; by several models with a leading owner axis.
 
     embeddings    : float32 ``[samples, embedding_size]``.
     probabilities : float32 ``[samples, classes]``, the owner's own prediction.
@@ -47,20 +47,14 @@ class LocalModel(Protocol):
     def represent(self, inputs: Tensor) -> Represented:
         """Compute embeddings and predictions of inputs ``[samples, *input_shape]``.
 
-        Raises
-        ------
-        ExperimentError
-            When the model cannot be evaluated on them, or its outputs cannot be used.
+        Raises ExperimentError when the model cannot be evaluated on them, or its outputs are invalid.
         """
 
 
 def represented(embeddings: Tensor, outputs: Tensor, classes: int, where: str) -> Represented:
-    """Check the outputs of a model ``where`` for some samples; ``outputs`` are logits ``[samples, classes]``.
+    """Check the outputs of a model for some samples; ``outputs`` are logits ``[samples, classes]``.
 
-    Raises
-    ------
-    ExperimentError
-        For outputs of another shape than one number per class, and for numbers that are not finite.
+    Raises ExperimentError, which starts with ``where``, for outputs of another shape and for non-finite numbers.
     """
     check_shapes(embeddings, outputs, classes, where)
     return represented_by(embeddings, torch.softmax(outputs.float(), dim=1), where)
@@ -70,18 +64,18 @@ def check_shapes(embeddings: Tensor, outputs: Tensor, classes: int, where: str) 
     """Raise ExperimentError unless ``outputs`` has one number per sample and class."""
     if outputs.shape != (len(embeddings), classes):
         raise ExperimentError(
-            f"{where} puts out {list(outputs.shape)} for {len(embeddings)} samples of {classes} classes, but "
-            f"{[len(embeddings), classes]} is needed: one number, before softmax, for every class"
+            f"{where} returns {list(outputs.shape)} for {len(embeddings)} samples of {classes} classes; expected "
+            f"{[len(embeddings), classes]}, one logit per class"
         )
 
 
 def represented_by(embeddings: Tensor, probabilities: Tensor, where: str) -> Represented:
-    """Check a model with ``probabilities`` as outputs. Raises ExperimentError unless all values are finite."""
+    """Check the outputs of a model with probabilities. Raises ExperimentError for non-finite values."""
     for name, values in (("embeddings", embeddings), ("outputs", probabilities)):
         if not bool(values.isfinite().all()):
             raise ExperimentError(
-                f"{where}: its {name} of some samples are NaN or infinite; check its weights, and whether its inputs "
-                "are scaled as they were when it was trained"
+                f"{where}: {name} of some samples are NaN or infinite; check its weights, and that inputs are scaled "
+                "as in its training"
             )
     return Represented(embeddings.flatten(1).float(), probabilities)
 
@@ -90,23 +84,16 @@ Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs ``[batch, *input_shape]`` -> embeddings ``[batch, ...]`` and outputs ``[batch, classes]``."""
 
 _TRIED = 3
-"""Number of samples for trying a model: not 1 or 2, the usual sizes of programs with a fixed batch size."""
+"""Number of samples of a trial evaluation; not 1 or 2, the usual sizes of programs with a fixed batch size."""
 
 
 @dataclass(frozen=True)
 class BatchedModel:
     """A model of one owner; see :class:`fedgraph.fusion.owner_models.local_model.LocalModel`.
 
-    run         : one batch through the model.
-    task        : of the model.
-    where       : its name in messages.
-    fingerprint : identifies the model.
-    smallest, largest : number of samples that it can take at once; smaller batches are padded with zeros.
-
-    Raises
-    ------
-    ExperimentError
-        When it cannot be evaluated on a few samples, or its outputs have another shape than the task requires.
+    run : evaluates one batch. task : the learning task. where : name of the model in messages. fingerprint : identifies
+    the model. smallest, largest : limits of the batch size; smaller batches are padded with zeros. Raises
+    ExperimentError when it cannot be evaluated on a few samples, or its outputs do not have the shape of the task.
     """
 
     run: Run
@@ -142,8 +129,8 @@ class BatchedModel:
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ExperimentError(
-                f"{self.where} cannot be evaluated on {len(inputs)} samples of the shape {tuple(inputs.shape[1:])}: "
-                f"{reason}; it has to take any number of samples of the shape that this data set has"
+                f"{self.where} cannot be evaluated on {len(inputs)} samples of shape {tuple(inputs.shape[1:])}: "
+                f"{reason}; it must take any number of samples of the data set's shape"
             ) from error
 
     def _checked(self, value: object, samples: int) -> Tensor:
@@ -151,36 +138,33 @@ class BatchedModel:
         if not isinstance(value, Tensor) or value.shape[:1] != (samples,):
             found = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
             raise ExperimentError(
-                f"{self.where}: embeddings and outputs for {samples} samples have to be tensors [samples, ...], but "
-                f"one of them is {found}"
+                f"{self.where}: embeddings and outputs of {samples} samples must be tensors [samples, ...]; got {found}"
             )
         return value.flatten(1).float()
 
 
 _COMPARED = 256
-"""Number of samples that are compared."""
+"""Number of compared samples."""
 
 _MANY_VALUES = 8
-"""A feature with more values than these among the compared samples is found again when it is shifted and scaled, too.
-Of fewer values, such as those of a category, hidden units often are a linear function by chance."""
+"""Features with more distinct values than this are also recognised after shifting and scaling. With fewer values, such
+as those of a category, hidden units are often a linear function by chance."""
 
 
 def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], remedy: str) -> None:
     """Raise ExperimentError where embeddings ``[samples, size]`` contain all of the inputs ``[samples, *input_shape]``.
 
-    Neither their order nor further columns matter. Where two features or more have many values, they also count as
-    contained when they are all shifted and scaled, as by a scaler. Features that are constant over the samples carry no
-    information about a sample.
-
-    owners : whose samples and model these are. remedy : advice for the message.
+    Order and further columns are ignored. Two or more features with many values also count as contained when all of
+    them are shifted and scaled. Features that are constant over the samples are ignored.
+    owners : owners of the samples and the model. remedy : advice for the message.
     """
     rows, found = inputs[:_COMPARED].flatten(1).float(), embeddings[:_COMPARED].flatten(1).float()
     features = _varying(rows)
     raw = bool(features <= _varying(found)) if features else rows.numel() > 0 and torch.equal(rows, found)
-    if raw or _are_scaled_there(rows, found):
+    if raw or _contains_scaled(rows, found):
         raise ExperimentError(
-            f"owner {', '.join(owners)}: what the model puts out as the embedding of a sample is the sample itself, "
-            f"which must not leave its owner; {remedy}"
+            f"owner {', '.join(owners)}: the embedding that the model returns is the sample itself, which must not "
+            f"leave its owner; {remedy}"
         )
 
 
@@ -190,8 +174,8 @@ def _varying(values: Tensor) -> set[bytes]:
     return {column.tobytes() for column in columns.T.contiguous().cpu().numpy()}
 
 
-def _are_scaled_there(rows: Tensor, found: Tensor) -> bool:
-    """Whether every feature of many values is a linear function of one column of ``found``, and there are several."""
+def _contains_scaled(rows: Tensor, found: Tensor) -> bool:
+    """Whether there are several features of many values, each a linear function of one column of ``found``."""
     many = [place for place, column in enumerate(rows.T) if len(column.unique()) > _MANY_VALUES]
     if len(many) < 2:
         return False
@@ -200,23 +184,20 @@ def _are_scaled_there(rows: Tensor, found: Tensor) -> bool:
 
 
 def _standardised(values: Tensor) -> Tensor:
-    """Return columns of mean 0 and length 1, those of constant ones 0."""
+    """Return columns with mean 0 and norm 1; constant columns become 0."""
     centred = values.double() - values.double().mean(0)
     return centred / centred.norm(dim=0).clamp(min=1e-300)
 
 
 def fingerprint_of(*known: Any) -> str:
-    """Return 32 hexadecimal digits that identify JSON values, and others by their ``str``."""
+    """Return a digest of 32 hexadecimal digits of JSON values, or of the ``str`` of other values."""
     return json_digest(known, default=str)[:32]
 
 
 def fingerprint_of_file(path: Path, embedding_layer: str | None, where: str) -> str:
-    """Return the fingerprint of a file, together with the layer whose input is the embedding.
+    """Return the fingerprint of a file and of the layer whose input is the embedding.
 
-    Raises
-    ------
-    ExperimentError
-        When the file cannot be read.
+    Raises ExperimentError when the file cannot be read.
     """
     try:
         digest = hashlib.sha256(path.read_bytes())
@@ -227,16 +208,16 @@ def fingerprint_of_file(path: Path, embedding_layer: str | None, where: str) -> 
 
 
 def content(data: OwnerData, row: int, split: SplitName) -> str:
-    """Return a digest of an owner's samples of a split, so that models of other samples get other fingerprints."""
+    """Return a digest of an owner's samples of a split, part of a model's fingerprint."""
     own = data.present[row] & (data.split == SAMPLE_SPLITS.index(split))
     inputs, labels = data.inputs[row][own], data.labels[own]
     return hashlib.sha256(inputs.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
 
 
 class ModelStore:
-    """A folder of models, and of how their inputs are made, by their fingerprints; they never leave the node.
+    """A folder of models and the preparation of their inputs, by fingerprint; they never leave the node.
 
-    A model is trained once and then frozen: all requests for the same fingerprint get the same model.
+    A model is trained once and then frozen.
 
     Parameters
     ----------
@@ -248,12 +229,9 @@ class ModelStore:
         self.folder = folder
 
     def load(self, fingerprint: str) -> Tensor | None:
-        """Return the parameters ``[parameters]`` of a model; None if there is none.
+        """Return the parameters ``[parameters]`` of a model, or None if it is not stored.
 
-        Raises
-        ------
-        RunError
-            When the file is broken, or ``fingerprint`` is no fingerprint.
+        Raises RunError when the file is broken or ``fingerprint`` is invalid.
         """
         path = self._path(fingerprint)
         try:
@@ -261,19 +239,16 @@ class ModelStore:
         except FileNotFoundError:
             return None
         except (OSError, SafetensorError, KeyError) as error:
-            raise RunError(f"cannot read the frozen model {path}: {error}; remove it to train it anew") from None
+            raise RunError(f"cannot read the frozen model {path}: {error}; remove it to train it again") from None
 
     def save(self, fingerprint: str, parameters: Tensor) -> None:
         """Store the parameters ``[parameters]`` of a model."""
         write_atomically(self._path(fingerprint), save({"parameters": parameters.detach().contiguous()}))
 
     def preparation(self, fingerprint: str) -> Preparation | None:
-        """Return how the inputs of a model were made when it was trained; None where that is not kept.
+        """Return the preparation of the model's inputs at training, or None if it is not stored.
 
-        Raises
-        ------
-        RunError
-            When the file is broken, or ``fingerprint`` is no fingerprint.
+        Raises RunError when the file is broken or ``fingerprint`` is invalid.
         """
         path = self._path(fingerprint, "json")
         try:
@@ -281,15 +256,15 @@ class ModelStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"cannot read how inputs of a frozen model were made, {path}: {error}") from None
+            raise RunError(f"cannot read the input preparation of a frozen model, {path}: {error}") from None
 
     def keep_preparation(self, fingerprint: str, preparation: Preparation) -> None:
-        """Store how the inputs of a model are made, unless it is there."""
+        """Store the preparation of the model's inputs, unless it is stored already."""
         path = self._path(fingerprint, "json")
         if not path.is_file():
             write_atomically(path, json.dumps(preparation.table()).encode())
 
     def _path(self, fingerprint: str, suffix: str = "safetensors") -> Path:
         if not fingerprint.isalnum():
-            raise RunError(f"'{fingerprint}' is no fingerprint of a model")
+            raise RunError(f"'{fingerprint}' is not the fingerprint of a model")
         return self.folder / f"{fingerprint}.{suffix}"

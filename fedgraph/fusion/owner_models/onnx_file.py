@@ -1,4 +1,4 @@
-"""A frozen ONNX model, such as one exported from another framework; its embedding is found in its graph."""
+"""A frozen ONNX model, such as one exported from another framework, whose embedding is found in its graph."""
 
 from __future__ import annotations
 
@@ -24,22 +24,15 @@ _ROUNDING = 1e-3
 def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
     """Load the ONNX model in a file.
 
-    It takes one float tensor ``[samples, ...]``. Its last output is ``[samples, classes]``: numbers before softmax, or
-    probabilities, which are recognised by their sum.
+    It takes one float tensor ``[samples, ...]``. Its last output is ``[samples, classes]``, logits or probabilities;
+    the latter are recognised by their sum. Raises ExperimentError when the file is not such a model, the extra
+    ``owner-models`` is not installed, or the layer cannot be found.
 
     Parameters
     ----------
-    path : Path
-        Of the file. Weights in separate files are not read.
-    task : TaskSpec
-        Of the model.
-    embedding_layer : str, optional
-        Name of the operation whose input is the embedding; by default the last matrix product with weights.
-
-    Raises
-    ------
-    ExperimentError
-        When the file is no such model, the extra ``owner-models`` is not installed, or the layer cannot be found.
+    path : the file. Weights in separate files are not read.
+    embedding_layer : name of the operation whose input is the embedding; by default the last matrix product with
+        weights.
     """
     where = f"local model {path}"
     digest = fingerprint_of_file(path, embedding_layer, where)
@@ -53,7 +46,7 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:
-        raise ExperimentError(f"{where} is no ONNX model ({type(error).__name__})") from error
+        raise ExperimentError(f"{where} is not an ONNX model ({type(error).__name__})") from error
     _check_plain(model, where)
     embedding = _embedding(model, embedding_layer, where)
     outputs = [each.name for each in model.graph.output]
@@ -69,7 +62,7 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
     declared = session.get_inputs()
     if len(declared) != 1 or declared[0].type != "tensor(float)":
         listed = ", ".join(f"{each.name}: {each.type}" for each in declared)
-        raise ExperimentError(f"{where} has to take one tensor of floats [samples, ...], and takes {listed}")
+        raise ExperimentError(f"{where} must take one float tensor [samples, ...], but takes {listed}")
 
     def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
         found, predicted = session.run([embedding, outputs[-1]], {declared[0].name: inputs.numpy()})
@@ -81,12 +74,12 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
 
 
 def _check_plain(model: ModelProto, where: str) -> None:
-    """Raise ExperimentError for operations of other libraries, and for weights in other files."""
+    """Raise ExperimentError for operations of other libraries and for external weights."""
     foreign = sorted({node.domain for node in model.graph.node} - set(_STANDARD))
     if foreign:
-        raise ExperimentError(f"{where} has operations of {', '.join(foreign)}; only those of ONNX itself are run")
+        raise ExperimentError(f"{where} has operations of {', '.join(foreign)}; only those of ONNX are executed")
     if any(tensor.data_location == tensor.EXTERNAL for tensor in model.graph.initializer):
-        raise ExperimentError(f"{where} has its weights in other files: save it as one file")
+        raise ExperimentError(f"{where} has weights in other files: save it as one file")
 
 
 def _embedding(model: ModelProto, layer: str | None, where: str) -> str:
@@ -107,17 +100,17 @@ def _embedding(model: ModelProto, layer: str | None, where: str) -> str:
         if node.op_type in _LINEAR and len(read(node)) == 1 and len(node.input) > 1:
             return read(node)[0]
     raise ExperimentError(
-        f"{where} has no matrix product with weights, so there is no embedding before the last one: name the operation "
-        "whose input is the embedding, model.onnx#name"
+        f"{where} has no matrix product with weights whose input could be the embedding: name the operation whose "
+        "input is the embedding, model.onnx#name"
     )
 
 
 def _logits(outputs: Tensor, where: str) -> Tensor:
-    """Return numbers before softmax; of probabilities these are their logarithms."""
+    """Return logits; the logarithms of probabilities."""
     if not outputs.is_floating_point():
         raise ExperimentError(
-            f"{where}: its last output holds no numbers [samples, classes]; leave out labels and maps (of skl2onnx: "
-            "zipmap = False)"
+            f"{where}: its last output must be numbers [samples, classes], without labels and maps (skl2onnx: "
+            "zipmap=False)"
         )
     sums = outputs.float().sum(-1)
     if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < _ROUNDING).all()):

@@ -1,6 +1,6 @@
-"""Training of every owner's own model, until its own validation accuracy no longer rises (F3, sections 2 and 6).
+"""Training of each owner's own model with early stopping (F3, sections 2 and 6).
 
-Embeddings and predictions of many owners' models of one architecture are computed at once.
+Embeddings and predictions of owners' models of one architecture are computed together.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """
@@ -30,13 +30,13 @@ def represent(
     """Compute embeddings and predictions of classifiers ``parameters`` ``[clients, parameters]`` for their ``inputs``.
 
     ``inputs`` is ``[clients, samples, *input_shape]``; the results have the same two leading axes and are on the CPU.
-    Computed on the device of ``parameters``, ``batch_size`` samples of as many clients at a time as fit, so that little
-    memory is needed in addition to the results. ``workers`` blocks of clients are computed side by side; None uses all
-    cores. Results of a client do not depend on the others.
+    Computed on the device of ``parameters`` in batches of ``batch_size`` samples of as many clients as fit into memory.
+    ``workers`` blocks of clients are computed in parallel; None uses all cores. Results of a client do not depend on
+    the others.
     """
     device = parameters.device
     room = working_set(model, TaskSpec("classification", tuple(inputs.shape[2:]), ()))
-    size = 1 if room.alone and device.type == "cpu" else room.clients_per_block(batch_size, device)
+    size = 1 if room.sequential and device.type == "cpu" else room.clients_per_block(batch_size, device)
 
     def compute(start: int) -> Represented:
         block = slice(start, start + size)
@@ -58,9 +58,9 @@ class Pretrained:
     """The models of the owners after training, each from its best epoch.
 
     parameters  : float32 ``[clients, parameters]``.
-    epochs      : int64 ``[clients]``, how many each trained.
-    best_epochs : int64 ``[clients]``, the best one, from 1; 0 for a client that did not train.
-    accuracy    : ``[clients]`` on the validation examples after the best epoch; NaN for clients without any.
+    epochs : int64 ``[clients]``, number of trained epochs.
+    best_epochs : int64 ``[clients]``, from 1; 0 for a client without training.
+    accuracy : ``[clients]`` on validation examples after the best epoch; NaN without any.
     """
 
     parameters: Tensor
@@ -72,15 +72,15 @@ class Pretrained:
 def initial_models(model: StackedModel, seed: int, names: Sequence[str], tied_head: bool = False) -> Tensor:
     """Draw an initial model for each of the clients ``names``, ``[clients, parameters]``, independently.
 
-    ``tied_head`` gives all clients the same last linear layer, drawn as ``torch.nn`` does from a key that depends on
-    its shape alone: clients with other architectures but embeddings of the same size get the same one.
+    ``tied_head`` gives all clients the same last linear layer, initialised as ``torch.nn`` from a key that depends only
+    on its shape, so clients with other architectures but embeddings of the same size share it.
     """
     rows = torch.stack([model.initial(generator(seed, "initial model of an owner", name)) for name in names])
     if tied_head:
         tensors = model.layout.unflatten(rows)
         draw = generator(seed, "tied head", model.embedding_size)
         bound = 1 / math.sqrt(model.embedding_size)
-        for name in sorted(model.head_tensors, reverse=True):  # the weight first, whether there is a bias or not
+        for name in sorted(model.head_tensors, reverse=True):  # the weight first
             tensors[name].copy_(torch.empty(tensors[name].shape[1:]).uniform_(-bound, bound, generator=draw))
     return rows
 
@@ -92,18 +92,14 @@ def pretrain(
     patience: int,
     monitor: Literal["accuracy", "loss"] = "accuracy",
 ) -> Pretrained:
-    """Train every classifier from its row of ``initial`` ``[clients, parameters]``, to its own best epoch.
+    """Train every classifier from its row of ``initial`` ``[clients, parameters]`` with early stopping.
 
-    A client stops after ``patience`` epochs in a row without a validation accuracy above its best, or a validation loss
-    below it, according to ``monitor``, or after ``max_epochs``; it then gets the parameters of its best epoch, the
-    first of several that are equally good. Clients without validation examples use their training loss. The optimiser's
-    moments are kept from epoch to epoch, and settings of ``[train]`` for rounds (decay of the learning rate) apply to
-    epochs; its own number of epochs or steps is ignored. No client's result depends on the other clients.
-
-    Raises
-    ------
-    RunError
-        When the parameters of a client are not finite after its first epoch; the message names it.
+    A client stops after ``patience`` consecutive epochs without improvement of its validation accuracy or loss,
+    according to ``monitor``, or after ``max_epochs``, and gets the parameters of its first best epoch. Clients without
+    validation examples use their training loss. The state of the optimiser is kept over epochs, and settings of
+    ``[train]`` for rounds (decay of the learning rate) apply to epochs; its number of epochs or steps is ignored.
+    Results of a client do not depend on the others. Raises RunError, which names the client, when parameters are not
+    finite after its first epoch.
     """
     num_clients = len(initial)
     best, best_score = initial.detach().clone(), torch.full((num_clients,), -torch.inf)
@@ -111,7 +107,7 @@ def pretrain(
     epochs, best_epochs = (torch.zeros(num_clients, dtype=torch.int64) for _ in range(2))
     settings = cohort.settings.model_copy(update={"keep_optimizer": True, "local_epochs": 1, "local_steps": None})
     training = Cohort(cohort.model, cohort.data, settings, cohort.seed)
-    # Every size of cohort would be compiled anew, unless the code is native.
+    # Except for native code, each size of cohort would be compiled again.
     shrinks_often = settings.compile is not True or training.model.native
     rows, parameters = torch.arange(num_clients), best.clone()
     moments: dict[str, Tensor] | None = None
@@ -162,6 +158,6 @@ def _check_converged(cohort: Cohort, best_epochs: Tensor, max_epochs: int) -> No
     if max_epochs > 0 and diverged:
         raise RunError(
             f"the local model of client '{diverged[0]}' (and of {len(diverged) - 1} others) diverged in its first "
-            "epoch: its parameters or its loss are not finite; set [train] learning-rate lower, or clip-norm, and "
-            "check that the inputs are finite"
+            "epoch: parameters or loss are not finite; reduce [train] learning-rate, or set clip-norm, and check that "
+            "the inputs are finite"
         )

@@ -1,4 +1,4 @@
-"""Models of scikit-learn: a transformer, whose output is the embedding, and a classifier of it."""
+"""Models of scikit-learn: a transformer, whose output is the embedding, and a classifier of the embedding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGEST_SEED = 2**32
 class ScikitModel:
     """A fitted transformer, or None, and a fitted classifier of its outputs; see :func:`fitted`.
 
-    The classifier's classes are at ``positions`` among all classes, by default at their own numbers.
+    ``positions`` are those of the classifier's classes among all classes, by default their numbers.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class ScikitModel:
     def represent(self, inputs: Tensor) -> Represented:
         """Compute embeddings and predictions; see :class:`fedgraph.fusion.owner_models.local_model.LocalModel`.
 
-        A class that did not occur in training has the probability 0.
+        A class without training samples has probability 0.
         """
         rows = _rows(inputs)
         try:
             with warnings.catch_warnings():
-                # A model may have been fitted to a data frame; the order of its columns is checked when it is read.
+                # The order of columns of a model fitted to a data frame is checked when it is read.
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
                 features = rows if self.transformer is None else _dense(self.transformer.transform(rows))
                 known = np.asarray(self.estimator.predict_proba(features))
@@ -69,12 +69,8 @@ def fitted(
 ) -> ScikitModel:
     """Fit the model of the settings to an owner's training samples.
 
-    inputs : ``[samples, *input_shape]``. labels : int64 ``[samples]``, from 0 to ``classes - 1``.
-
-    Raises
-    ------
-    ExperimentError
-        When a class cannot be imported, built or fitted, or lacks a required method; the message names the owner.
+    inputs : ``[samples, *input_shape]``. labels : int64 ``[samples]``, from 0 to ``classes - 1``. Raises
+    ExperimentError, which names the owner, when a class cannot be imported, built or fitted, or lacks a method.
     """
     where = f"[model] scikit-learn of client '{owner}'"
 
@@ -86,7 +82,7 @@ def fitted(
             made = kind(**(random | options))
         except Exception as error:
             raise ExperimentError(
-                f"[model] {key}: '{path}' cannot be built from the options {options}: {error}"
+                f"[model] {key}: '{path}' cannot be created with the options {options}: {error}"
             ) from error
         if not (hasattr(made, "fit") and hasattr(made, method)):
             raise ExperimentError(f"[model] {key}: '{path}' needs the methods fit and {method}; choose another class")
@@ -112,5 +108,5 @@ def _rows(inputs: Tensor) -> NDArray[np.float32]:
 
 
 def _dense(features: Any) -> NDArray[Any]:
-    """Return the output of a transformer as a dense array ``[samples, features]``; some return sparse matrices."""
+    """Return the possibly sparse output of a transformer as a dense array ``[samples, features]``."""
     return np.asarray(features.toarray() if hasattr(features, "toarray") else features)

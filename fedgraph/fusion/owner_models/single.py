@@ -1,4 +1,4 @@
-"""Owners whose models are computed one by one: those that they brought along, and those of scikit-learn."""
+"""Owners whose models are evaluated one at a time: existing models, and those of scikit-learn."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class SingleOwner:
-    """One owner of a node; its methods return embeddings and predictions of its samples, and the model's fingerprint.
+    """One owner of a node; methods return embeddings and predictions of its samples, and the model's fingerprint.
 
     row    : its position in ``data``.
-    wanted : the fingerprint of the model that it must use; None for any.
+    wanted : the fingerprint of the required model; None for any.
     """
 
     data: OwnerData
@@ -39,14 +39,10 @@ class SingleOwner:
         return self.data.owners[self.row]
 
     def brought(self, path: str) -> tuple[Represented, str]:
-        """Use a model that the owner already has, loaded by ``load_local_model``.
+        """Use an existing model of the owner, loaded by ``load_local_model``.
 
-        The fingerprint is of its files, and of how its inputs are made.
-
-        Raises
-        ------
-        FedgraphError
-            When it cannot be read, does not fit the data, is not the wanted one, or returns samples as embeddings.
+        The fingerprint covers its files and the preparation of inputs. Raises FedgraphError when it cannot be read,
+        does not fit the data, is not the required one, or returns samples as embeddings.
         """
         model = load_local_model(path, self.data.tasks[self.row])
         fingerprint = fingerprint_of(model.fingerprint, self.data.preparations[self.row].table())
@@ -54,19 +50,16 @@ class SingleOwner:
         found = self._represented(model)
         if self.name in self.data.unscaled:
             log.warning(
-                "owner '%s' has no training samples here to scale its features by: its model '%s' sees them as they "
-                "are", self.name, path,
+                "owner '%s' has no training samples to scale its features by: its model '%s' gets unscaled features",
+                self.name, path,
             )  # fmt: skip
-        self._check_not_raw(found, "bring a model with a hidden layer before its last linear one")
+        self._check_not_raw(found, "use a model with a hidden layer before the last linear layer")
         return found, fingerprint
 
     def fitted(self, settings: ScikitSettings, seed: int) -> tuple[Represented, str]:
-        """Use a scikit-learn model, fitted anew each time; the fingerprint is of its settings and training samples.
+        """Fit a scikit-learn model; the fingerprint covers its settings and training samples.
 
-        Raises
-        ------
-        FedgraphError
-            When it cannot be fitted, is not the wanted one, or returns samples as embeddings.
+        Raises FedgraphError when it cannot be fitted, is not the required one, or returns samples as embeddings.
         """
         training = self.data.present[self.row] & (self.data.split == SAMPLE_SPLITS.index("train"))
         inputs, labels = self.data.inputs[self.row][training], self.data.labels[training]
@@ -74,11 +67,11 @@ class SingleOwner:
         self._check_same_model(fingerprint, "its settings or training samples are no longer those of")
         model = fitted(settings, inputs, labels, self.data.tasks[self.row].output_shape[0], seed, self.name)
         found = self._represented(model)
-        self._check_not_raw(found, "name a feature transformer for it by [model] transformer")
+        self._check_not_raw(found, "set a feature transformer by [model] transformer")
         return found, fingerprint
 
     def _represented(self, model: LocalModel) -> Represented:
-        """Compute embeddings and predictions of the samples that the owner has."""
+        """Compute embeddings and predictions of the owner's samples."""
         there = self.data.present[self.row]
         found = model.represent(self.data.inputs[self.row][there])
         return Represented(

@@ -1,4 +1,4 @@
-"""A fitted scikit-learn model in a skops file, which unlike a pickle runs nothing when it is read."""
+"""A fitted scikit-learn model in a skops file, which unlike a pickle does not execute code when read."""
 
 from __future__ import annotations
 
@@ -18,23 +18,13 @@ _TRIED = 3
 def load_skops(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> ScikitModel:
     """Load the scikit-learn pipeline in a ``.skops`` file.
 
-    Its classes are the names of the data's classes, or their numbers. Where it was fitted to named features, these are
-    those of the owner, in the same order.
+    Its classes are the names or the numbers of the data's classes; named features are those of the owner, in the same
+    order. Raises ExperimentError when the file is not such a model or contains types that skops does not trust, when
+    the extra ``owner-models`` is not installed, and for other classes or features.
 
     Parameters
     ----------
-    path : Path
-        Of the file.
-    task : TaskSpec
-        Of the model.
-    embedding_layer : str, optional
-        Name of the step whose input is the embedding; by default the last one.
-
-    Raises
-    ------
-    ExperimentError
-        When the file is no such model or holds types that skops does not trust, when the extra ``owner-models`` is not
-        installed, and for other classes or features.
+    embedding_layer : name of the step whose input is the embedding; by default the last one.
     """
     where = f"local model {path}"
     digest = fingerprint_of_file(path, embedding_layer, where)
@@ -48,16 +38,16 @@ def load_skops(path: Path, task: TaskSpec, embedding_layer: str | None = None) -
         untrusted = io.get_untrusted_types(file=path)
         if untrusted:
             raise ExperimentError(
-                f"{where} holds {', '.join(untrusted[:5])}, which may run code and is not read: only types that skops "
-                "trusts are, those of scikit-learn, NumPy and SciPy"
+                f"{where} contains {', '.join(untrusted[:5])}, which may execute code: only types that skops trusts "
+                "are read, those of scikit-learn, NumPy and SciPy"
             )
         pipeline = io.load(path, trusted=[])
     except ExperimentError:
         raise
     except Exception as error:
         raise ExperimentError(
-            f"{where} is no scikit-learn model that skops can read ({type(error).__name__}); save the fitted pipeline "
-            "by skops.io.dump(pipeline, path)"
+            f"{where} cannot be read by skops ({type(error).__name__}); save the fitted scikit-learn pipeline by "
+            "skops.io.dump(pipeline, path)"
         ) from error
     transformer, estimator = _parts(pipeline, embedding_layer, where)
     _check_features(pipeline, task, where)
@@ -68,19 +58,19 @@ def load_skops(path: Path, task: TaskSpec, embedding_layer: str | None = None) -
 
 
 def _parts(pipeline: Any, layer: str | None, where: str) -> tuple[Any, Any]:
-    """Return what comes before the step whose input is the embedding, and that step with all that follows."""
+    """Split a pipeline before the step whose input is the embedding."""
     if not hasattr(pipeline, "predict_proba") or not hasattr(pipeline, "classes_"):
         raise ExperimentError(
-            f"{where} is a {type(pipeline).__name__}, and a fitted classifier with predict_proba is needed"
+            f"{where} is a {type(pipeline).__name__}; expected a fitted classifier with predict_proba"
         )
     names = list(getattr(pipeline, "named_steps", {}))
     if len(names) < 2:
         raise ExperimentError(
-            f"{where} is a {type(pipeline).__name__} without a step before it, whose embedding would be the sample "
-            "itself: save a Pipeline with a transformer that does not merely scale, such as PCA, and a classifier"
+            f"{where} is a {type(pipeline).__name__} without a previous step, so its embedding would be the sample: "
+            "save a Pipeline of a transformer that does not merely scale, such as PCA, and a classifier"
         )
     if layer is not None and layer not in names[1:]:
-        raise ExperimentError(f"{where} has no step '{layer}' behind the first; it has {', '.join(names)}")
+        raise ExperimentError(f"{where} has no step '{layer}' after the first; it has {', '.join(names)}")
     at = len(names) - 1 if layer is None else names.index(layer)
     return pipeline[:at], pipeline[at:]
 
@@ -89,11 +79,11 @@ def _check_features(pipeline: Any, task: TaskSpec, where: str) -> None:
     expected, count = getattr(pipeline, "feature_names_in_", None), getattr(pipeline, "n_features_in_", None)
     size = int(torch.Size(task.input_shape).numel())
     if count is not None and count != size:
-        raise ExperimentError(f"{where} was fitted to {count} features, and a sample of this owner has {size}")
+        raise ExperimentError(f"{where} was fitted to {count} features, but a sample of this owner has {size}")
     if expected is not None and task.features and list(expected) != list(task.features):
         raise ExperimentError(
-            f"{where} was fitted to the features {', '.join(map(str, expected))}, and this owner has "
-            f"{', '.join(task.features)}: they must be the same, in this order"
+            f"{where} was fitted to the features {', '.join(map(str, expected))}, but this owner has "
+            f"{', '.join(task.features)}: they must be the same, in the same order"
         )
 
 
@@ -106,6 +96,6 @@ def _positions(estimator: Any, task: TaskSpec, where: str) -> list[int]:
     if all(each.isdecimal() and int(each) < len(classes) for each in found):
         return [int(each) for each in found]
     raise ExperimentError(
-        f"{where} predicts the classes {', '.join(found)}, and those of the data are {', '.join(classes)}: fit it to "
-        "these names, or to their numbers from 0 on"
+        f"{where} predicts the classes {', '.join(found)}, but the data has {', '.join(classes)}: fit it to these "
+        "names, or to their numbers from 0"
     )

@@ -1,4 +1,4 @@
-"""The owners' own models, before any federation: trained alone or brought along, frozen, and used as they are.
+"""The owners' own models, trained locally or existing, and then frozen.
 
 Ma, Hoang, Chen (UAI 2023), eq. 3 and lines 2 and 3 of algorithm 1.
 """
@@ -27,23 +27,23 @@ from fedgraph.training import Cohort, TrainSettings
 log = logging.getLogger("fedgraph")
 
 _WITHOUT_EFFECT = ("workers", "threads", "block-size", "device")
-"""Keys of ``[train]`` that affect how fast a model is trained, not the result."""
+"""Keys of ``[train]`` that affect the speed of training, not its result."""
 
 _TRIED = 16
-"""Number of samples for trying a model before training."""
+"""Number of samples of a trial evaluation before training."""
 
 
 class LocalModelSettings(Settings):
-    """Settings of the owners' own models; ``[train] local-epochs`` is the largest number of epochs of their training.
+    """Settings of the owners' own models; ``[train] local-epochs`` is the maximum number of epochs.
 
     Attributes
     ----------
-    local_patience : epochs without a better result on its own validation samples after which an owner stops training;
-                     it keeps its best model.
-    local_monitor  : what is better there: a higher ``accuracy``, as in the released program, or a lower ``loss``. Few
-                     columns often predict the largest class alone, whose accuracy does not show any learning.
-    tied_output    : all owners train with the same output layer, drawn at random and frozen, which ties the meaning of
-                     their embeddings together (row J of table 2).
+    local_patience : epochs without improvement on its own validation samples after which an owner stops training
+                   and keeps its best model.
+    local_monitor : criterion: ``accuracy``, as in the released program, or ``loss``. With few columns a model often
+                   predicts only the largest class, and its accuracy does not improve.
+    tied_output : all owners train with the same random, frozen output layer, which aligns their embeddings (row J of
+                   table 2).
     """
 
     local_patience: PositiveInt = 20
@@ -80,7 +80,7 @@ class StackedOwners:
     Attributes
     ----------
     rows : Tensor
-        Their positions in the data, int64 ``[owners]``.
+        Positions in the data, int64 ``[owners]``.
     cohort : Cohort
         Cohort of these owners.
     inputs : Tensor
@@ -100,32 +100,32 @@ class StackedOwners:
 
 @dataclass(frozen=True)
 class LocalStage:
-    """The stage of F3 in which the owners of a node get their frozen models.
+    """The stage of F3 that provides the frozen models of a node's owners.
 
     Attributes
     ----------
     data : OwnerData
         Data of the owners of a node.
     description : str
-        Description of the data; a model belongs to it.
+        Description of the data, part of a model's fingerprint.
     choice : ModelChoice
         Architecture of each owner.
     train : TrainSettings
-        How models are trained.
+        Settings of the training.
     settings : LocalModelSettings
-        When training stops, and whether output layers are tied.
+        Early stopping, and whether output layers are tied.
     seed : int
-        Determines all random numbers, with the owner's name.
+        Seeds all random numbers, together with the owner's name.
     store : ModelStore
         Store of frozen models.
     brought : mapping of str to str
-        Models that owners already have, by owner, as ``load_local_model`` reads them.
+        Existing models by owner, as :func:`load_local_model` reads them.
     wanted : mapping of str to str
-        Fingerprints of the models that owners must use, by owner; other owners use any.
+        Fingerprints of the required models by owner; other owners use any.
     pre_trained : bool
-        Whether models are trained at all, or used as initialised.
+        Whether models are trained, or used as initialised.
     folds : int
-        Parts of the training samples that are embedded by models of the others; 1: by the owner's own model.
+        Number of folds of the training samples, each embedded by a model trained on the others; 1 for a single model.
     """
 
     data: OwnerData
@@ -141,21 +141,18 @@ class LocalStage:
     folds: int = 1
 
     def embed(self) -> Embedded:
-        """Compute embeddings and predictions of all samples by the owners' frozen models, which are trained if needed.
+        """Compute embeddings and predictions of all samples by the owners' frozen models, trained if necessary.
 
-        Raises
-        ------
-        FedgraphError
-            When a model does not fit an owner's data, cannot be read, is not the wanted one, or cannot be trained
-            without a fold.
+        Raises FedgraphError when a model does not fit an owner's data, cannot be read, is not the required one, or
+        cannot be trained without a fold.
         """
         whole = self._embedded()
         if self.folds == 1 or self.wanted:
             return whole
         if self.brought:
             raise ExperimentError(
-                f"folds = {self.folds}: the model that owner '{min(self.brought)}' brings cannot be trained without "
-                "some of its samples; leave folds out"
+                f"folds = {self.folds}: the existing model of owner '{min(self.brought)}' cannot be trained without "
+                "some of its samples; leave out folds"
             )
         fold = sample_folds(self.data.keys, self.folds, self.seed)
         training, left_out = (SAMPLE_SPLITS.index(name) for name in ("train", "new"))
@@ -168,7 +165,7 @@ class LocalStage:
         return whole
 
     def _embedded(self) -> Embedded:
-        """See :meth:`embed`; every sample by the model of all training samples."""
+        """See :meth:`embed`; a single model embeds all samples."""
         parts: dict[int, tuple[Represented, str]] = {}
         for row, owner in enumerate(self.data.owners):
             if owner in self.brought:
@@ -183,18 +180,15 @@ class LocalStage:
             if owner not in self.brought and isinstance(table, ScikitSettings):
                 parts[row] = self._single(row).fitted(table, self.seed)
         for row, (_, fingerprint) in parts.items():
-            # Of a model that was trained before, this may be another one.
+            # A model trained earlier may have another preparation.
             if self.data.owners[row] not in self.wanted:
                 self.store.keep_preparation(fingerprint, self.data.preparations[row])
         return self._assembled([parts[row] for row in range(len(self.data.owners))])
 
     def stacked(self) -> list[StackedOwners]:
-        """Return the owners with models of this project or ``torch.nn``, by architecture and shape of inputs.
+        """Return the owners with models of this project or ``torch.nn``, by architecture and input shape.
 
-        Raises
-        ------
-        ExperimentError
-            When ``[train]`` gives steps instead of epochs.
+        Raises ExperimentError when ``[train]`` has steps instead of epochs.
         """
         groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for row, (owner, number, task) in enumerate(self._owners()):
@@ -240,7 +234,7 @@ class LocalStage:
         whole = cohort_data(data, untrained)
         cohort = Cohort(model, whole, self.train, self.seed)
         parameters = self._frozen(cohort, initial, fingerprints, kept) if self.pre_trained else initial
-        # All splits share the same inputs, those of all owners one after the other.
+        # All splits share the inputs of all owners, concatenated.
         inputs: Tensor = whole.splits["train"].inputs.unflatten(0, (len(rows), -1))  # type: ignore[attr-defined]
         return StackedOwners(chosen, cohort, inputs, parameters, fingerprints)
 
@@ -252,15 +246,15 @@ class LocalStage:
             if kept is None:
                 if owner in self.wanted:
                     raise RunError(
-                        f"owner '{owner}' no longer has the frozen model {fingerprint} whose embeddings the fusion "
-                        f"model was trained on; it was kept in {self.store.folder}"
+                        f"owner '{owner}' no longer has the frozen model {fingerprint} whose embeddings trained the "
+                        f"fusion model; it was stored in {self.store.folder}"
                     )
             elif kept.shape != initial[row].shape:
                 raise RunError(f"owner '{owner}': its frozen model has {len(kept)} parameters, not {initial.shape[1]}")
             elif owner in self.data.unscaled:
                 raise DataError(
-                    f"owner '{owner}' has no training samples here, by which its features were scaled for its frozen "
-                    'model; set [data] scaling = "none", in training too, or leave its training samples in its data'
+                    f"owner '{owner}' has no training samples, by which its features were scaled for its frozen model; "
+                    'set [data] scaling = "none", also in training, or keep its training samples in its data'
                 )
             else:
                 result[row] = kept
@@ -269,7 +263,7 @@ class LocalStage:
     def _frozen(
         self, cohort: Cohort, initial: Tensor, fingerprints: Sequence[str], kept: Mapping[int, Tensor]
     ) -> Tensor:
-        """Return the owners' frozen models; those that are not ``kept`` are trained now, and stored."""
+        """Return the owners' frozen models; those not in the store are trained and stored."""
         result = initial.clone()
         for row, parameters in kept.items():
             result[row] = parameters
@@ -283,7 +277,7 @@ class LocalStage:
             )
             result[chosen] = trained.parameters
             log.info(
-                "local models trained: %d, best after %d to %d epochs, validation accuracy %.3f to %.3f",
+                "trained %d local models, best after %d to %d epochs, validation accuracy %.3f to %.3f",
                 len(missing), *trained.best_epochs.aminmax(), *trained.accuracy.aminmax(),
             )  # fmt: skip
             for row in missing:
@@ -314,7 +308,7 @@ class LocalStage:
 
 
 def _check_hidden_layer(model: StackedModel, initial: Tensor, data: OwnerData) -> None:
-    """Refuse a model without a hidden layer before training, on samples of one of the owners that share it."""
+    """Refuse a model without a hidden layer before training, by samples of one of the owners that share it."""
     owner = int(data.present.sum(1).argmax())
     some = data.inputs[owner][data.present[owner]][:_TRIED]
     if not len(some):
@@ -322,7 +316,7 @@ def _check_hidden_layer(model: StackedModel, initial: Tensor, data: OwnerData) -
     with torch.no_grad():
         embeddings, _ = model.embed(model.layout.unflatten(initial[owner : owner + 1]), some[None], training=False)
     remedy = (
-        "give [model] a hidden layer, or, for a module of your own, name another layer whose input is the embedding by "
+        "give [model] a hidden layer, or, for a custom module, name another layer whose input is the embedding by "
         "embedding-layer"
     )
     check_not_raw(some, embeddings[0], data.owners, remedy)

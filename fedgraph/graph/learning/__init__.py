@@ -9,12 +9,12 @@
 
 from fedgraph.graph.learning.kernel import kernel_graph
 from fedgraph.graph.learning.learner import GraphLearner
-from fedgraph.graph.learning.neighbours import beside_given, with_row_sums
+from fedgraph.graph.learning.neighbours import combine_graphs, with_row_sums
 from fedgraph.graph.learning.smoothness import smooth_graph
 
 __all__ = [
     "GraphLearner",
-    "beside_given",
+    "combine_graphs",
     "kernel_graph",
     "smooth_graph",
     "with_row_sums",

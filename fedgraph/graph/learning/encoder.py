@@ -36,14 +36,7 @@ class GraphEncoder(nn.Module):
 
     Parameters
     ----------
-    clients : int
-        N.
-    generator : torch.Generator
-        Draws the initial embeddings and weights.
-    form : {"symmetric", "antisymmetric"}
-        See above.
-    width : int
-        Of an embedding.
+    generator : draws the initial embeddings and weights.
     """
 
     def __init__(self, clients: int, generator: torch.Generator, form: Form = "symmetric", width: int = 40) -> None:
@@ -88,10 +81,7 @@ class EncoderFit:
 
     Attributes
     ----------
-    error : float
-        ``|A - target|_F / |target|_F``.
-    steps : int
-        Number of optimiser steps.
+    error : ``|A - target|_F / |target|_F``.
     """
 
     error: float

@@ -23,7 +23,8 @@ def kernel_graph(squared_distances: Tensor, neighbours: int = 8) -> Tensor:
     """Compute ``W_ij = exp(-D_ij / (s_i s_j))`` for pairs in which one is among the k nearest others of the other.
 
     ``s_i^2`` is the mean of D over the k nearest of client i. A client much farther away than others are from each
-    other gets no weight.
+    other gets no weight. Returns float64 ``[N, N]``, symmetric, entries from 0 to 1, zero diagonal. Raises GraphError
+    for a matrix that is not one of squared distances, and for neighbours below 1.
 
     Parameters
     ----------
@@ -31,16 +32,6 @@ def kernel_graph(squared_distances: Tensor, neighbours: int = 8) -> Tensor:
         D, ``[N, N]``; its unit does not matter.
     neighbours : int
         k; at most the number of other clients.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[N, N]``, symmetric, entries from 0 to 1, zero diagonal.
-
-    Raises
-    ------
-    GraphError
-        For a matrix that is not one of squared distances, and for neighbours below 1.
     """
     distances = checked_distances(squared_distances)
     count = int(checked_neighbours(neighbours, len(distances)))

@@ -50,7 +50,7 @@ class GraphLearner:
     Attributes
     ----------
     weights : Tensor
-        A, float64 ``[N, N]``: non-negative, zero diagonal; zero where nothing is known.
+        A, float64 ``[N, N]``, non-negative, with zeros on the diagonal and where nothing is known.
     seen : Tensor
         Clients that were present when the graph was learned, bool ``[N]``.
     """
@@ -75,6 +75,8 @@ class GraphLearner:
     def learn(self, features: Tensor, positions: Tensor, server_round: int) -> None:
         """Learn the weights among the clients at ``positions``.
 
+        Raises GraphError for features that are not finite and for a wrong number of rows.
+
         Parameters
         ----------
         features : Tensor
@@ -83,11 +85,6 @@ class GraphLearner:
             int64 ``[present]``.
         server_round : int
             Seeds the learner ``released``.
-
-        Raises
-        ------
-        GraphError
-            For features that are not finite and for a wrong number of rows.
         """
         if features.ndim != 2 or len(features) != len(positions):
             raise GraphError(f"a row of features per client, {len(positions)}, is expected; got {list(features.shape)}")

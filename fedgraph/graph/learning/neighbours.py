@@ -58,23 +58,17 @@ def off_diagonal_mean(matrix: Tensor) -> float:
 
 
 def with_row_sums(weights: Tensor, total: float) -> Tensor:
-    """Scale every row of weights ``[N, N]`` to the sum ``total``.
-
-    Returns
-    -------
-    Tensor
-        ``[N, N]``; rows of zeros stay zero.
-    """
+    """Scale every row of weights ``[N, N]`` to the sum ``total``. Returns ``[N, N]``; rows of zeros stay zero."""
     sums = weights.sum(dim=1, keepdim=True)
     return weights * torch.where(sums > 0, total / sums, torch.zeros_like(sums))
 
 
-def beside_given(given: Tensor, learned: Tensor, beta: float) -> Tensor:
+def combine_graphs(given: Tensor, learned: Tensor, beta: float) -> Tensor:
     """Combine a given and a learned graph.
 
     Rows of the learned graph are scaled to the mean row sum of the given one without self loops, so that the total
     weight of a client's neighbours hardly depends on ``beta``. Self loops of the given graph are kept: the weight of a
-    client itself is not learned.
+    client itself is not learned. Returns ``[N, N]``.
 
     Parameters
     ----------
@@ -82,11 +76,6 @@ def beside_given(given: Tensor, learned: Tensor, beta: float) -> Tensor:
         ``[N, N]``, with weights in any unit.
     beta : float
         Weight of the learned graph, 0 to 1.
-
-    Returns
-    -------
-    Tensor
-        ``[N, N]``.
     """
     loops = torch.diag(given.diagonal())
     links = given - loops

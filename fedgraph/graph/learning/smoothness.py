@@ -39,16 +39,12 @@ class SmoothGraph:
 
     Attributes
     ----------
-    weights : Tensor
-        W, float64 ``[N, N]``.
-    scale : float
-        Factor of the squared distances with which a = b = 1 gives the wanted number of neighbours.
-    residual : float
-        Violation of the optimality conditions: the largest difference between ``(W 1)_i u_i`` and a, relative to a.
-    gap : float
-        Primal minus dual objective, relative to 1 + |primal|: a bound on the distance from the minimum.
-    steps : int
-        Newton steps over all solutions that were tried.
+    weights : W, float64 ``[N, N]``.
+    scale : factor of the squared distances with which a = b = 1 gives the wanted number of neighbours.
+    residual : violation of the optimality conditions: the largest difference between ``(W 1)_i u_i`` and a, relative to
+        a.
+    gap : primal minus dual objective, relative to 1 + |primal|: a bound on the distance from the minimum.
+    steps : newton steps over all solutions that were tried.
     """
 
     weights: Tensor
@@ -66,6 +62,10 @@ class SmoothGraph:
 def smooth_graph(squared_distances: Tensor, neighbours: float = 8, tolerance: float = 1e-6) -> SmoothGraph:
     """Learn W from squared distances between clients.
 
+    Returns a SmoothGraph with the mean number of neighbours within 5 % of the wanted one, if possible. Raises
+    GraphError for a matrix that is not one of squared distances, for neighbours that are not above 0, and for a
+    solution that does not converge.
+
     Parameters
     ----------
     squared_distances : Tensor
@@ -76,17 +76,6 @@ def smooth_graph(squared_distances: Tensor, neighbours: float = 8, tolerance: fl
         possible number.
     tolerance : float
         The gap at which the solution counts as converged.
-
-    Returns
-    -------
-    SmoothGraph
-        With the mean number of neighbours within 5 % of the wanted one, if possible.
-
-    Raises
-    ------
-    GraphError
-        For a matrix that is not one of squared distances, for neighbours that are not above 0, and for a solution that
-        does not converge.
     """
     distances = checked_distances(squared_distances)
     clients = len(distances)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedgraph.graphical.inference.prediction import Scale
 from fedgraph.graphical.network.heads import sample_one_hot
 from fedgraph.graphical.network.network import Network
-from fedgraph.graphical.network.parts import Part, parts_of
+from fedgraph.graphical.network.parts import Part, split_parts
 
 FARTHEST = 4.0
 """Numbers are drawn within this many standard deviations of their mean: networks that contradict each other could drift
@@ -116,7 +116,7 @@ class FullConditionals:
     ) -> None:
         state = network.state(parameters)
         self.network = network
-        self.parts = parts_of(network, parameters, features)
+        self.parts = split_parts(network, parameters, features)
         self.scale = Scale(network, parameters)
         self.mean, self.deviation = state["mean"][:, :, None], state["deviation"][:, :, None]
         self.noise = state["residual"].clamp(min=0).sqrt()[:, :, None]

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.inference.prediction import InferenceSettings, infer
 from fedgraph.graphical.network.heads import normalised, sample_one_hot
 from fedgraph.graphical.network.network import Network
 
 NOISE = 0.01
 """Largest share of its value by which a number is changed."""
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
 def released_draw(
@@ -33,7 +34,6 @@ def released_draw(
     learning_rate: float,
 ) -> Tensor:
     """Fill what is NaN in ``given`` ``[clients, rows, units]``; ``random`` contains one generator for each client."""
-    settings = InferenceSettings(method="gradient", steps=steps, learning_rate=learning_rate)
     rows = given.shape[1]
     graph = network.linked
     orders, roots = breadth_first_orders(graph)
@@ -50,8 +50,35 @@ def released_draw(
         category = sample_one_hot(shares, owner, uniform.expand(-1, len(graph), -1))
         units = torch.where(chosen, torch.where(is_number, number, category), units)
         if step + 1 < len(graph):
-            expected = infer(network, parameters, units.transpose(1, 2), settings).transpose(1, 2)
+            expected = inferred(network, parameters, units.transpose(1, 2), steps, learning_rate).transpose(1, 2)
     return units.transpose(1, 2)
+
+
+def inferred(network: Network, parameters: Tensor, units: Tensor, steps: int, learning_rate: float) -> Tensor:
+    """Predict what is NaN in ``units`` ``[clients, rows, units]``: Adam moves it, from the means, until the network
+    reproduces the known features as well as it can.
+
+    Adam is written out, as each row keeps the iterate that is its own best.
+    """
+    unknown = units.isnan()
+    mean = network.state(parameters)["mean"][:, None]
+    values = torch.where(unknown, mean, units)
+    known, best = values, values
+    least = values.new_full(values.shape[:2], torch.inf)
+    first, second = torch.zeros_like(values), torch.zeros_like(values)
+    for step in range(1, steps + 1):
+        values = values.detach().requires_grad_()
+        errors = (network.forward(parameters, values) - known).square().masked_fill(unknown, 0.0).mean(2)
+        gradient = torch.autograd.grad(errors.sum(), values)[0].masked_fill_(~unknown, 0.0)
+        with torch.no_grad():
+            better = errors < least
+            least = torch.where(better, errors, least)
+            best = torch.where(better[..., None], values, best)
+            first.lerp_(gradient, 1 - _BETAS[0])
+            second.lerp_(gradient.square(), 1 - _BETAS[1])
+            rate = learning_rate / (1 - _BETAS[0] ** step)
+            values = values - rate * first / ((second / (1 - _BETAS[1] ** step)).sqrt() + _EPSILON)
+    return torch.where(unknown, best.detach(), units)
 
 
 def breadth_first_orders(adjacency: Tensor) -> tuple[Tensor, Tensor]:

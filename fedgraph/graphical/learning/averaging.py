@@ -1,7 +1,7 @@
 """The average of graphical models of one network: the baseline of distillation.
 
-Section 2.3 of Chajewska, Shrivastava: Federated Learning with Neural Graphical Models goes another way, as hidden units
-of models that were not initialised alike do not correspond to each other.
+Section 2.3 of Chajewska, Shrivastava: Federated Learning with Neural Graphical Models avoids it, as hidden units of
+models with different initialisations do not correspond.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from fedgraph.support.errors import DataError
 def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -> Tensor:
     """Average models, weighted by the number of rows they were trained on.
 
-    Means and deviations are those of all rows together, where clients miss equally many of them, and all models are
-    first rescaled to them, without a change of their predictions. Residuals are averaged as they are: the errors of the
-    new model can only be measured on rows.
+    All models are first rescaled, without changing their predictions, to the means and deviations of all rows (assuming
+    equally many missing values). Residuals are averaged too, as the errors of the new model can only be measured on
+    rows. Returns ``[1, parameters]``. Raises DataError unless there are as many
+    numbers of rows as models, none negative and not all 0, and all deviations of the models are positive.
 
     Parameters
     ----------
@@ -31,17 +32,6 @@ def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -
         ``[clients, parameters]``.
     num_examples : sequence of int
         Training rows of each model.
-
-    Returns
-    -------
-    Tensor
-        ``[1, parameters]``.
-
-    Raises
-    ------
-    DataError
-        Unless there are as many numbers of rows as models, none negative and not all 0, and all deviations of the
-        models are positive.
     """
     weights = torch.tensor(num_examples, dtype=torch.float64)
     if len(weights) != len(parameters) or bool((weights < 0).any()) or not float(weights.sum()) > 0:

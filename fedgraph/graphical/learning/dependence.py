@@ -1,7 +1,7 @@
-"""The dependencies of a network's predictions, by derivatives at rows of data; as a table, and as a picture.
+"""The dependencies of a network's predictions, from derivatives at rows of data, as a table and a plot.
 
-The absence of a path from one feature to another is sufficient for independence but not necessary, and small normalised
-paths mean nothing: therefore derivatives are used.
+Derivatives are used since the absence of a path is sufficient but not necessary for independence, and the size of
+normalised paths is not informative.
 """
 
 from __future__ import annotations
@@ -31,12 +31,7 @@ class Derivatives(NamedTuple):
 def derivatives(network: Network, parameters: Tensor, rows: Tensor) -> Derivatives:
     """Differentiate the predictions of models ``[clients, parameters]`` at rows ``[clients, rows, units]``.
 
-    Missing values are replaced by their means.
-
-    Returns
-    -------
-    Derivatives
-        Largest absolute values and mean squares over the rows.
+    Missing values are replaced by their means. Returns the largest absolute values and mean squares over the rows.
     """
     mean = network.state(parameters)["mean"]
     inputs = torch.where(rows.isnan(), mean[:, None], rows).requires_grad_()
@@ -50,7 +45,7 @@ def derivatives(network: Network, parameters: Tensor, rows: Tensor) -> Derivativ
 
 
 def forbidden_pairs(network: Network) -> Tensor:
-    """Return the pairs of units between which the graph has no edge, among them those of one feature.
+    """Return the pairs of units without an edge in the graph, including those of the same feature.
 
     Bool ``[units, units]``, row: the predicted one; with a leading client axis where clients have graphs of their own.
     """
@@ -64,15 +59,11 @@ def violation(network: Network, found: Derivatives) -> Tensor:
 
 
 def dependencies(network: Network, parameters: Tensor, found: Derivatives) -> Tensor:
-    """Compute how much each feature depends on each other one.
+    """Compute the dependence of each feature on each other one.
 
     The root mean square derivative times the deviation of the input, as a part of the deviation of the output: for
     linear dependence between numbers, the standardised regression coefficient. Units of a feature count together.
-
-    Returns
-    -------
-    Tensor
-        ``[clients, features, features]``, row: the predicted feature.
+    Returns ``[clients, features, features]``, row: the predicted feature.
     """
     state = network.state(parameters)
     shares = state["mean"] * (1 - state["mean"])

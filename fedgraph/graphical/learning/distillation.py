@@ -35,17 +35,16 @@ class DistillationSettings(Settings):
 
     Attributes
     ----------
-    samples       : drawn from all clients' models together; in the paper 100,000 from each. By default 100 for each row
-                    that the clients have together, 10,000 at least and 100,000 at most.
+    samples       : total number drawn from all clients' models; in the paper 100,000 from each. By default 100 for each
+                    row of all clients, at least 10,000 and at most 100,000.
     shares        : of the samples that each client's model contributes: ``equal`` ones, or in proportion to its
                     ``examples``.
     public_weight : of a public row, in samples; 0: public rows are not learned from. Each is copied as often as the
                     whole part of the weight; for the rest, rows are drawn so that the total weight is right.
-    targets       : what is learned of each sample: the mean of what all clients' models predict of it, weighted by
-                    ``shares`` (``ensemble``; Lin et al., NeurIPS 2020); the prediction of the model from which it was
-                    drawn (``predictions``); or its own values (``samples``, as in the paper), which have the same
-                    expectation as the second and noise beside it.
-    held_out      : share of the samples, and of the public rows, by which the best epochs are chosen.
+    targets       : of each sample: the mean prediction of all clients' models, weighted by ``shares`` (``ensemble``;
+                    Lin et al., NeurIPS 2020); the prediction of the model that it was drawn from (``predictions``); or
+                    its own values (``samples``, as in the paper), which equal the second plus noise.
+    held_out      : share of the samples, and of the public rows, for choosing the best epochs.
     """
 
     samples: int | None = Field(default=None, ge=2)
@@ -55,20 +54,20 @@ class DistillationSettings(Settings):
     held_out: float = Field(default=0.1, gt=0, lt=1)
 
     def counts(self, num_examples: Sequence[int]) -> list[int]:
-        """Return how many samples each client's model contributes, from the clients' numbers of examples."""
+        """Return the number of samples of each client's model, from the clients' numbers of examples."""
         total = self.samples or min(max(_SAMPLES_OF_ROW * sum(num_examples), _FEWEST_SAMPLES), _MOST_SAMPLES)
         return apportion(total, [1] * len(num_examples) if self.shares == "equal" else num_examples)
 
 
 def apportion(total: int, weights: Sequence[int]) -> list[int]:
-    """Return whole numbers in proportion to ``weights`` that sum to ``total``, by largest remainders.
+    """Return integers in proportion to ``weights`` that sum to ``total``, by largest remainders.
 
     Of equal remainders the first come first. Raises DataError unless weights are whole, not negative, and not all 0.
     """
     whole = sum(weights)
     if whole <= 0 or any(weight < 0 or weight != int(weight) for weight in weights):
         raise DataError(f"samples cannot be shared out in proportion to {', '.join(map(str, weights)) or 'nothing'}")
-    # Whole numbers only: remainders of floats would not be exact.
+    # Integers only: remainders of floats would not be exact.
     counts = [total * int(weight) // int(whole) for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda place: -(total * int(weights[place]) % int(whole)))
     for place in by_remainder[: total - sum(counts)]:
@@ -102,7 +101,7 @@ def pool(
     random = generator(seed, "distillation")
     training, held_out = _split(torch.cat(parts), settings.held_out, random)
     if not len(held_out) or not len(training):
-        raise DataError(f"{sum(counts)} samples are too few to hold the share {settings.held_out} of them out")
+        raise DataError(f"{sum(counts)} samples are too few to hold out the share {settings.held_out}")
     if public is None:
         return training, held_out
     # Split before rows are copied: otherwise some would be both trained on and held out.
@@ -112,7 +111,7 @@ def pool(
 
 
 def with_predictions(network: Network, parameters: Tensor, samples: Tensor) -> Tensor:
-    """Append its predictions to samples of each client's model, ``[clients, rows, units]`` -> ``[..., 2 * units]``."""
+    """Append each model's predictions to its samples, ``[clients, rows, units]`` -> ``[..., 2 * units]``."""
     return torch.cat([samples, network.predict(parameters, samples)], 2)
 
 
@@ -143,6 +142,9 @@ def distil(
 ) -> tuple[Network, Tensor]:
     """Train the global model on samples of the clients' models.
 
+    Returns the global model's network, and its parameters ``[1, parameters]``. Raises DataError when a client has fewer
+    samples than it has to contribute, or there are too few to hold any out.
+
     Parameters
     ----------
     network : Network
@@ -161,16 +163,6 @@ def distil(
         Seed of the experiment.
     public : Tensor, optional
         Public rows, ``[rows, units]``.
-
-    Returns
-    -------
-    tuple of Network and Tensor
-        The global model's network, and its parameters ``[1, parameters]``.
-
-    Raises
-    ------
-    DataError
-        When a client has fewer samples than it has to contribute, or there are too few to hold any out.
     """
     if settings.targets == "ensemble":
         samples = with_ensemble(network, models, samples, settings.counts(num_examples))

@@ -24,7 +24,8 @@ class MergeSettings(Settings):
     edges       : ``union``: edges of any client, as in the paper; ``votes``: edges of sufficiently many.
     share       : of the votes that an edge needs, at least.
     weights     : of a client's vote: its ``examples``, or ``equal`` for all clients.
-    min_clients : k: with fewer contributing clients no graph is made, which might disclose the graph of one of them.
+    min_clients : k: with fewer contributing clients no graph is computed, as it might disclose the graph of one of
+        them.
     """
 
     edges: Literal["union", "votes"] = "union"
@@ -36,20 +37,13 @@ class MergeSettings(Settings):
 def merge(settings: MergeSettings, graphs: Mapping[str, FeatureGraph], num_examples: Mapping[str, int]) -> FeatureGraph:
     """Merge the graphs of clients, given by name.
 
-    Returns
-    -------
-    FeatureGraph
-        Over the features that all clients have, in alphabetical order.
-
-    Raises
-    ------
-    GraphError
-        When fewer than ``min_clients`` contributed, or no feature is common to all.
+    Returns a FeatureGraph over the features that all clients have, in alphabetical order. Raises GraphError when fewer
+    than ``min_clients`` contributed, or no feature is common to all.
     """
     if len(graphs) < settings.min_clients:
         raise GraphError(
             f"{len(graphs)} of at least {settings.min_clients} clients have contributed a feature graph: with fewer, "
-            "the common one is not made, since it might tell what one of them has (min-clients)"
+            "the common graph might disclose that of one of them (min-clients)"
         )
     shares = vote_shares(graphs, num_examples if settings.weights == "examples" else dict.fromkeys(graphs, 1))
     needed = settings.share if settings.edges == "votes" else 0.0

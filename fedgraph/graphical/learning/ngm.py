@@ -21,10 +21,10 @@ from fedgraph.graphical.network.training import Trained, train
 from fedgraph.support.randomness import generator
 
 EVERYBODY = "everybody"
-"""Name of the client where one model is of all rows."""
+"""Name of the client if one model is fitted to all rows."""
 
 SAMPLE = 256
-"""Number of held-out rows at which derivatives are taken."""
+"""Number of held-out rows for derivatives."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NGMFit:
         Share of each feature's variance that its prediction explains, ``[clients, features]``; NaN where a feature does
         not vary. For features with several units: of the sum of their variances.
     violation : Tensor
-        Largest derivative between features that are no neighbours, ``[clients]``.
+        Largest derivative between features that are not neighbours, ``[clients]``.
     """
 
     network: Network
@@ -66,6 +66,9 @@ def fit_ngm(
 ) -> NGMFit:
     """Fit a neural graphical model to each client's rows, over one graph.
 
+    Returns models of the clients, in their order. Raises DataError or RunError as
+    :func:`fedgraph.graphical.network.training.train` does.
+
     Parameters
     ----------
     schema : Schema
@@ -81,16 +84,6 @@ def fit_ngm(
         Architecture and training.
     seed : int
         Seed of the experiment.
-
-    Returns
-    -------
-    NGMFit
-        Models of the clients, in their order.
-
-    Raises
-    ------
-    DataError, RunError
-        As :func:`fedgraph.graphical.network.training.train` does.
     """
     network = Network(schema, adjacency, settings)
     start = torch.stack([network.initial(generator(seed, "ngm", name)) for name in names])
@@ -101,10 +94,7 @@ def fit_ngm(
 def fitted(network: Network, trained: Trained, held_out: Sequence[Tensor]) -> NGMFit:
     """Measure trained models on their clients' held-out rows ``[rows, units]``, NaN for missing.
 
-    Returns
-    -------
-    NGMFit
-        The models with their errors as ``residual``, and their fit.
+    Returns the models with their errors as ``residual``, and their fit.
     """
     rows = stack_rows(held_out)[..., : len(network.schema.unit_feature)]
     errors, total = _squares(network, trained.parameters, rows)
@@ -118,6 +108,8 @@ def fitted(network: Network, trained: Trained, held_out: Sequence[Tensor]) -> NG
 def r_squared(network: Network, parameters: Tensor, rows: Tensor) -> Tensor:
     """Return the share of each feature's variance that its prediction from all others explains.
 
+    Returns ``[clients, features]``, as :attr:`NGMFit.r_squared`.
+
     Parameters
     ----------
     network : Network
@@ -126,11 +118,6 @@ def r_squared(network: Network, parameters: Tensor, rows: Tensor) -> Tensor:
         ``[clients, parameters]``.
     rows : Tensor
         ``[clients, rows, units]``, NaN for missing.
-
-    Returns
-    -------
-    Tensor
-        ``[clients, features]``, as :attr:`NGMFit.r_squared`.
     """
     return _shares(network, *_squares(network, parameters, rows))
 

@@ -28,13 +28,10 @@ class NGRFit:
 
     Attributes
     ----------
-    dependencies : Tensor
-        ``[clients, features, features]``, row: the predicted feature, before any refit; see
+    dependencies : ``[clients, features, features]``, row: the predicted feature, before any refit; see
         :func:`fedgraph.graphical.learning.dependence.dependencies`.
-    adjacency : Tensor
-        The graph read from them, bool ``[clients, features, features]``, symmetric.
-    fit : NGMFit
-        The models; over this graph when they were refitted.
+    adjacency : the graph read from them, bool ``[clients, features, features]``, symmetric.
+    fit : the models; over this graph when they were refitted.
     """
 
     dependencies: Tensor
@@ -52,6 +49,9 @@ def fit_ngr(
 ) -> NGRFit:
     """Fit a neural graph revealer to each client's rows, and read its graph.
 
+    Returns models and graphs of the clients, in their order. Raises DataError or RunError as
+    :func:`fedgraph.graphical.network.training.train` does.
+
     Parameters
     ----------
     schema : Schema
@@ -65,16 +65,6 @@ def fit_ngr(
         Architecture, training, and which dependencies become edges.
     seed : int
         Seed of the experiment.
-
-    Returns
-    -------
-    NGRFit
-        Models and graphs of the clients, in their order.
-
-    Raises
-    ------
-    DataError, RunError
-        As :func:`fedgraph.graphical.network.training.train` does.
     """
     features = len(schema.features)
     network = Network(schema, torch.ones(features, features, dtype=torch.bool), settings)

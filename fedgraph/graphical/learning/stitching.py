@@ -64,13 +64,15 @@ class ClientRows(NamedTuple):
 def stitch_ngm(
     model: GlobalModel, schema: Schema, adjacency: Tensor, rows: ClientRows, settings: NGMSettings, seed: int
 ) -> NGMFit:
-    """Train a client's additions to the global model, for its private features and common ones that depend on them.
+    """Train a client's additions to the global model, for its private features and the common ones that depend on them.
 
     No weight of the global model changes. In ``masked`` networks, wherever no private neighbour of a common feature is
     known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`. For
     ``path-norm`` see :func:`fedgraph.graphical.network.stitched.enlarged`; as in the paper the loss is eq. 1 for the
     whole network, with a penalty on all of its forbidden paths, those through frozen weights included, while the
-    tolerance counts what is added to these.
+    tolerance counts what is added to these. Returns the model of the client. Raises DataError when the schema does not
+    begin with the common features, or rows do not fit it. Raises RunError when the settings do not go with the global
+    model's, or training diverges.
 
     Parameters
     ----------
@@ -78,7 +80,7 @@ def stitch_ngm(
         The global model.
     schema : Schema
         The common features first, then the private ones
-        (:func:`fedgraph.data.schema.agreement.with_own_features`).
+        (:func:`fedgraph.data.schema.agreement.with_private_features`).
     adjacency : Tensor
         The client's own graph over them, bool ``[features, features]``; only edges that touch a private feature are
         used.
@@ -89,18 +91,6 @@ def stitch_ngm(
         in total in others.
     seed : int
         Seed of the experiment.
-
-    Returns
-    -------
-    NGMFit
-        The model of the client.
-
-    Raises
-    ------
-    DataError
-        When the schema does not begin with the common features, or rows do not fit it.
-    RunError
-        When the settings do not go with the global model's, or training diverges.
     """
     start = _started(model, schema, adjacency, rows.name, settings, seed)
     penalty = None if start.network.masked else PathPenalty(settings, before=start.before)
@@ -108,20 +98,16 @@ def stitch_ngm(
 
 
 def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: NGRSettings, seed: int) -> NGRFit:
-    """Train a client's additions to the global model without a graph of the client: its edges are found in training.
+    """Train a client's additions to the global model, and find the edges in training rather than from a graph.
 
-    Sparsity is asked of new weights only. Parameters and errors are those of :func:`stitch_ngm`, except ``settings``.
+    Sparsity applies to new weights only. Parameters and errors are those of :func:`stitch_ngm`, except ``settings``.
+    Returns the model of the client, its dependencies and its graph.
 
     Parameters
     ----------
     settings : NGRSettings
         ``threshold`` and ``density`` apply to pairs with a private feature; between common features the graph is the
         global model's.
-
-    Returns
-    -------
-    NGRFit
-        The model of the client, its dependencies and its graph.
     """
     features, private = len(schema.features), len(schema.features) - len(model.network.schema.features)
     full, asked = torch.ones(features, features, dtype=torch.bool), touches_private(features, private)
@@ -132,7 +118,7 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     fit = _fit(start, rows, settings, seed, penalty)
     found = derivatives(fit.network, fit.parameters, rows.held_out[None, :SAMPLE])
     strengths = dependencies(fit.network, fit.parameters, found)
-    # The share is of the pairs with a private feature; read_graph expects a share of all pairs.
+    # The density is a share of the pairs with a private feature; read_graph expects a share of all pairs.
     upper = torch.triu_indices(features, features, offset=1)
     density = settings.density and settings.density * float(asked[*upper].float().mean())
     graph = read_graph(strengths * asked, settings.threshold, density) & asked

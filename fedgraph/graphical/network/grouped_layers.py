@@ -1,6 +1,6 @@
-"""Layers of many small perceptrons side by side, and their gradient, with each intermediate result written once.
+"""Layers of many small perceptrons and their gradient, with each intermediate result written once.
 
-PyTorch's own differentiation takes twice as long: such layers spend their time on memory.
+PyTorch's autograd takes twice as long, as such layers are bound by memory.
 """
 
 from __future__ import annotations

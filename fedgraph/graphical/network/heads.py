@@ -14,14 +14,14 @@ from torch.nn import functional
 from fedgraph.data.schema import Schema
 
 RAREST = 1e-4
-"""Share of a category that was never observed: the logarithm of 0 would be infinite."""
+"""Share of a category that was never observed, to avoid the logarithm of 0."""
 
 
 class Heads:
     """The outputs of all features of a schema.
 
-    Numbers are estimated as they are, by their squared error. With ``cross_entropy``, outputs of binary and categorical
-    features are logits and that is their loss; without it their units, 0 or 1, are estimated as numbers are.
+    Numbers have the squared error as loss. With ``cross_entropy``, outputs of binary and categorical features are
+    logits with that loss; without it their units, 0 or 1, are treated as numbers.
 
     slopes : of each unit, ``[units]``: the derivative of the loss by its output is this times the error of its
              prediction.
@@ -42,7 +42,7 @@ class Heads:
         self.slopes = torch.ones(len(of_units)).index_fill(0, self._squared, 2.0)
         chosen = [place for place, kind in enumerate(kinds) if kind == "categorical"]
         self._chosen = torch.tensor(chosen, dtype=torch.int64)
-        self._table, self._beyond = _table_of_places([schema.features[place].width for place in chosen])
+        self._table, self._beyond = _padded_positions([schema.features[place].width for place in chosen])
         self._row = torch.searchsorted(self._chosen, self.unit_feature[self._categorical])
 
     def marginal(self, mean: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def _summed(values: Tensor, observed: Tensor | None) -> Tensor:
     return (values if observed is None else values * observed).sum(2)
 
 
-def _table_of_places(widths: list[int]) -> tuple[Tensor, Tensor]:
+def _padded_positions(widths: list[int]) -> tuple[Tensor, Tensor]:
     """Return positions of units of features of these widths, ``[features, widest]``, and which columns are padding."""
     width = torch.tensor(widths, dtype=torch.int64)[:, None]
     column = torch.arange(max(widths, default=1))

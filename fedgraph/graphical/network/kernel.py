@@ -1,7 +1,7 @@
 """Training of masked networks as calls into C++, for float32 on a CPU: whole epochs, gradients, and losses.
 
-No two features of a masked network share a parameter or a loss, so that each can be trained separately, all epoch long
-and in a core's cache. Results equal those of :mod:`fedgraph.graphical.network.rows` to float tolerance, and are bitwise
+Features of a masked network share no parameters or losses, so each can be trained separately for a whole epoch in a
+core's cache. Results equal those of :mod:`fedgraph.graphical.network.rows` to float tolerance, and are bitwise
 identical for any number of threads and any set of clients that are trained together.
 """
 
@@ -24,7 +24,7 @@ from fedgraph.training import EPSILON, Optimiser
 _ACTIVATIONS = {"relu": 0, "tanh": 1}
 _KINDS = {"number": 0, "binary": 1, "categorical": 2}
 _PER_THREAD = 1 << 12
-"""Rows times tasks for which one more thread is worth its start."""
+"""Rows times tasks that justify one more thread."""
 
 
 class _Training(ctypes.Structure):
@@ -54,7 +54,7 @@ library = native.OnFirstUse("networks", SOURCE, "the training of graphical netwo
 def suits(network: Network, parameters: Tensor) -> bool:
     """Return whether C++ can train models ``parameters`` of this network, and its settings ask for compiled code.
 
-    Not ``path-norm`` networks, the large products of which are PyTorch's own anyway; nor networks whose features share
+    Not for ``path-norm`` networks, whose large products PyTorch computes as fast; nor for networks with shared
     projections, or subclasses of :class:`fedgraph.graphical.network.network.Network`.
     """
     plain = type(network) is Network and network.masked and not network.projections
@@ -135,7 +135,7 @@ class CompiledRows:
         compiled = library()
         assert compiled is not None
         fixed, clients = self._fixed, len(self._table)
-        # C++ sees addresses only.
+        # C++ only sees addresses.
         if trained.shape != (clients, fixed.parameters) or trained.dtype != torch.float32:
             raise ValueError(f"models {tuple(trained.shape)} do not fit {(clients, fixed.parameters)}")
         if places is not None:
@@ -169,7 +169,7 @@ class CompiledRows:
             **{name: _address(name, tensor) for name, tensor in given.items()},
         )
         if compiled.train_network(ctypes.byref(structure)):
-            raise MemoryError("there is no memory left to train graphical networks; set hidden lower")
+            raise MemoryError("out of memory while training graphical networks; lower hidden")
 
 
 class _Fixed:

@@ -1,7 +1,7 @@
 """Networks that predict every feature of a mixed table from others, for many clients at once.
 
 Shrivastava, Chajewska: Neural Graphical Models (ECSQARU 2023), and Federated Learning with Neural Graphical Models,
-section 2. The architecture in which a forbidden influence cannot exist is not theirs.
+section 2. The ``masked`` architecture, which excludes forbidden influences, is not from these papers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUFFERS = ("mean", "deviation", "residual")
 """
 
 AT_ONCE = 2**16
-"""Number of rows of all models together that are drawn or computed at once, which bounds the memory."""
+"""Most rows of all models that are drawn or computed at once, to bound the memory."""
 
 ROWS = 4096
 """Number of rows that are predicted at once."""
@@ -36,7 +36,7 @@ ROWS = 4096
 PROJECTION = "projection.weight"
 
 CONSTANT = 1e-6
-"""Standard deviation up to which a number counts as constant."""
+"""Largest standard deviation of a number that counts as constant."""
 
 
 class Weights(NamedTuple):
@@ -57,18 +57,16 @@ class Weights(NamedTuple):
 class Network:
     """A network of one architecture over one graph. Models are rows of a matrix ``[clients, parameters]``.
 
-    Hidden units lie in groups, each with layers of its own. ``masked``: one group for each feature, which sees the
-    units of the feature's neighbours and which the feature is read from, so that no other feature has any influence,
-    nor the feature itself; without neighbours it is predicted by its mean. ``path-norm``: one group for
-    all, which sees everything.
+    Hidden units form groups with separate layers. ``masked``: one group per feature, which sees the units of the
+    feature's neighbours and predicts the feature, so neither other features nor the feature itself have any influence;
+    without neighbours it is predicted by its mean. ``path-norm``: a single group, which sees everything.
 
     Inputs and outputs of a masked network are units as they deviate from their means in the training rows, numbers in
     standard deviations. It learns the effect of a missing neighbour; until it has met such rows, a missing value counts
     as the mean, as it always does in the paper's perceptron.
 
-    Of a wide feature, such as one of many categories, all groups see a few numbers, a projection that is learned with
-    the rest (:mod:`fedgraph.graphical.network.projections`). Outputs need none: they are read from few hidden units
-    anyway.
+    Groups see a wide feature, such as one of many categories, through a learned projection
+    (:mod:`fedgraph.graphical.network.projections`). Outputs need none, as they are read from few hidden units.
 
     adjacency : bool ``[features, features]``, row: the predicted feature, column: one that it may be predicted from; or
                 one for each client, ``[clients, features, features]``. Its diagonal is ignored.
@@ -77,10 +75,7 @@ class Network:
     choices   : number of parts of a model that can be replaced independently, ``feature_choice`` that of each feature:
                 its group, unless groups have projections in common.
 
-    Raises
-    ------
-    GraphError
-        When the graph is not such a matrix.
+    Raises GraphError when the graph is not such a matrix.
     """
 
     def __init__(self, schema: Schema, adjacency: Tensor, settings: NGMSettings) -> None:
@@ -188,7 +183,7 @@ class Network:
             self.schema.unit_feature
         ]
         found = self.with_buffer(parameters, "mean", torch.where(mean.isnan(), 1 / widths, mean))
-        # Indicators of rare categories would be far from 0 if they were scaled, and so would all that follows.
+        # Scaling would move indicators of rare categories far from 0.
         scaled = self.heads.is_number & (deviation > CONSTANT)
         return self.with_buffer(found, "deviation", torch.where(scaled, deviation, 1.0))
 
@@ -222,7 +217,7 @@ class Network:
         if units.shape[-1] == 1:
             return torch.cat([1 - units, units], -1)
         total = units.sum(-1, keepdim=True)
-        # Where every estimate was negative, all categories are equally probable.
+        # If all estimates are negative, categories are equally probable.
         return torch.where(total > 0, units / total.clamp(min=1e-12), 1 / units.shape[-1])
 
     def state(self, parameters: Tensor) -> dict[str, Tensor]:
@@ -330,7 +325,7 @@ def without_loops(adjacency: Tensor, features: int) -> Tensor:
     """Return a graph, bool ``[..., features, features]``, without its diagonal; raise GraphError for other shapes."""
     if adjacency.dtype != torch.bool or adjacency.dim() not in (2, 3) or adjacency.shape[-2:] != (features,) * 2:
         raise GraphError(
-            f"the graph of {features} features has to be a boolean matrix {[features, features]}, but it is "
+            f"the graph of {features} features must be a boolean matrix {[features, features]}, but it is "
             f"{adjacency.dtype} {list(adjacency.shape)}"
         )
     return adjacency & ~torch.eye(features, dtype=torch.bool)

@@ -1,6 +1,6 @@
-"""Predictions of each feature given all others, for groups of features that are no neighbours of each other.
+"""Predictions of each feature given all others, for groups of features that are not neighbours.
 
-Given everything else such features are independent, so that all of them can be computed or drawn at once.
+Given everything else such features are independent, so they can be computed or drawn at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Part:
 
 
 def colour_classes(adjacency: Tensor) -> list[Tensor]:
-    """Divide features into classes without neighbours, as few as a greedy search finds: rising positions, int64.
+    """Divide features into few classes without neighbours, by greedy colouring: ascending positions, int64.
 
     adjacency : bool ``[features, features]``, or with a leading client axis: then neighbours of no client share a
                 class.
@@ -80,10 +80,10 @@ def colour_classes(adjacency: Tensor) -> list[Tensor]:
     return [(colours == colour).nonzero()[:, 0] for colour in range(int(colours.max()) + 1)]
 
 
-def parts_of(network: Network, parameters: Tensor, features: Tensor | None = None) -> list[Part]:
+def split_parts(network: Network, parameters: Tensor, features: Tensor | None = None) -> list[Part]:
     """Return parts that together contain the ``features`` (bool ``[features]``; None: all), each without neighbours.
 
-    ``parameters`` ``[clients, parameters]`` are copied as they are now.
+    ``parameters`` ``[clients, parameters]`` are copied.
     """
     with torch.no_grad():
         weights = network.weights(network.state(parameters))

@@ -19,7 +19,7 @@ from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 
 SMALLEST = 1e-12
-"""Norms are raised to this before their logarithm or square root is taken."""
+"""Lower bound of norms before a logarithm or square root."""
 
 
 def paths(network: Network, state: Mapping[str, Tensor], normalised: bool = False) -> Tensor:
@@ -67,7 +67,7 @@ class PathPenalty:
 
     @property
     def chooses(self) -> bool:
-        """Whether it is used for sparsity, and has a bound; a given graph is enforced by its tolerance."""
+        """Whether it is a bounded sparsity penalty; a given graph is enforced by its tolerance."""
         return self.gamma is not None and not self.settings.path_log
 
     def __call__(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
@@ -99,22 +99,22 @@ class PathPenalty:
 class SparsePaths:
     """Strength of the paths from other features, for networks with a group of hidden units for each feature.
 
-    All paths from one feature to another count together by their Euclidean length, so that they vanish together. They
-    do not become weaker when one layer's weights shrink and another's grow, as single layers would, nor by paths that
-    cancel out. It is measured by the loss of predicting a feature's mean, so that ``weight`` means the same for all.
+    All paths from one feature to another are measured by their Euclidean norm, so they vanish together. The penalty is
+    invariant to rescaling between layers and to paths that cancel out. It is relative to the loss of predicting a
+    feature's mean, so ``weight`` means the same for all.
     """
 
     weight: float
 
     @property
     def chooses(self) -> bool:
-        """Always: it has a bound, and the best fit alone would leave graphs full."""
+        """True: it is bounded, and the best fit would leave graphs dense."""
         return True
 
     def __call__(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
         """See :class:`fedgraph.graphical.network.training.Penalty`."""
         squares = network.membership.T @ paths(network, state).square() @ network.membership
-        # At 0 the root has no slope.
+        # The root has no derivative at 0.
         strengths = squares.clamp(min=SMALLEST).sqrt().sum(2)
         scale = network.heads.marginal_losses(state["mean"], state["deviation"]) / len(network.unit_group)
         return self.weight * scale * strengths

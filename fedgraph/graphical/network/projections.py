@@ -1,9 +1,8 @@
 """Projections of wide features to a few numbers, learned with the network that sees them.
 
-Shrivastava, Chajewska: Neural Graphical Models (ECSQARU 2023): projection modules in front of the network. There they
-are perceptrons, here linear maps: for a category that is as general, a vector for each, and for an embedding the next
-layer is non-linear. So projections are multiplied into that layer's weights, and a network with them
-is queried, drawn from and differentiated like one without.
+Shrivastava, Chajewska: Neural Graphical Models (ECSQARU 2023) use perceptrons as projection modules; here they are
+linear maps, which is as general for categories, and is followed by a non-linear layer for embeddings. So projections
+are multiplied into that layer's weights, and nothing else changes.
 """
 
 from __future__ import annotations

@@ -14,34 +14,34 @@ class NGMSettings(Settings):
 
     Attributes
     ----------
-    architecture : ``masked``: every feature has hidden units of its own that see its neighbours only, so that no other
-        feature can have an influence; ``path-norm``: the paper's perceptron, in which all features share the hidden
-        units and a penalty on paths between features that are no neighbours holds it to the graph, more or less. Keys
-        that begin with path apply to the latter only.
+    architecture : ``masked``: every feature has its own hidden units that only see its neighbours, so no other feature
+        can have an influence; ``path-norm``: the paper's perceptron, in which all features share the hidden units and
+        a penalty on paths between features that are not neighbours enforces the graph approximately. Keys that begin
+        with path apply to the latter only.
     hidden         : units of each hidden layer: for every feature in ``masked`` (None: 16), in total in ``path-norm``
         (None: 100).
     layers         : hidden layers.
-    projected_above : a feature of more units than these, categories or numbers of an embedding, is seen through a
-        learned projection, which is the same for all features that see it; None: no feature is. Models become much
-        smaller, and not better: as all features have projections in common, their best epochs are the same.
+    projected_above : a feature with more units than this (categories or numbers of an embedding) is seen through a
+        learned projection shared by all features; None: never. Models become much smaller, and not better, as all
+        features then share the best epoch.
     projection     : size of such a projection.
-    activation     : of the hidden units. The slope of both is 1 at most, so that paths bound what inputs can change.
+    activation     : of the hidden units. Slopes are at most 1, so paths bound the influence of inputs.
     loss           : of binary and categorical features: ``cross-entropy``, or the ``squared`` error of their units as
         in the paper. For numbers it is the squared error.
     epochs         : largest number of passes over the training rows.
     batch_size     : rows of a step; None: all at once, as in the paper.
     learning_rate  : of Adam; in the paper 0.001.
     patience       : epochs without a better fit to held-out rows after which training ends.
-    compile        : train ``masked`` networks with included native code, where the node has a C++ compiler.
-        Several times as fast, and equal to float tolerance: a node without a compiler rounds otherwise.
+    compile        : train ``masked`` networks with included native code, where the node has a C++ compiler: several
+        times as fast, and equal to float tolerance.
     path_weight    : lambda, the weight of the penalty on forbidden paths.
     path_norm      : of the matrix of these paths: its largest singular value (``spectral``), the sum of its entries
         (``l1``), or the largest sum of the paths to one unit (``column-sum``).
-    path_rows      : paths are ``normalised`` as in the authors' program, or taken as they are (``plain``). The former
-        are shares: a path seems to fade when others of its input grow, though its own influence stays.
+    path_rows      : paths are ``normalised`` as in the authors' program, or ``plain``. The former are relative: a path
+        seems to fade when others of its input grow.
     path_log       : penalise the logarithm of the norm, which has no lower bound, instead of the norm itself.
-    path_tolerance : how strong forbidden paths between two units, as plain products of weights, may be in the model
-        that is kept: the best fit of all epochs within it. Where there is none, the best fit is kept, with a warning.
+    path_tolerance : largest strength of forbidden paths between two units, as plain products of weights: the best fit
+        of all epochs within it is kept, or the best fit overall, with a warning, if there is none.
     """
 
     architecture: Literal["masked", "path-norm"] = "masked"
@@ -69,7 +69,7 @@ class NGMSettings(Settings):
 
 
 class NGRSettings(NGMSettings):
-    """A neural graph revealer (NGR): a network that starts from all features and finds out which ones it needs.
+    """A neural graph revealer (NGR): a network that starts from all features and learns which ones it needs.
 
     Attributes
     ----------
@@ -80,8 +80,8 @@ class NGRSettings(NGMSettings):
     threshold   : two features have an edge when their dependence, in standard deviations per standard deviation, is
         not less.
     density     : instead of a threshold, the share of all pairs that have an edge: the strongest.
-    refit       : then continue training over the graph that was found and without the penalty, so that only neighbours
-        have any influence (``masked`` only).
+    refit       : continue training over the found graph without the penalty, so that only neighbours have any influence
+        (``masked`` only).
     """
 
     sparsity: float | None = Field(default=None, ge=0)

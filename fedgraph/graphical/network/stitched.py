@@ -1,7 +1,7 @@
-"""A client's network over common and private features: a frozen global one, and additions that are stitched to it.
+"""A client's network over common and private features: a frozen global network with stitched additions.
 
-Small networks side by side have layers beside the global ones, so that forbidden influences cannot exist; the paper's
-perceptron is enlarged around them.
+``masked`` networks get layers beside the global ones, which excludes forbidden influences; ``path-norm`` networks are
+enlarged.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.4 and fig. 4.
 """
@@ -27,7 +27,7 @@ _PREFIX = "global."
 
 
 def stitched_graph(common: Tensor, own: Tensor) -> Tensor:
-    """Join the global graph and the edges of a client's own one that touch a private feature (section 2.4).
+    """Join the global graph and the edges of a client's graph that touch a private feature (section 2.4).
 
     ``common`` is bool ``[..., common features, common features]``, ``own`` and the result ``[..., features, features]``
     with the common features first. Between common features only the global graph counts.
@@ -46,13 +46,13 @@ def check_stitchable(common: Network, schema: Schema, settings: NGMSettings) -> 
     """Raise DataError unless ``schema`` begins with the common features, RunError unless the networks are alike."""
     if schema.features[: len(common.schema.features)] != common.schema.features:
         raise DataError(
-            f"a stitched model has the features of the global one first, {', '.join(common.schema.names)}, and as they "
-            f"are there; but the client's are {', '.join(schema.names)}"
+            f"a stitched model needs the features of the global one first and unchanged, "
+            f"{', '.join(common.schema.names)}; but the client's are {', '.join(schema.names)}"
         )
     for key in ("architecture", "activation", "layers", "loss", "projected_above", "projection"):
         here, there = getattr(settings, key), getattr(common.settings, key)
         if here != there:
-            raise RunError(f"{key} is {here!r} for what is stitched to a global model of {there!r}: both must agree")
+            raise RunError(f"{key} is {here!r} for stitching and {there!r} in the global model: both must agree")
 
 
 class StitchedNetwork(Network):
@@ -133,7 +133,7 @@ class StitchedNetwork(Network):
 
     @property
     def frozen(self) -> Tensor:
-        """The part of a model that is the global one, bool ``[parameters]``, in the order of the global model."""
+        """Mask of the global model's parameters, bool ``[parameters]``, in the order of the global model."""
         part = self.layout.part(name for name in self.layout.names if name.startswith(_PREFIX))
         return torch.zeros(self.layout.num_parameters, dtype=torch.bool).index_fill(0, self.layout.columns(part), True)
 
@@ -219,8 +219,8 @@ def _side_by_side(layers: GroupedLayers, others: GroupedLayers, clients: int, un
 def enlarged(common: Network, schema: Schema, adjacency: Tensor, settings: NGMSettings) -> Network:
     """Return a ``path-norm`` network with inputs and outputs for private features, and more hidden units in each layer.
 
-    All that is new is linked to everything in the layers before and behind it. A missing input counts as its mean, for
-    a common feature the mean of the global model.
+    New units are fully connected. A missing input counts as its mean, for a common feature the mean of the global
+    model.
 
     schema    : the features of ``common`` first, then the private ones.
     adjacency : the client's own graph, see :func:`fedgraph.graphical.network.stitched.stitched_graph`.
@@ -234,7 +234,7 @@ def enlarged(common: Network, schema: Schema, adjacency: Tensor, settings: NGMSe
 
 
 def global_part(network: Network, common: Network) -> Tensor:
-    """Return the part of an enlarged model that is the global one, bool ``[parameters]``: a corner of every tensor.
+    """Mask the global parameters in an enlarged model, bool ``[parameters]``: a corner of every tensor.
 
     It is in the order of the global model's own row.
     """

@@ -1,8 +1,8 @@
 """Training of graphical networks of many clients at once, with early stopping by the fit to held-out rows.
 
-A loop of its own beside that of :class:`fedgraph.training.cohort.Cohort`: each kind of feature has another loss, a
-penalty that holds a network to a graph is part of every step, every group of hidden units has a best epoch of its own,
-and as inputs are the targets no examples need to be gathered twice.
+Separate from :class:`fedgraph.training.cohort.Cohort`, because losses differ by kind of feature, a penalty that
+enforces the graph is part of every step, every group of hidden units has its own best epoch, and inputs are the
+targets.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from fedgraph.training import Optimiser, TrainSettings, fresh_state, shuffling_k
 log = logging.getLogger("fedgraph")
 
 MARGIN = 1e-4
-"""Share by which a loss has to be smaller to count as better, so that training ends."""
+"""Relative decrease for a loss to count as better."""
 
 
 class Penalty(Protocol):
-    """A penalty that holds a network to a graph, or makes it find one, beside its architecture."""
+    """A penalty that enforces a graph, or makes a network learn one, in addition to its architecture."""
 
     @property
     def chooses(self) -> bool:
-        """Whether the best models are those of the smallest loss with the penalty, not of the best fit alone."""
+        """Whether the best models minimise the loss including the penalty, not the fit alone."""
 
     def __call__(self, network: Network, state: dict[str, Tensor]) -> Tensor:
-        """Return what is added to the loss of each group of hidden units, ``[clients, groups]``."""
+        """Return the penalty of each group of hidden units, ``[clients, groups]``."""
 
     def excess(self, network: Network, state: dict[str, Tensor]) -> Tensor:
-        """Return how far models exceed the tolerance, ``[clients]``; 0 for those that are within it."""
+        """Return by how much models exceed the tolerance, ``[clients]``, at least 0."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ def train(
     where all losses are squared. Missing targets do not count. A client trains until no group of its hidden units has
     reached a smaller loss of ``held_out`` rows for ``patience`` epochs; of every group (of all at once, if they have
     projections in common) the best parameters are kept, and 0 for all that the graph leaves without an effect. The
-    result of a client does not depend, to float tolerance, on the other clients.
+    result of a client does not depend, to float tolerance, on the other clients. Raises DataError when a client has no
+    training or no held-out rows, or rows of another length than the schema has units. Raises RunError when a loss is
+    not finite.
 
     Parameters
     ----------
@@ -90,13 +92,6 @@ def train(
         as another model's predictions, NaN where there are none.
     frozen : Tensor, optional
         Bool ``[parameters]``: the part that stays bitwise as in ``start``, means and deviations included.
-
-    Raises
-    ------
-    DataError
-        When a client has no training or no held-out rows, or rows of another length than the schema has units.
-    RunError
-        When a loss is not finite.
     """
     units = len(network.schema.unit_feature)
     for name, rows, others in zip(names, training, held_out, strict=True):
@@ -133,13 +128,13 @@ def _best(learner: _Learner, lesson: _Lesson, held_out: Rows, names: Sequence[st
         if bool(diverged.any()):
             raise RunError(
                 f"training of client '{names[int(diverged.nonzero()[0])]}' diverged in epoch {epoch} at the learning "
-                f"rate {settings.learning_rate}: give a smaller learning-rate"
+                f"rate {settings.learning_rate}: use a smaller learning-rate"
             )
         # Compare by the fit, except a model within the tolerance with one beyond it.
         within, new_within = (excess == 0)[:, None], (new_excess == 0)[:, None]
         smaller = (new_within == within) & (new_objective < objective * (1 - MARGIN))
         better = active[:, None] & judged & (smaller | (new_within & ~within))
-        # Groups without held-out targets get the last epoch in which any other became better.
+        # Groups without held-out targets get the last epoch in which another one improved.
         better |= ~judged & better.any(1, keepdim=True)
         epochs = epochs.where(~better, epoch)
         objective = new_objective.where(better, objective)
@@ -149,8 +144,8 @@ def _best(learner: _Learner, lesson: _Lesson, held_out: Rows, names: Sequence[st
         trained.copy_(learner.trained.where(better[:, learner.parameter_group], trained))
     for client in excess.nonzero().flatten().tolist():
         log.warning(
-            "the forbidden paths of client '%s' were within the tolerance in no epoch; the best fit is kept, in which "
-            "they are stronger by %.3g",
+            "the forbidden paths of client '%s' exceeded the tolerance in all epochs; the best fit is kept, in which "
+            "they exceed it by %.3g",
             names[client],
             excess[client],
         )
@@ -195,7 +190,7 @@ class _Learner:
             penalty = self.penalty(self.network, self._state(parameters)).sum()
             gradient += torch.autograd.grad(penalty, parameters)[0]
         if self._frozen is not None:
-            # Adam leaves parameters that never had a gradient bitwise unchanged.
+            # Adam does not change parameters that never had a gradient.
             gradient.masked_fill_(self._frozen, 0.0)
         if not bool(idle.any()):
             optimiser.step(self.trained, gradient)
@@ -222,7 +217,7 @@ class _Learner:
 
     @property
     def by_loss_alone(self) -> bool:
-        """Whether only the loss moves parameters, and all of them."""
+        """Whether only the loss affects parameters, and all of them are trained."""
         return self.penalty is None and self._frozen is None
 
     def _state(self, trained: Tensor) -> dict[str, Tensor]:

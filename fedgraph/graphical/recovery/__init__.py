@@ -1,4 +1,4 @@
-"""Graph recovery: which features of a client's table depend on each other directly.
+"""Graph recovery: direct dependencies between the features of a client's table.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.1, which allows any method that
 returns an undirected graph.

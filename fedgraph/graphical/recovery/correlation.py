@@ -1,4 +1,4 @@
-"""Correlations between the units of a mixed table in which values may be missing, and partial correlations.
+"""Correlations and partial correlations of the units of a mixed table with missing values.
 
 Units of categories are correlated like numbers: where a graph has no short cycles, the inverse of their correlations
 has zeros where features are independent given the others (Loh, Wainwright: Structure estimation for discrete graphical
@@ -14,8 +14,8 @@ from scipy.special import ndtri
 from torch import Tensor
 
 _SMALLEST_EIGENVALUE = 1e-3
-"""Units that determine each other, and pairs that are observed in different rows, lead to smaller or negative
-eigenvalues, which are raised to this."""
+"""Lower bound of eigenvalues, which are smaller or negative for units that determine each other, or pairs that are
+observed in different rows."""
 
 MIN_COUNT = 5
 """A unit that differs from its commonest value in fewer rows is left out."""
@@ -36,11 +36,11 @@ class Moments(NamedTuple):
         return Moments(self.products - block.products, self.counts - block.counts)
 
 
-def varying_units(units: Tensor, unit_feature: Tensor, min_count: int, alone: Tensor | None = None) -> Tensor:
+def varying_units(units: Tensor, unit_feature: Tensor, min_count: int, independent: Tensor | None = None) -> Tensor:
     """Return which units to correlate, bool ``[units]``, of a table ``[rows, units]`` with NaN for missing values.
 
-    Left out are units that differ from their commonest value, or the median of numbers, in fewer than ``min_count``
-    rows, and of each categorical feature the commonest category: the others determine it.
+    Left out are units that differ from their most common value, or the median of numbers, in fewer than ``min_count``
+    rows, and the most common category of each feature, which the others determine.
 
     alone : bool ``[units]``, those that others of their feature do not determine, as of an embedding.
     """
@@ -49,7 +49,7 @@ def varying_units(units: Tensor, unit_feature: Tensor, min_count: int, alone: Te
     shares = units.nanmean(0).nan_to_num()
     for feature in range(int(unit_feature.max()) + 1 if len(unit_feature) else 0):
         own = (unit_feature == feature).nonzero()[:, 0]
-        if len(own) > 1 and (alone is None or not bool(alone[own[0]])):
+        if len(own) > 1 and (independent is None or not bool(independent[own[0]])):
             varying[own[shares[own].argmax()]] = False
     return varying
 
@@ -78,7 +78,7 @@ def moments(units: Tensor) -> Moments:
     present = ~units.isnan()
     filled = units.nan_to_num(0.0)
     counts = present.float()
-    # Products of float32 are exact enough: chance alone is 1 / sqrt(rows).
+    # float32 is exact enough: sampling noise is 1 / sqrt(rows).
     return Moments((filled.T @ filled).double(), (counts.T @ counts).double())
 
 

@@ -1,8 +1,7 @@
 """Greedy equivalence search (GES): the Bayesian network of categories with the best BIC.
 
-Chickering: Optimal structure identification with greedy search, JMLR 2002. Its two phases search among classes of
-networks that make the same independences: edges are inserted while the BIC rises, then deleted. Numbers are cut into
-categories first.
+Chickering: Optimal structure identification with greedy search, JMLR 2002. Two phases search over Markov equivalence
+classes: edges are inserted while the BIC rises, then deleted. Numbers are binned first.
 """
 
 from __future__ import annotations
@@ -27,16 +26,13 @@ _LEAST_GAIN = 1e-6
 def equivalence_search(table: NDArray[np.int64]) -> Edges:
     """Search for the network with the best BIC.
 
+    Returns one network of the class that is found: whether there is an edge from the first variable to the second, bool
+    ``[variables, variables]``.
+
     Parameters
     ----------
     table : array
         Categories as whole numbers from 0, ``[rows, variables]``.
-
-    Returns
-    -------
-    array
-        One network of the class that is found: whether there is an edge from the first variable to the second, bool
-        ``[variables, variables]``.
     """
     score = _Score(table)
     network = np.zeros((table.shape[1], table.shape[1]), dtype=bool)
@@ -99,7 +95,7 @@ class _Score:
     def _bic(self, child: int, parents: list[int]) -> float:
         of_parents, groups = np.zeros(self._rows, dtype=np.int64), 1
         for parent in parents:
-            # Renumbered, so that the groups stay as few as the rows.
+            # Renumbered, so that there are at most as many groups as rows.
             groups, of_parents = _numbered(of_parents * self._sizes[parent] + self._columns[parent])
         size = self._sizes[child]
         counts = np.bincount(of_parents * size + self._columns[child], minlength=groups * size).reshape(groups, size)
@@ -159,7 +155,7 @@ class _Pattern:
         return _Pattern(directed, undirected)
 
     def extension(self) -> Edges:
-        """A network of the class (Dor, Tarsi 1992): again and again a variable that can be the last."""
+        """Return a network of the class, by repeatedly removing a sink (Dor, Tarsi 1992)."""
         network, left, undirected, linked = (
             self.directed.copy(),
             self.directed.copy(),
@@ -227,7 +223,7 @@ def _insertions(pattern: _Pattern, score: _Score) -> Iterator[_Move]:
 
 
 def _deletions(pattern: _Pattern, score: _Score) -> Iterator[_Move]:
-    """Delete an edge; those of common neighbours that are not ``kept`` turn away from its ends."""
+    """Delete an edge; edges of common neighbours that are not ``kept`` turn away from its ends."""
     parents, neighbours, linked = _sets(pattern.directed.T), _sets(pattern.undirected), _sets(pattern.linked)
     for first, second in np.argwhere(pattern.directed | pattern.undirected).tolist():
         common = neighbours[second] & linked[first]

@@ -25,10 +25,10 @@ def lasso_precision(sums: Moments, penalty: float) -> Tensor:
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        # A duality gap of some thousandths moves no edge.
+        # A duality gap of some thousandths changes no edge.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        # Each time from the start: GraphicalLassoCV continues from the solution for a larger penalty, and where that
-        # fails, as on samples of the alarm network, it silently ends with a penalty forty times as large.
+        # No warm start: GraphicalLassoCV continues from the solution for a larger penalty, and where that
+        # fails, as on samples of the alarm network, it silently returns a penalty forty times as large.
         precision = graphical_lasso(positive_definite(correlation(sums)).numpy(), penalty)[1]
     return torch.from_numpy(precision)
 

@@ -33,10 +33,10 @@ from fedgraph.support.randomness import generator
 log = logging.getLogger("fedgraph")
 
 _BOOTSTRAPS = 3
-"""Number of tables of uGLAD, drawn with replacement from the client's rows, whose graphs have to agree."""
+"""Number of bootstrap samples of uGLAD, whose graphs have to agree."""
 
 _BINS = 3
-"""Hill climbing cuts a number with more values into this many categories of about equal size."""
+"""Number of quantile bins of a number with more values, for greedy equivalence search."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +77,8 @@ class Recovered:
 
     Attributes
     ----------
-    graph : FeatureGraph
-        Over all features.
-    partial_correlations : Tensor or None
-        float64 ``[units, units]``, NaN for units that were left out.
-    strengths : Tensor or None
-        float64 ``[features, features]``, the largest absolute partial correlation between two features.
+    partial_correlations : float64 ``[units, units]``, NaN for units that were left out.
+    strengths : float64 ``[features, features]``, the largest absolute partial correlation between two features.
     """
 
     graph: FeatureGraph
@@ -100,6 +96,9 @@ def recover(
     """Recover the feature graph of each client, from its own table alone.
 
     Categories of one feature share one node. Features that hardly vary have no edges, and are logged in a warning.
+    Returns a list of Recovered in the order of the tables. Raises GraphError when an expert's graph cannot be read or
+    lacks a feature. Raises ExperimentError for greedy equivalence search on embeddings. Raises RunError when a solver
+    fails.
 
     Parameters
     ----------
@@ -110,23 +109,9 @@ def recover(
     seed : int
         Seed of the experiment.
     device : torch.device, optional
-        Where uGLAD computes; its clients with equally many units are learned at once.
+        Device of uGLAD; clients with equally many units are trained together.
     targets : sequence of str
         Features that get at least ``target-neighbours`` neighbours, where graphs are read from correlations.
-
-    Returns
-    -------
-    list of Recovered
-        In the order of the tables.
-
-    Raises
-    ------
-    GraphError
-        When an expert's graph cannot be read or lacks a feature.
-    ExperimentError
-        When greedy equivalence search is asked for on embeddings.
-    RunError
-        When a solver fails.
     """
     if settings.method == "expert":
         expert = read_feature_graph(str(settings.file), settings.moral)
@@ -169,7 +154,7 @@ class _Sample:
         idle = [name for at, name in enumerate(table.names) if at not in varying]
         if idle:
             log.warning(
-                "client '%s': %s differ from their commonest value in fewer than %d of %d rows, and have no edges",
+                "client '%s': %s differ from their most common value in fewer than %d of %d rows, and have no edges",
                 table.client,
                 quoted(idle),
                 MIN_COUNT,
@@ -205,7 +190,7 @@ def linked(
     adjacency = collapsed(beyond.double(), of, len(names)) > 0
     strengths = collapsed(sizes, of, len(names))
     if settings.target_neighbours:
-        # In standard errors: correlations of pairs that few rows have are uncertain.
+        # In standard errors, as correlations from few rows are uncertain.
         evidence = collapsed(correlation(sums).abs() * sums.counts.sqrt(), of, len(names))
         for place in (place for place, name in enumerate(names) if name in targets):
             order = (strengths[place] + 1e-6 * evidence[place]).argsort(descending=True, stable=True)
@@ -228,7 +213,7 @@ def _lasso(settings: RecoverySettings, sample: _Sample, seed: int) -> Tensor:
         return lasso_precision(sample.sums, penalty)
     except FloatingPointError as error:
         raise RunError(
-            f"client '{sample.table.client}': the graphical lasso fails for the penalty {penalty:g} ({error}); set a "
+            f"client '{sample.table.client}': the graphical lasso fails for the penalty {penalty:g} ({error}); use a "
             "larger one"
         ) from None
 
@@ -250,7 +235,7 @@ def _uglad(settings: RecoverySettings, samples: Sequence[_Sample], seed: int, de
             )
         except torch.linalg.LinAlgError as error:
             raise RunError(
-                f"uGLAD diverged ({error}); set a smaller learning-rate than {settings.learning_rate:g}"
+                f"uGLAD diverged ({error}); use a smaller learning-rate than {settings.learning_rate:g}"
             ) from None
         found.update(zip(members, consensus(precisions).double().cpu(), strict=True))
     return [found[at] for at in range(len(samples))]

@@ -21,7 +21,7 @@ class RecoverySettings(Settings):
     transform  : of every unit before correlations: ``normal-scores``, the normal quantiles of its ranks, so that
         neither outliers nor monotone transformations count, or ``none``. Units of two values stay as they are.
     threshold  : features are linked if a partial correlation between their units is beyond it,
-    deviations : and beyond so many standard errors of a correlation, ``1 / sqrt(rows)``, of chance in small tables.
+    deviations : and beyond this many standard errors of a correlation, ``1 / sqrt(rows)``.
     target_neighbours : least number of neighbours of features that are to be predicted: the strongest of those that are
         not beyond the thresholds are added; in small tables they may have none. Not for ``ges`` and ``expert``.
     penalty    : of the graphical lasso, on the scale of correlations; None: by cross-validation.
@@ -48,5 +48,5 @@ class RecoverySettings(Settings):
     @model_validator(mode="after")
     def _expert_has_a_file(self) -> RecoverySettings:
         if (self.method == "expert") != (self.file is not None):
-            raise ValueError("file: an expert's graph has a file, and no other method has one")
+            raise ValueError('file: method = "expert" needs a file, and no other method takes one')
         return self

@@ -1,14 +1,12 @@
-"""One graph of the rows of all clients, recovered from sums over rows that add up over clients; no client shows a row.
+"""One graph of all clients' rows, recovered from sums over rows, so that no client reveals a row.
 
-A dependence that few of a client's rows show, such as that of a rare disease, is not found there, and the union of
-graphs lacks edges that no client found. In the sums it counts as often as it occurs in all rows together: the graph is
-that of pooled rows, bitwise identical for any partition of the rows among clients.
+Dependencies that are rare at each client, such as those of a rare disease, are missing in the union of the clients'
+graphs. Sums give the graph of the pooled rows, bitwise identical for any partition of the rows among clients.
 
-The sums are those from which correlations between pairs of units are computed where values are missing
-(:mod:`fedgraph.graphical.recovery.correlation`). Units are cut to [0, 1] and rounded to 1/256, so that sums are whole
-numbers: they are the same in every order, masks add up to nothing (:mod:`fedgraph.privacy.secret.masks`), and one row
-moves them by a bounded amount, which noise can hide (:mod:`fedgraph.privacy.noise.counts`). Ranks of pooled rows cannot
-be computed from sums: numbers are correlated in their units.
+The sums are those of pairwise-complete correlations (:mod:`fedgraph.graphical.recovery.correlation`). Units are clipped
+to [0, 1] and rounded to 1/256, so that sums are integers: independent of order, maskable
+(:mod:`fedgraph.privacy.secret.masks`), and of bounded sensitivity to one row, for noise
+(:mod:`fedgraph.privacy.noise.counts`). Numbers are correlated in their units, as ranks cannot be computed from sums.
 """
 
 from __future__ import annotations
@@ -79,12 +77,9 @@ class UnitSums:
 
     @classmethod
     def from_flat(cls, flat: Tensor, schema: Schema) -> UnitSums:
-        """Return the sums of which ``flat`` is the flat form; matrices are symmetric whatever it contains.
+        """Return the sums from :meth:`flat`; matrices are symmetric in any case.
 
-        Raises
-        ------
-        ReplyError
-            When the length or the dtype is another.
+        Raises ReplyError when the length or the dtype is another.
         """
         units, features = len(schema.unit_feature), len(schema.features)
         if flat.shape != (cls.width(schema),) or flat.dtype != torch.int64:
@@ -96,10 +91,7 @@ class UnitSums:
     def check(self, schema: Schema, rows: int) -> UnitSums:
         """Check that the sums can be those of ``rows`` rows, and return them.
 
-        Raises
-        ------
-        ReplyError
-            When no rows add up to these sums.
+        Raises ReplyError when no rows add up to these sums.
         """
         own = self.counts.diagonal()
         of_unit = self.counts[schema.unit_feature]
@@ -111,7 +103,7 @@ class UnitSums:
             bool(((self.products >= 0) & (self.products <= STEPS * STEPS * of_pair)).all()),
         ]
         if not all(fits):
-            raise ReplyError(f"the sums are not those of {rows:,} rows: there are counts or sums that none have")
+            raise ReplyError(f"the sums are impossible for {rows:,} rows")
         return self
 
     def moments(self, schema: Schema) -> tuple[Moments, Tensor]:
@@ -134,10 +126,10 @@ def with_noise(
 ) -> UnitSums:
     """Add noise to sums that leave a client, with the guarantee of ``noise`` for a row; they remain whole numbers.
 
-    In units of 1 a row is a vector of which the counts, the sums and the products have norms of at most F, the number
-    of features, embeddings counted once for each of their numbers: its units of a feature have a norm of at most 1. As
-    no entry is negative, another row in its place moves the vector by at most ``sqrt(6) F``. For Laplace noise, that is
-    in the L1 norm, in which the entries of a row sum to at most 3 F^2.
+    The counts, sums and products of a row have norms of at most F, the number of features (embeddings count once for
+    each of their numbers), as the units of a feature have a norm of at most 1. As no entry is negative, replacing a row
+    moves the vector by at most ``sqrt(6) F``. For Laplace noise, the L1 norm of a row is at most 3 F^2. Returns the
+    noisy sums.
 
     Parameters
     ----------
@@ -149,11 +141,6 @@ def with_noise(
         Mechanism, epsilon and delta.
     generator : torch.Generator, optional
         Source of the noise, for tests and simulations only.
-
-    Returns
-    -------
-    UnitSums
-        The noisy sums.
     """
     size = sum(feature.size for feature in schema.features)
     if noise.mechanism == "gaussian":
@@ -172,17 +159,8 @@ def recover_from_sums(
 ) -> Recovered:
     """Recover the graph of all rows together: the graphical lasso, its penalty by the extended BIC, and the thresholds.
 
-    Features among ``targets`` get at least ``target-neighbours`` neighbours.
-
-    Returns
-    -------
-    Recovered
-        The graph, and its partial correlations.
-
-    Raises
-    ------
-    RunError
-        When the solver fails for every penalty.
+    Features among ``targets`` get at least ``target-neighbours`` neighbours. Returns the graph, and its partial
+    correlations. Raises RunError when the solver fails for every penalty.
     """
     moments, variance = sums.moments(schema)
     kept = _varying(sums, schema, variance, MIN_COUNT)
@@ -224,7 +202,7 @@ def _by_ebic(moments: Moments) -> Tensor:
     largest = float((found - torch.eye(size)).abs().max())
     best, least, worse = None, math.inf, 0
     for share in _PENALTIES:
-        # The criterion has one minimum, or nearly so, and the solver takes ever longer beyond it.
+        # The criterion has about one minimum, and the solver becomes slower beyond it.
         if worse == 2:
             break
         try:
@@ -232,14 +210,14 @@ def _by_ebic(moments: Moments) -> Tensor:
         except FloatingPointError:
             break
         edges = int((precision.triu(1).abs() > 1e-9).sum())
-        # The library's likelihood is that of a row, without the constant and halved.
+        # scikit-learn's likelihood is per row, halved and without the constant.
         fit = -2 * rows * float(log_likelihood(np.asarray(found), precision.numpy()))
         score = fit + edges * (math.log(rows) + 4 * _GAMMA * math.log(size))
         worse += 1
         if score < least:
             best, least, worse = precision, score, 0
     if best is None:
-        raise RunError("the graphical lasso fails for sums over all clients: set a larger penalty of [fedngm.recovery]")
+        raise RunError("the graphical lasso fails for sums over all clients: raise penalty of [fedngm.recovery]")
     return best
 
 

@@ -1,4 +1,4 @@
-"""uGLAD: precision matrices from an unrolled network that is trained on the correlations alone.
+"""uGLAD: precision matrices from an unrolled network, trained on the correlations only.
 
 Shrivastava, Chajewska, Abraham, Chen: uGLAD: Sparse graph recovery by optimizing deep unrolled networks (2022); the
 steps are those of GLAD (Shrivastava et al., ICLR 2020). Every client has a network of its own, and all are trained at
@@ -20,15 +20,15 @@ from fedgraph.training import Optimiser, TrainSettings, fresh_state
 _RHO = ((3, 3), (3, 1), (3, 3), (3, 1), (1, 3), (1, 1))
 _LAMBDA = ((3, 2), (3, 1), (1, 3), (1, 1))
 _INITIAL_THRESHOLD = 0.1
-"""rho, below which an entry of the precision matrix becomes 0, before anything is learned. As released it is about 0.5,
-from which some networks never find an edge."""
+"""Initial rho, the threshold of entries of the precision matrix. The released 0.5 makes some networks never find an
+edge."""
 """Shapes of weights and biases, layer by layer."""
 
 _SHAPES = ((1, 1), *_RHO, *_LAMBDA)
 """Shapes of all learned parameters: first t."""
 
 _SMALLEST_EIGENVALUE = 1e-2
-"""Below it, log det continues as a straight line: thresholds may leave a matrix that is not positive definite."""
+"""Below it, log det is continued linearly, as thresholds may leave a matrix that is not positive definite."""
 
 
 def uglad_precisions(
@@ -68,7 +68,7 @@ def initial_parameters(generator: torch.Generator) -> Tensor:
             # A bias has the range of the weights before it.
             bound = 1 / math.sqrt(layers[at - at % 2][1])
             parts.append(torch.rand(shape[0] * shape[1], generator=generator) * 2 * bound - bound)
-    # As initialised, about 1/2, rho may make every entry 0: then there is no gradient to decrease it.
+    # A rho of 1/2, as initialised, may make every entry 0, without a gradient to decrease it.
     parts[len(_RHO)] = torch.tensor([math.log(_INITIAL_THRESHOLD / (1 - _INITIAL_THRESHOLD))])
     return torch.cat(parts)
 
@@ -83,7 +83,7 @@ def unroll(parameters: Tensor, correlations: Tensor, steps: int) -> Tensor:
     """
     start, *layers = split(parameters)
     rho_layers, lambda_layers = layers[: len(_RHO)], layers[len(_RHO) :]
-    # Learned parameters may change their sign, and t must not: S + t I could be singular.
+    # t must not change its sign: S + t I could be singular.
     eye = torch.eye(correlations.shape[-1], device=correlations.device)
     theta = torch.linalg.inv(correlations + start[..., None].abs() * eye)
     ones = correlations.new_ones(correlations.shape[:2])
@@ -114,8 +114,7 @@ def _perceptron(layers: Sequence[Tensor], *inputs: Tensor) -> Tensor:
 def consensus(precisions: Tensor) -> Tensor:
     """Combine matrices ``[..., tables, units, units]`` into one, ``[..., units, units]``.
 
-    An entry gets the smallest absolute value that it has in any of them, with the sign of most: what one table lacks is
-    no edge.
+    An entry gets its smallest absolute value, with the most common sign: an edge must be in all tables.
     """
     signs = precisions.sign().sum(-3)
     return precisions.abs().amin(-3) * torch.where(signs < 0, -1.0, 1.0)

@@ -1,6 +1,6 @@
 """Evaluation of models of tables: predictions, conditional distributions, samples, and baselines."""
 
-from fedgraph.graphical.scores.model_scores import score_answers, score_model, score_samples, some_hidden
+from fedgraph.graphical.scores.model_scores import hide_values, score_model, score_queries, score_samples
 from fedgraph.graphical.scores.sample_quality import SampleQuality, sample_quality
 from fedgraph.graphical.scores.target_scores import score_targets
 from fedgraph.graphical.scores.yardsticks import TargetModel, Yardstick, fit_targets
@@ -10,10 +10,10 @@ __all__ = [
     "TargetModel",
     "Yardstick",
     "fit_targets",
+    "hide_values",
     "sample_quality",
-    "score_answers",
     "score_model",
+    "score_queries",
     "score_samples",
     "score_targets",
-    "some_hidden",
 ]

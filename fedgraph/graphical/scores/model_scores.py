@@ -1,4 +1,4 @@
-"""Scores of a graphical model: its predictions of given rows, and the distance of its samples from them.
+"""Scores of a graphical model: predictions of rows, and the distance of samples from them.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.3.
 """
@@ -20,7 +20,7 @@ from fedgraph.support.randomness import generator
 
 MOST_QUESTIONS = 1000
 DRAWS_PER_QUESTION = 256
-"""Number of draws of unknown features: scores are means over many queries and need fewer than a single answer."""
+"""Number of draws of unknown features: scores are means over many queries and need few."""
 
 _SAMPLING = SamplingSettings(kept=4096)
 
@@ -30,7 +30,8 @@ def score_model(
 ) -> dict[str, dict[str, float]]:
     """Score predictions of targets from all other features of rows ``[rows, features]``.
 
-    Rows in which all others are known are predicted in one pass of the network.
+    Rows in which all others are known are predicted in one pass of the network. Returns scores by target and name, of
+    :func:`fedgraph.graphical.scores.target_scores.score`.
 
     Parameters
     ----------
@@ -41,14 +42,9 @@ def score_model(
     targets : sequence of str
         The features to predict.
     marginalised : int, default 1000
-        Number of rows with gaps, the first ones, that are predicted as :meth:`GraphicalModel.predict` does, over all
-        that missing values may be. In others, and in all of ``path-norm`` networks, the mean of a feature stands for
-        its missing values, as in the authors' program.
-
-    Returns
-    -------
-    dict of str to dict of str to float
-        Scores by target and name, of :func:`fedgraph.graphical.scores.target_scores.score`.
+        Number of rows with missing values that are predicted as :meth:`GraphicalModel.predict` does, marginalised over
+        these. In others, and in all of ``path-norm`` networks, missing values are replaced by means, as in the
+        authors' program.
     """
     network, encoding, parameters = model.network, model.encoding, model.parameters[None]
     units = encoding.encode(values)[None]
@@ -63,20 +59,17 @@ def score_model(
         return score_targets(encoding.schema, values, found)
     found = {}
     for target in targets:
-        # A perceptron that all features share would see its own target.
+        # A shared perceptron would see its own target.
         hidden = units.clone()
         hidden[..., encoding.schema.slices[target]] = torch.nan
         found |= as_predictions(network, encoding, network.predict(parameters, hidden)[0], [target])
     return score_targets(encoding.schema, values, found)
 
 
-def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: float, seed: int) -> Floats:
-    """Return the first rows, at most 1,000, with a share of the values hidden at random; those of targets never are.
+def hide_values(schema: Schema, values: Floats, targets: Sequence[str], share: float, seed: int) -> Floats:
+    """Return the first rows, at most 1,000, with a random share of the values hidden, except those of targets.
 
-    Returns
-    -------
-    array
-        Rows ``[rows, features]``, NaN where a value is hidden.
+    Rows ``[rows, features]``, NaN where a value is hidden.
     """
     rows = values[:MOST_QUESTIONS].copy()
     for name, place in schema.value_slices.items():
@@ -86,15 +79,11 @@ def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: f
     return rows
 
 
-def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Score predictions of each target, queried one by one, from rows in which much may be unknown.
+def score_queries(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Score predictions of each target from rows with unknown values.
 
-    Embeddings among the targets are left out.
-
-    Returns
-    -------
-    dict of str to dict of str to float
-        Scores by target and name, of :func:`fedgraph.graphical.scores.target_scores.score`.
+    Embeddings among the targets are left out. Returns scores by target and name, of
+    :func:`fedgraph.graphical.scores.target_scores.score`.
     """
     schema = model.encoding.schema
     asked = [name for name in targets if schema[name].kind != "embedding"]
@@ -118,14 +107,11 @@ def score_samples(
 ) -> dict[str, float]:
     """Compare held-out rows ``[rows, features]`` with as many samples of a model, drawn for the client ``name``.
 
-    Returns
-    -------
-    dict of str to float
-        Scores of :class:`fedgraph.graphical.scores.sample_quality.SampleQuality` by name.
+    Returns scores of :class:`fedgraph.graphical.scores.sample_quality.SampleQuality` by name.
     """
     encoding = model.encoding
     samples = draw(model.network, model.parameters[None], len(values), [name], seed, settings=settings)[0]
-    # Whole numbers of the table become whole in the samples.
+    # Round integers in the samples.
     samples = encoding.encode(encoding.decode(samples))
     found = sample_quality(encoding.schema, samples, encoding.encode(values), seed)
     distances = list(found.marginal.values())

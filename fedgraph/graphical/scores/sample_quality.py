@@ -1,4 +1,4 @@
-"""Distance of samples of a mixed table from held-out rows: of margins, of pairs of features, and as a whole."""
+"""Distance of samples of a mixed table from held-out rows: marginal, pairwise, and joint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedgraph.data.schema import Schema
 from fedgraph.support.errors import DataError
 
 _MOST_ROWS = 5_000
-"""Largest number of rows of each kind for the classifier: more take long, and give the same result."""
+"""Most rows of each kind for the classifier."""
 
 _FOLDS = 3
 _VARIES = 1e-6
@@ -58,17 +58,8 @@ def sample_quality(schema: Schema, samples: Tensor, held_out: Tensor, seed: int 
 
     Integers must have been decoded and encoded again. Categories are indicators; numbers may be on any scale, as long
     as it is the same. For the classifier, samples are missing as often as held-out rows are: each takes the missing
-    values of one of those.
-
-    Returns
-    -------
-    SampleQuality
-        Marginal distances, differences of correlations, and the AUC of the classifier.
-
-    Raises
-    ------
-    DataError
-        When there are fewer than 10 rows of either, or they do not have the schema's units.
+    values of one of those. Returns marginal distances, differences of correlations, and the AUC of the classifier.
+    Raises DataError when there are fewer than 10 rows of either, or they do not have the schema's units.
     """
     units = len(schema.unit_feature)
     if min(len(samples), len(held_out)) < 10 or samples.shape[1:] != (units,) or held_out.shape[1:] != (units,):

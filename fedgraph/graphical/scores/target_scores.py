@@ -39,6 +39,9 @@ def as_predictions(network: Network, encoding: Encoding, units: Tensor, targets:
 def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> dict[str, dict[str, float]]:
     """Score predictions of each target for the same rows.
 
+    Returns scores by target and name; see :func:`score`. Raises DataError when predictions have another shape than the
+    true values require, or are not finite.
+
     Parameters
     ----------
     schema : Schema
@@ -47,16 +50,6 @@ def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> d
         True values, ``[rows, features]``, NaN for unknown.
     predictions : mapping of str to array
         By target: numbers ``[rows]``, embeddings ``[rows, numbers]``, or probabilities ``[rows, categories]``.
-
-    Returns
-    -------
-    dict of str to dict of str to float
-        Scores by target and name; see :func:`score`.
-
-    Raises
-    ------
-    DataError
-        When predictions have another shape than the true values require, or are not finite.
     """
     check_shape(values, schema)
     return {
@@ -102,7 +95,7 @@ def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float
 def _number(truth: Floats, predicted: Floats) -> dict[str, float]:
     from sklearn import metrics  # takes a second to import
 
-    return _measured(
+    return _computed(
         {
             "mae": lambda: metrics.mean_absolute_error(truth, predicted),
             "rmse": lambda: metrics.root_mean_squared_error(truth, predicted),
@@ -130,7 +123,7 @@ def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
     def averaged(measure: Callable[..., float], how: str) -> Callable[[], float]:
         return lambda: measure(truth.astype(np.int64), guesses, labels=labels, average=how, zero_division=0)
 
-    return _measured(
+    return _computed(
         {
             f"{how}-{name}": averaged(measure, how)
             for how in ("micro", "macro")
@@ -140,5 +133,5 @@ def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
     )
 
 
-def _measured(measures: Mapping[str, Callable[[], float]], possible: bool) -> dict[str, float]:
+def _computed(measures: Mapping[str, Callable[[], float]], possible: bool) -> dict[str, float]:
     return {name: float(measure()) if possible else float("nan") for name, measure in measures.items()}

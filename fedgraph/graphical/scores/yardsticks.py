@@ -1,7 +1,7 @@
-"""Baselines: models of one target from all other features, with which a model of all features is compared.
+"""Baselines: models of one target from all other features.
 
-Gradient-boosted trees, and linear or logistic regression, by scikit-learn with its defaults, except
-more iterations of the latter; and two that look at no feature.
+Gradient-boosted trees, and linear or logistic regression, with scikit-learn's defaults except more iterations; and two
+constant ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ of categories how frequent each is; ``median``, the median of numbers, and the m
 """
 
 _MOST_CATEGORIES = 255
-"""Largest number of categories that trees take as such; with more, positions count as numbers."""
+"""Most categories that trees support; with more, indices count as numbers."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def fit_target(yardstick: Yardstick, schema: Schema, values: Floats, target: str
     """
     check_shape(values, schema)
     if yardstick not in get_args(Yardstick):
-        raise DataError(f"there is no yardstick {yardstick!r}; there are {', '.join(get_args(Yardstick))}")
+        raise DataError(f"unknown yardstick {yardstick!r}; known are {', '.join(get_args(Yardstick))}")
     feature = schema[target]
     if feature.kind == "embedding":
         raise DataError(f"'{target}' is an embedding, which no yardstick predicts")
@@ -102,17 +102,8 @@ def fit_targets(
 ) -> dict[str, TargetModel]:
     """Fit a model of each target to ``training``, as :func:`fit_target` does.
 
-    Numbers have no classes to weight, and no model of ``weighted-trees``.
-
-    Returns
-    -------
-    dict of str to TargetModel
-        By target.
-
-    Raises
-    ------
-    DataError
-        As :func:`fit_target`.
+    Numbers have no classes to weight, and no model of ``weighted-trees``. Returns a dict of str to TargetModel by
+    target. Raises DataError as :func:`fit_target`.
     """
     if yardstick == "weighted-trees":
         targets = [name for name in targets if not schema[name].is_number]

@@ -59,10 +59,7 @@ class WantedEmbeddings:
     def unpack(cls, content: RecordDict) -> WantedEmbeddings:
         """Read a request; one that says nothing of samples is for all of training and testing.
 
-        Raises
-        ------
-        ReplyError
-            When a part is of another kind than it should be.
+        Raises ReplyError when a part is of another kind than it should be.
         """
         with unpacking_request():
             config: Any = content.config_records.get(_RECORD, {})
@@ -105,6 +102,8 @@ class OwnEmbeddings:
     def of(cls, ids: Any, values: Any, labels: Any = None, split: str | Sequence[str] | None = None) -> OwnEmbeddings:
         """Join the samples of an owner, in any order.
 
+        Raises ValueError for anything that does not fit.
+
         Parameters
         ----------
         ids : sequence of str or int
@@ -115,11 +114,6 @@ class OwnEmbeddings:
             Classes; None, NaN and -1 are no label.
         split : str or sequence of str, optional
             The split of each sample, or of all.
-
-        Raises
-        ------
-        ValueError
-            For anything that does not fit.
         """
         plain = _plain(ids)
         found = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values)).detach().cpu()
@@ -181,10 +175,7 @@ class OwnEmbeddings:
     def unpack(cls, content: RecordDict) -> OwnEmbeddings:
         """Check and unpack an owner's answer, except for the values of its embeddings.
 
-        Raises
-        ------
-        ReplyError
-            For anything that is not such an answer.
+        Raises ReplyError for anything that is not such an answer.
         """
         with unpacking_reply("the answer to the request for embeddings"):
             config: Any = content.config_records["config"]

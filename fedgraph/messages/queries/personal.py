@@ -26,10 +26,7 @@ def is_for_personal_models(content: RecordDict) -> bool:
 def personal_model(content: RecordDict) -> tuple[str, bytes]:
     """Return the client, and its personal model as the bytes of a file, of an answer.
 
-    Raises
-    ------
-    ReplyError
-        For anything that is not such an answer.
+    Raises ReplyError for anything that is not such an answer.
     """
     with unpacking_reply("the answer with a personal model"):
         config: Any = content.config_records["config"]

@@ -49,11 +49,7 @@ class GraphModel(ModuleModel):
     ``edge_weight`` float32 ``[edges]`` or None, and ``batch``, the graph of each node, int64 ``[nodes]``; or takes all
     of it as one ``data``. It returns ``[nodes, classes]``, or ``[graphs, classes]`` where graphs are the examples. A
     minibatch is the graphs that its examples lie in, whole: nodes that are no example of it are seen, and not counted.
-
-    Raises
-    ------
-    ExperimentError
-        As of :class:`ModuleModel`, and for a forward that needs anything else.
+    Raises ExperimentError as of :class:`ModuleModel`, and for a forward that needs anything else.
     """
 
     def __init__(self, settings: ModuleSettings, task: TaskSpec) -> None:
@@ -71,7 +67,7 @@ class GraphModel(ModuleModel):
         return other
 
     @property
-    def alone(self) -> bool:
+    def sequential(self) -> bool:
         """Clients are computed one after the other: each has its own graphs."""
         return True
 

@@ -43,13 +43,8 @@ def load(name: str, source: str) -> ctypes.CDLL:
     """Load the library compiled from C++ ``source``, which may call what PyTorch's own libraries export.
 
     Calls release Python's global lock. Several processes may load at once: one compiles and the others wait for it; a
-    process that is killed does not block the others.
-
-    Raises
-    ------
-    NativeError
-        Without a C++ compiler or a folder to write to, or when the compiler rejects the source or PyTorch lacks a
-        function.
+    process that is killed does not block the others. Raises NativeError without a C++ compiler or a folder to write to,
+    or when the compiler rejects the source or PyTorch lacks a function.
     """
     key = hashlib.sha256("\0".join((source, *_FLAGS, _processor())).encode()).hexdigest()[:16]
     library = _cache() / f"{name}-{key}.so"
@@ -87,12 +82,9 @@ class OnFirstUse:
 
     Parameters
     ----------
-    name, source : str
-        As in :func:`load`.
-    what : str
-        What the library computes, for the one warning that it cannot be used.
-    key : str
-        Of the experiment, that asks for it.
+    name, source : as in :func:`load`.
+    what : what the library computes, for the one warning that it cannot be used.
+    key : of the experiment, that asks for it.
     """
 
     def __init__(self, name: str, source: str, what: str, key: str = "[train] compile") -> None:

@@ -59,7 +59,8 @@ def noisy_counts(
     """Add noise to counts, which may then leave their owner; they can be negative.
 
     The guarantee is that of exact random numbers; drawn with 52 bits, noise beyond 36 scales, whose probability is
-    1e-16, never occurs.
+    1e-16, never occurs. Returns int64 of the same shape. Raises ExperimentError for Gaussian noise, when the accounting
+    package is not installed or finds no noise for epsilon and delta.
 
     Parameters
     ----------
@@ -71,16 +72,6 @@ def noisy_counts(
         Mechanism, epsilon and delta.
     generator : torch.Generator, optional
         For tests and simulations only; by default noise comes from the operating system.
-
-    Returns
-    -------
-    Tensor
-        int64 of the same shape.
-
-    Raises
-    ------
-    ExperimentError
-        For Gaussian noise, when the accounting package is not installed or finds no noise for epsilon and delta.
     """
     scale = settings.scale(histograms)
     if settings.mechanism == "gaussian":

@@ -28,12 +28,8 @@ def random_integers(shape: Sequence[int], bits: int, generator: torch.Generator 
 def standard_normal(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
     """Draw independent standard normal numbers, by the inverse of their distribution function.
 
-    Numbers beyond 8.2 never occur; their probability is 2e-16. ``generator`` is as for :func:`random_integers`.
-
-    Returns
-    -------
-    Tensor
-        float64 of ``shape``.
+    Numbers beyond 8.2 never occur; their probability is 2e-16. ``generator`` is as for :func:`random_integers`. Returns
+    float64 of ``shape``.
     """
     # 52 random bits and the half make 53, the most that a float64 holds exactly, and never 0 or 1.
     uniform = (random_integers(shape, 52, generator).double() + 0.5) * 2.0**-52
@@ -44,12 +40,7 @@ def standard_laplace(shape: Sequence[int], generator: torch.Generator | None = N
     """Draw independent numbers of the Laplace distribution with scale 1.
 
     Half the squared length of a pair of normal numbers is exponential, and the difference of two such is Laplace.
-    ``generator`` is as for :func:`random_integers`.
-
-    Returns
-    -------
-    Tensor
-        float64 of ``shape``.
+    ``generator`` is as for :func:`random_integers`. Returns float64 of ``shape``.
     """
     first, second = standard_normal((2, 2, *shape), generator).square().sum(1) / 2
     return first - second

@@ -58,10 +58,8 @@ class NoiseSettings(Settings):
     def multiplier(self) -> float:
         """Return the noise's standard deviation over the sensitivity: as given, or the least that ``epsilon`` allows.
 
-        Raises
-        ------
-        ExperimentError
-            When epsilon is given and the accounting package is not installed or finds no noise for it.
+        Raises ExperimentError when epsilon is given and the accounting package is not installed or finds no noise for
+        it.
         """
         if self.noise_multiplier is not None:
             return self.noise_multiplier
@@ -81,11 +79,7 @@ def privacy_loss(settings: NoiseSettings, owners: int = 1) -> float:
     them. For updates, neighbours differ in everything that one client has.
 
     T releases at n owners are one Gaussian release of sensitivity ``2 C sqrt(T n)``, exactly: Gaussians compose so.
-
-    Raises
-    ------
-    ExperimentError
-        When the accounting package is not installed, or epsilon is too large for it to be computed.
+    Raises ExperimentError when the accounting package is not installed, or epsilon is too large for it to be computed.
     """
     return epsilon_of(settings.multiplier(), settings.delta, settings.releases * owners)
 
@@ -93,20 +87,13 @@ def privacy_loss(settings: NoiseSettings, owners: int = 1) -> float:
 def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]:
     """Return the guarantee of noise, as the entry ``privacy`` of ``summary.json``.
 
+    One entry ``privacy``; empty without noise. Raises ExperimentError when the accounting package is not installed, or
+    epsilon is too large for it to be computed.
+
     Parameters
     ----------
     settings : NoiseSettings or None
         Settings of the noise; None: without noise.
-
-    Returns
-    -------
-    dict
-        One entry ``privacy``; empty without noise.
-
-    Raises
-    ------
-    ExperimentError
-        When the accounting package is not installed, or epsilon is too large for it to be computed.
     """
     if settings is None:
         return {}
@@ -143,6 +130,9 @@ def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> floa
 def noise_multiplier_for(epsilon: float, delta: float, releases: int = 1) -> float:
     """Return the least noise, in sensitivities, that keeps all releases together (epsilon, delta)-private.
 
+    Standard deviation of the noise over the sensitivity. Raises ExperimentError when the accounting package is not
+    installed, or finds no noise for epsilon and delta.
+
     Parameters
     ----------
     epsilon : float
@@ -151,16 +141,6 @@ def noise_multiplier_for(epsilon: float, delta: float, releases: int = 1) -> flo
         Probability that the loss is larger.
     releases : int
         Number of releases of the same vector.
-
-    Returns
-    -------
-    float
-        Standard deviation of the noise over the sensitivity.
-
-    Raises
-    ------
-    ExperimentError
-        When the accounting package is not installed, or finds no noise for epsilon and delta.
     """
     try:
         from dp_accounting import get_sigma_gaussian
@@ -193,7 +173,8 @@ def release(
 
     Values are rounded to a grid of about a thousandth of sigma, since their last bits could disclose the clean value.
     Every call is one of ``settings.releases``, and an average over many calls removes the noise: what can be requested
-    repeatedly is released once and kept (``Released``).
+    repeatedly is released once and kept (``Released``). Returns float32 of the shape of ``vectors``. Raises DataError
+    when a vector is not finite.
 
     Parameters
     ----------
@@ -204,16 +185,6 @@ def release(
     generator : torch.Generator, optional
         For tests and simulations only; by default noise comes from the operating system and cannot be repeated.
         Predictable noise can be removed.
-
-    Returns
-    -------
-    Tensor
-        float32 of the shape of ``vectors``.
-
-    Raises
-    ------
-    DataError
-        When a vector is not finite.
     """
     if not bool(vectors.isfinite().all()):
         raise DataError("a vector to be released has numbers that are not finite; check the outputs of the local model")

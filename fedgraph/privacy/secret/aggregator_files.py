@@ -27,28 +27,14 @@ from fedgraph.support.files import file_name, load_state, locked, save_state
 
 
 def folder_of(state_dir: Path, name: str) -> Path:
-    """Return the folder of the aggregator ``name`` in a node's ``state-dir``.
-
-    Returns
-    -------
-    Path
-        The folder, which need not exist.
-    """
+    """Return the folder of the aggregator ``name`` in a node's ``state-dir``. The folder, which need not exist."""
     return state_dir / "aggregators" / file_name(name)
 
 
 def own_keys(folder: Path) -> KeyPair:
     """Return the keys of an aggregator, made in ``folder`` at the first call and readable by its own user only.
 
-    Returns
-    -------
-    KeyPair
-        The same at every call.
-
-    Raises
-    ------
-    RunError
-        When the file is broken.
+    The same at every call. Raises RunError when the file is broken.
     """
     path = folder / "private.key"
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,6 +75,9 @@ class AppliedMaps:
     def allow(self, keys: Sequence[str], projection: Tensor, settings: ShareSettings) -> None:
         """Record that a projection is about to be applied to some samples.
 
+        Raises ExperimentError when the server would learn too much of a sample from it and from what was applied
+        before; see ``check_leaks``. Nothing is recorded then. Raises RunError when the file is broken.
+
         Parameters
         ----------
         keys : sequence of str
@@ -97,14 +86,6 @@ class AppliedMaps:
             int64 ``[hidden, size]``.
         settings : ShareSettings
             Settings of the shares.
-
-        Raises
-        ------
-        ExperimentError
-            When the server would learn too much of a sample from it and from what was applied before; see
-            ``check_leaks``. Nothing is recorded then.
-        RunError
-            When the file is broken.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Of two concurrent requests, each must take into account what the other is about to reveal.

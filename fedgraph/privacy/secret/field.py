@@ -65,13 +65,8 @@ def matmul(elements: Tensor, integers: Tensor) -> Tensor:
     Elements are cut into limbs so short that a float64 product of each with the integers is exact: every partial sum
     stays below 2^53 for any order of summation. So fast floating-point products can be used.
 
-    elements : ``[..., rows, inner]``.
-    integers : signed int64 ``[..., inner, columns]``, public, of a modest size.
-
-    Raises
-    ------
-    FedgraphError
-        When the magnitudes of a column of ``integers`` add up to 2^48 or more.
+    elements : ``[..., rows, inner]``. integers : signed int64 ``[..., inner, columns]``, public, of a modest size.
+    Raises FedgraphError when the magnitudes of a column of ``integers`` add up to 2^48 or more.
     """
     total = int(integers.abs().sum(dim=-2).max()) if integers.numel() else 0
     limb = _EXACT_BITS - total.bit_length()

@@ -56,23 +56,23 @@ class FirstStage:
 def project(alignments: Tensor, weight: Tensor) -> Tensor:
     """Multiply the first weight with the alignments, ``M_j = W' P_j``.
 
+    Returns M, ``[owners, hidden, size]``.
+
     Parameters
     ----------
     alignments : Tensor
         P, ``[owners, aligned, size]``.
     weight : Tensor
         W, ``[aligned, hidden]``.
-
-    Returns
-    -------
-    Tensor
-        M, ``[owners, hidden, size]``.
     """
     return torch.einsum("ah,oas->ohs", weight, alignments)
 
 
 def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], settings: ShareSettings) -> FirstStage:
     """Quantise the stage, such that it never wraps around for embeddings up to ``settings.largest``.
+
+    With as many bits of S as the field has room for. Raises ExperimentError when results could be larger than the field
+    allows; the message contains by how many bits. Raises RunError when weights are not finite.
 
     Parameters
     ----------
@@ -84,18 +84,6 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
         Embedding size of every owner.
     settings : ShareSettings
         Bits, and the largest embedding.
-
-    Returns
-    -------
-    FirstStage
-        With as many bits of S as the field has room for.
-
-    Raises
-    ------
-    ExperimentError
-        When results could be larger than the field allows; the message contains by how many bits.
-    RunError
-        When weights are not finite.
     """
     own = torch.arange(projections.shape[-1]) < torch.tensor(list(sizes))[:, None]
     projections = torch.where(own[:, None, :], projections.double(), 0.0)
@@ -133,6 +121,8 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
 def on_shares(mixing: Tensor, projections: Tensor, patterns: Tensor, shares: Tensor) -> Tensor:
     """Compute an aggregator's share of the stage's outcome.
 
+    Returns elements ``[draws, owners, samples, hidden]``.
+
     Parameters
     ----------
     mixing : Tensor
@@ -144,11 +134,6 @@ def on_shares(mixing: Tensor, projections: Tensor, patterns: Tensor, shares: Ten
     shares : Tensor
         The aggregator's shares of all owners' embeddings, ``[owners, samples, size]``; zeros for a sample that an owner
         lacks (a share of zero that discloses nothing new: who lacks what is known) and in columns beyond its size.
-
-    Returns
-    -------
-    Tensor
-        Elements ``[draws, owners, samples, hidden]``.
     """
     _, draws, owners, _ = mixing.shape
     projected = matmul(shares, projections.transpose(1, 2))
@@ -162,13 +147,7 @@ def on_shares(mixing: Tensor, projections: Tensor, patterns: Tensor, shares: Ten
 
 
 def outcome(elements: Tensor, stage: FirstStage, settings: ShareSettings) -> Tensor:
-    """Decode the reconstructed outcome of the stage.
-
-    Returns
-    -------
-    Tensor
-        ``Y``, float64 of the shape of ``elements``.
-    """
+    """Decode the reconstructed outcome of the stage. Returns ``Y``, float64 of the shape of ``elements``."""
     return decode(elements, settings.scale * 2.0 ** (stage.map_bits + stage.mixing_bits))
 
 
@@ -181,12 +160,8 @@ def error_bound(stage: FirstStage, settings: ShareSettings) -> Tensor:
         sum_j  s |M_j| L  +  |S_ij| m d_j L  +  |S_ij| |M_j| 2^-fractional_bits
 
     where ``|M_j|`` (with m added per entry, as the unrounded one may be larger) sums a row's d_j magnitudes, L is
-    ``largest``. Rounding errors average out: typical ones are some hundred times smaller.
-
-    Returns
-    -------
-    Tensor
-        float64 ``[..., owners, hidden]``.
+    ``largest``. Rounding errors average out: typical ones are some hundred times smaller. Returns float64 ``[...,
+    owners, hidden]``.
     """
     m, s = 2.0 ** -(stage.map_bits + 1), 2.0 ** -(stage.mixing_bits + 1)
     largest, step = settings.largest, 2.0**-settings.fractional_bits
@@ -202,11 +177,13 @@ def check_leaks(
 ) -> None:
     """Refuse stages whose outcomes together determine an owner's whole embedding of a sample.
 
-    Two ways are checked. As many numbers may be revealed as the embedding has. And whole-number equations have
-    fewer solutions than real ones: with L = prod of the non-zero singular values of an owner's stacked projections,
-    solutions for the random bits lie on a lattice of determinant L at most in ``size - revealed`` dimensions, so that
+    Two ways are checked. As many numbers may be revealed as the embedding has. And whole-number equations have fewer
+    solutions than real ones: with L = prod of the non-zero singular values of an owner's stacked projections, solutions
+    for the random bits lie on a lattice of determinant L at most in ``size - revealed`` dimensions, so that
     ``random_bits`` must exceed ``log2(L) / (size - revealed)`` for many of them to be left (by ``MARGIN`` here). That
-    counts solutions on average; it is not a proof for every lattice.
+    counts solutions on average; it is not a proof for every lattice. Raises ExperimentError when an embedding would be
+    determined; the message names the owner, what is revealed and what to change. Raises TypeError when projections are
+    not whole numbers: their ranks are not exact.
 
     Parameters
     ----------
@@ -219,13 +196,6 @@ def check_leaks(
         With the number of random bits.
     names : sequence of str
         Names of the owners, for messages.
-
-    Raises
-    ------
-    ExperimentError
-        When an embedding would be determined; the message names the owner, what is revealed and what to change.
-    TypeError
-        When projections are not whole numbers: their ranks are not exact.
     """
     if any(each.dtype != torch.int64 for each in projections):
         raise TypeError("projections must be int64")

@@ -26,6 +26,9 @@ from fedgraph.support.errors import ReplyError
 def masked(values: Tensor, client: str, keys: KeyPair, public: Mapping[str, str], run: str) -> Tensor:
     """Add the masks that ``client`` shares with all others to its values, modulo 2^64.
 
+    Returns int64 ``[numbers]``. Raises ReplyError when the keys are not usable, are those of fewer than two clients, or
+    lack the client's own.
+
     Parameters
     ----------
     values : Tensor
@@ -39,16 +42,6 @@ def masked(values: Tensor, client: str, keys: KeyPair, public: Mapping[str, str]
         Public keys of all participants, including the client, as hexadecimal digits by name.
     run : str
         Name of the run; another run has other masks.
-
-    Returns
-    -------
-    Tensor
-        int64 ``[numbers]``.
-
-    Raises
-    ------
-    ReplyError
-        When the keys are not usable, are those of fewer than two clients, or lack the client's own.
     """
     if public.get(client) != keys.public.hex():
         raise ReplyError(f"the keys of masks lack that of client '{client}', or have another in its place")

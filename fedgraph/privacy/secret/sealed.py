@@ -68,13 +68,7 @@ class KeyPair:
 
     @classmethod
     def from_private_bytes(cls, data: bytes) -> KeyPair:
-        """Return the pair of ``private_bytes``.
-
-        Raises
-        ------
-        RunError
-            When ``data`` is no private key.
-        """
+        """Return the pair of ``private_bytes``. Raises RunError when ``data`` is no private key."""
         try:
             return cls(X25519PrivateKey.from_private_bytes(data))
         except ValueError as error:
@@ -93,10 +87,7 @@ class KeyPair:
 def is_public_key(public: bytes) -> bool:
     """Check that secrets can be agreed on with a public key that another party sent.
 
-    Returns
-    -------
-    bool
-        False for other than 32 bytes, and for the few keys that would give the same secret with every other.
+    Returns False for other than 32 bytes, and for the few keys that would give the same secret with every other.
     """
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
@@ -106,28 +97,14 @@ def is_public_key(public: bytes) -> bool:
 
 
 def fingerprint(public: bytes) -> str:
-    """Return the SHA-256 of a public key, to compare or to pin in a node's configuration.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-    """
+    """Return the SHA-256 of a public key, to compare or to pin in a node's configuration. 64 hexadecimal digits."""
     return hashlib.sha256(public).hexdigest()
 
 
 def seal(public: bytes, plaintext: bytes, context: Context) -> bytes:
     """Encrypt ``plaintext`` so that only the holder of the private key can open it, in the same context.
 
-    Returns
-    -------
-    bytes
-        48 bytes longer than the plaintext.
-
-    Raises
-    ------
-    RunError
-        When ``public`` is no usable public key; the message names the aggregator.
+    The result is 48 bytes longer than the plaintext. Raises RunError naming the aggregator for an invalid key.
     """
     try:
         return _SUITE.encrypt(plaintext, X25519PublicKey.from_public_bytes(public), context.to_bytes())
@@ -138,15 +115,8 @@ def seal(public: bytes, plaintext: bytes, context: Context) -> bytes:
 def open_sealed(keys: KeyPair, sealed: bytes, context: Context) -> bytes:
     """Decrypt a message that was sealed for these keys in this context.
 
-    Returns
-    -------
-    bytes
-        The plaintext.
-
-    Raises
-    ------
-    ReplyError
-        When it was changed on the way, sealed for another key, or belongs to another run, owner, aggregator or request.
+    Raises ReplyError when it was changed on the way, sealed for another key, or belongs to
+    another run, owner, aggregator or request.
     """
     try:
         return _SUITE.decrypt(sealed, keys.private, context.to_bytes())

@@ -64,7 +64,9 @@ class ShareSettings(Settings):
 def encode(embeddings: Tensor, settings: ShareSettings, generator: torch.Generator | None = None) -> Tensor:
     """Convert embeddings to elements of the field: rounded to ``2^-fractional_bits``, with random bits below.
 
-    The number that an element represents differs from the embedding's by at most ``2^-fractional_bits``.
+    The number that an element represents differs from the embedding's by at most ``2^-fractional_bits``. Returns
+    elements, int64 of the same shape. Raises DataError when a number is not finite, or larger than
+    ``settings.largest``: nothing ever wraps around.
 
     Parameters
     ----------
@@ -74,16 +76,6 @@ def encode(embeddings: Tensor, settings: ShareSettings, generator: torch.Generat
         Bits, and the largest magnitude.
     generator : torch.Generator, optional
         For tests and simulations only; by default the bits come from the operating system.
-
-    Returns
-    -------
-    Tensor
-        Elements, int64 of the same shape.
-
-    Raises
-    ------
-    DataError
-        When a number is not finite, or larger than ``settings.largest``: nothing ever wraps around.
     """
     embeddings = embeddings.double()
     if not bool(embeddings.isfinite().all()):
@@ -108,7 +100,8 @@ def decode(elements: Tensor, scale: float) -> Tensor:
 def split(secret: Tensor, shares: int, threshold: int, generator: torch.Generator | None = None) -> Tensor:
     """Split every element into shares.
 
-    Fewer than ``threshold`` shares of a secret are uniform and independent of it.
+    Fewer than ``threshold`` shares of a secret are uniform and independent of it. Returns ``[shares, ...]``; share j
+    belongs to the aggregator at point j + 1.
 
     Parameters
     ----------
@@ -120,11 +113,6 @@ def split(secret: Tensor, shares: int, threshold: int, generator: torch.Generato
         Number of shares that suffice to reconstruct the secret, k.
     generator : torch.Generator, optional
         For tests only; by default the polynomials come from the operating system.
-
-    Returns
-    -------
-    Tensor
-        ``[shares, ...]``; share j belongs to the aggregator at point j + 1.
     """
     coefficients = random_elements((threshold - 1, *secret.shape), generator)
     values = []
@@ -139,6 +127,9 @@ def split(secret: Tensor, shares: int, threshold: int, generator: torch.Generato
 def reconstruct(shares: Tensor, points: Sequence[int], threshold: int) -> Tensor:
     """Reconstruct secrets from ``threshold`` or more shares; those beyond the threshold check the others.
 
+    Returns elements ``[...]``. Raises RunError when there are too few shares, two of one aggregator, or contradictory
+    shares.
+
     Parameters
     ----------
     shares : Tensor
@@ -147,16 +138,6 @@ def reconstruct(shares: Tensor, points: Sequence[int], threshold: int) -> Tensor
         Aggregator of each share, counted from 1.
     threshold : int
         Number of shares that are needed, k.
-
-    Returns
-    -------
-    Tensor
-        Elements ``[...]``.
-
-    Raises
-    ------
-    RunError
-        When there are too few shares, two of one aggregator, or contradictory shares.
     """
     if len(points) != len(shares) or len(set(points)) != len(points) or any(not 0 < point < PRIME for point in points):
         raise RunError(f"{len(shares)} shares came for the aggregators {list(points)}; each may give one share")

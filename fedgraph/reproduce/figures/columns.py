@@ -7,7 +7,8 @@ from typing import Any
 
 from fedgraph.reproduce.figures.panels import legend_columns, palette, panels
 from fedgraph.reproduce.result_file import ResultFile
-from fedgraph.reproduce.results import Results, Spread
+from fedgraph.reproduce.results import Results
+from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, RowTable
 from fedgraph.support.errors import ExperimentError
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.client_values import by_round as by_client_and_round
 from fedgraph.reproduce.figures.panels import legend_columns, palette, panels
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.results import Results
@@ -72,9 +71,7 @@ def _curves(results: Results, column: ColumnTable) -> dict[str, tuple[list[int],
 def _history(cell: Cell, quantity: Quantity, factor: float) -> dict[int, float]:
     """Return the metric of a run after each evaluation."""
     if quantity.client is not None:
-        found = {
-            number: values.get(quantity.client) for number, values in by_client_and_round(cell.path, quantity).items()
-        }
+        found = {number: values.get(quantity.client) for number, values in quantity.by_round(cell.path).items()}
     else:
         found = {
             line["round"]: line["metrics"].get(quantity.metric, {}).get(quantity.statistic)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fedgraph.reproduce.figures.panels import panels
-from fedgraph.reproduce.results import Results, Spread
+from fedgraph.reproduce.results import Results
+from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.table import MetricTable, PublishedValue
 
 _HIGHLIGHTED, _OTHERS, _PUBLISHED = "#1f6fb4", "#9aa7b3", "#c04a1d"

@@ -1,18 +1,22 @@
-"""The keys that a sweep varies, each over a list of values or a range."""
+"""The keys that a sweep varies, each over a list of values or a range, as distributions of Optuna."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from fedgraph.experiment import toml_value
 from fedgraph.reproduce.choosing import chosen_of
 from fedgraph.support.errors import ExperimentError
+
+Axes = Mapping[str, BaseDistribution]
+"""By ``table.key``, what is tried; choices that are lists are JSON, as Optuna takes none."""
 
 _KEY = re.compile(r"[^.=\s]+(\.[^.=\s]+)+")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -23,123 +27,65 @@ _NOT_SETTINGS = {
     "evaluation.splits": "all trials are compared on the same data",
 }
 
-Settings = tuple[tuple[str, Any], ...]
-"""A value for each key of a sweep."""
 
+def axis(text: str) -> tuple[str, BaseDistribution]:
+    """Parse ``table.key=a,b,c`` (values as in TOML, or plain words) or ``table.key=low:high[:log]``.
 
-@dataclass(frozen=True)
-class Axis:
-    """A key with the values to try: ``values``, or everything from ``low`` to ``high``.
-
-    Attributes
-    ----------
-    key : str
-        ``table.key``.
-    values : tuple
-        The list; empty for a range.
-    low, high : int or float
-        The ends of a range; only whole numbers are tried where both are.
-    log : bool
-        Whether a range is divided by factors rather than by differences.
+    Raises
+    ------
+    ExperimentError
+        For anything else, and for keys that are no settings.
     """
-
-    key: str
-    values: tuple[Any, ...] = ()
-    low: float = 0
-    high: float = 0
-    log: bool = False
-
-    @classmethod
-    def of(cls, text: str) -> Axis:
-        """Parse ``table.key=a,b,c`` (values as in TOML, or plain words) or ``table.key=low:high[:log]``.
-
-        Raises
-        ------
-        ExperimentError
-            For anything else, and for keys that are no settings.
-        """
-        key, equals, given = (part.strip() for part in text.partition("="))
-        if not equals or not given or _KEY.fullmatch(key) is None:
-            raise ExperimentError(
-                f"--over {text}: write table.key=a,b,c or table.key=low:high or table.key=low:high:log"
-            )
-        reason = "it changes no result" if key.startswith("output.") else _NOT_SETTINGS.get(key)
-        if reason is not None:
-            raise ExperimentError(f"--over {text}: {key} is not chosen: {reason}")
-        bounds = _RANGE.fullmatch(given)
-        if bounds is None:
-            return cls(key, _values(given, text))
-        low, high = (float(end) if re.search(r"[.eE]", end) else int(end) for end in bounds.group(1, 2))
-        if isinstance(low, float) or isinstance(high, float):
-            low, high = float(low), float(high)
-        if not low < high or (bounds[3] and low <= 0):
-            raise ExperimentError(f"--over {text}: a range goes up{', from above 0 with :log' if bounds[3] else ''}")
-        return cls(key, low=low, high=high, log=bool(bounds[3]))
-
-    @property
-    def is_list(self) -> bool:
-        """Whether this is a list of values rather than a range."""
-        return bool(self.values)
-
-    @property
-    def first(self) -> Any:
-        """A value, to see whether the experiment has the key."""
-        return self.values[0] if self.is_list else self.low
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether all values are numbers."""
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
-
-    def __str__(self) -> str:
-        """Format as it was given."""
-        if self.is_list:
-            return f"{self.key}={', '.join(map(json.dumps, self.values))}"
-        return f"{self.key}={self.low}:{self.high}{':log' if self.log else ''}"
-
-    def distribution(self) -> Any:
-        """Return Optuna's distribution; values of a list are JSON text there, because it takes no lists."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-        if self.is_list:
-            return CategoricalDistribution([json.dumps(value) for value in self.values])
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return IntDistribution(self.low, self.high, log=self.log)
-        return FloatDistribution(self.low, self.high, log=self.log)
-
-    def decoded(self, value: Any) -> Any:
-        """Return the setting for a value of :meth:`distribution`."""
-        return _hashable(json.loads(value)) if self.is_list else value
-
-    def encoded(self, value: Any) -> Any:
-        """Return the value of :meth:`distribution` for a setting."""
-        return json.dumps(value) if self.is_list else value
-
-    def in_words(self, value: Any) -> str:
-        """Describe a chosen value, and the values that were tried."""
-        if self.is_list:
-            return chosen_of(self.key, value, self.values)
-        return f"{self.key} {value:.4g} from {self.low:g} to {self.high:g}"
+    key, equals, given = (part.strip() for part in text.partition("="))
+    if not equals or not given or _KEY.fullmatch(key) is None:
+        raise ExperimentError(f"--over {text}: write table.key=a,b,c or table.key=low:high or table.key=low:high:log")
+    reason = "it changes no result" if key.startswith("output.") else _NOT_SETTINGS.get(key)
+    if reason is not None:
+        raise ExperimentError(f"--over {text}: {key} is not chosen: {reason}")
+    bounds = _RANGE.fullmatch(given)
+    if bounds is None:
+        return key, CategoricalDistribution(_choices(given, text))
+    low, high, log = float(bounds[1]), float(bounds[2]), bool(bounds[3])
+    if not low < high or (log and low <= 0):
+        raise ExperimentError(f"--over {text}: a range goes up{', from above 0 with :log' if log else ''}")
+    if re.search(r"[.eE]", bounds[1] + bounds[2]):
+        return key, FloatDistribution(low, high, log=log)
+    return key, IntDistribution(int(low), int(high), log=log)
 
 
-def combinations(axes: Sequence[Axis]) -> list[Settings] | None:
-    """Return every combination of lists of values; None where one is a range."""
-    if not all(axis.is_list for axis in axes):
-        return None
-    keys = [axis.key for axis in axes]
-    return [tuple(zip(keys, values, strict=True)) for values in product(*(axis.values for axis in axes))]
-
-
-def _values(given: str, text: str) -> tuple[Any, ...]:
+def _choices(given: str, text: str) -> list[Any]:
     try:
         found = tomllib.loads(f"values = [{given}]")["values"]
     except tomllib.TOMLDecodeError:
         found = [toml_value(part.strip()) for part in given.split(",")]
     if any(isinstance(value, dict) or value == "" for value in found):
         raise ExperimentError(f"--over {text}: values are numbers, words, true or false, or lists of these")
-    return tuple({json.dumps(value): _hashable(value) for value in found}.values())
+    kept = {json.dumps(value): value for value in found}
+    return [as_json if isinstance(value, list) else value for as_json, value in kept.items()]
 
 
-def _hashable(value: Any) -> Any:
-    """Return lists as tuples; both are the same in TOML."""
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+def value_of(param: Any) -> Any:
+    """Return the setting that Optuna knows as ``param``."""
+    return json.loads(param) if isinstance(param, str) and param.startswith("[") else param
+
+
+def first_of(axes: Axes) -> dict[str, Any]:
+    """Return one combination, to see whether the experiment has the keys."""
+    return {
+        key: kind.choices[0] if isinstance(kind, CategoricalDistribution) else getattr(kind, "low", None)
+        for key, kind in axes.items()
+    }
+
+
+def grid(axes: Axes) -> list[dict[str, Any]] | None:
+    """Return every combination of lists of values; None where an axis is a range."""
+    choices = [kind.choices for kind in axes.values() if isinstance(kind, CategoricalDistribution)]
+    return [dict(zip(axes, each, strict=True)) for each in product(*choices)] if len(choices) == len(axes) else None
+
+
+def in_words(key: str, kind: BaseDistribution, param: Any) -> str:
+    """Describe a chosen value, and the values that were tried."""
+    if isinstance(kind, CategoricalDistribution):
+        return chosen_of(key, value_of(param), [*map(value_of, kind.choices)])
+    assert isinstance(kind, FloatDistribution | IntDistribution)
+    return f"{key} {param:.4g} from {kind.low:g} to {kind.high:g}"

@@ -1,4 +1,4 @@
-"""The trials of a sweep: the next settings, their runs, and the validation values that compare them.
+"""The trials of a sweep: their runs, and the validation values that compare them.
 
 Optuna (Akiba et al., KDD 2019) keeps the trials in a file of the sweep's folder, suggests settings from ranges (tree-
 structured Parzen estimators, Bergstra et al., NeurIPS 2011), and ends runs that lag behind.
@@ -6,11 +6,13 @@ structured Parzen estimators, Bergstra et al., NeurIPS 2011), and ends runs that
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from statistics import stdev
+from statistics import fmean
 from typing import Any
 
 import optuna
@@ -21,133 +23,56 @@ from rich.console import Console
 
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.reproduce.cells import Cell, folder_of, resolved
-from fedgraph.reproduce.choosing import Trial
-from fedgraph.reproduce.client_values import value_of
 from fedgraph.reproduce.execution import Execution, failure, run_cells
 from fedgraph.reproduce.quantity import Quantity
-from fedgraph.reproduce.sweeps.axes import Axis, Settings, combinations
+from fedgraph.reproduce.sweeps.axes import Axes, grid, value_of
 from fedgraph.runs import Callback, Evaluation, RunFolder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training import summarise
 
-_OVER = "over"
-"""Attribute of a trial that failed and is not to be tried again."""
-_PROBLEM = "problem"
+_USUAL_TRIALS = 20
+_PRUNED = "pruned"
+
+
+def experiment_with(file: Path, overrides: Sequence[str], params: Mapping[str, Any], *more: str) -> Experiment:
+    """Return the resolved experiment with parameters of Optuna. Raises ExperimentError where one does not fit."""
+    # JSON is TOML except for tables and null, which values cannot be.
+    chosen = [f"{key}={json.dumps(value_of(param))}" for key, param in params.items()]
+    return resolved(load_experiment(file, [*overrides, *chosen, *more]))
 
 
 @dataclass(frozen=True)
-class SweepPlan:
-    """The settings that a sweep varies, and the criterion that compares its trials.
-
-    Attributes
-    ----------
-    file : Path
-        The experiment file.
-    overrides : tuple of str
-        Overrides of every trial, ``table.key=value``.
-    axes : tuple of Axis
-        The keys that are varied.
-    seeds : tuple of int
-        Every trial is run with each of these.
-    quantity : Quantity
-        The value on validation data; of a trial its mean over seeds.
-    """
-
-    file: Path
-    overrides: tuple[str, ...]
-    axes: tuple[Axis, ...]
-    seeds: tuple[int, ...]
-    quantity: Quantity
-
-    def experiment(self, overrides: Sequence[str]) -> Experiment:
-        """Return the resolved experiment with further overrides. Raises ExperimentError where they do not fit."""
-        return resolved(load_experiment(self.file, [*self.overrides, *overrides]))
-
-    def example(self) -> Experiment:
-        """Return the experiment of one combination. Raises ExperimentError where a key or value does not fit."""
-        return self.experiment(Trial(tuple((axis.key, axis.first) for axis in self.axes), (), self.quantity).overrides)
-
-    def trial(self, settings: Settings, cells_dir: Path) -> Trial:
-        """Return the runs of a combination of settings, one per seed, finished or not."""
-        about = ", ".join(
-            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in settings
-        )
-        bare = Trial(settings, (), self.quantity)
-        cells = []
-        for seed in self.seeds:
-            try:
-                experiment = self.experiment([*bare.overrides, f"experiment.seed={seed}"])
-            except ExperimentError as error:
-                cells.append(Cell(about, "sweep", seed, None, cells_dir / "cannot-be-resolved", str(error)))
-            else:
-                cells.append(Cell(about, "sweep", seed, experiment, folder_of(experiment, cells_dir)))
-        return Trial(settings, tuple(cells), self.quantity)
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A trial that is over.
-
-    Attributes
-    ----------
-    number : int
-        Optuna's number.
-    state : {"complete", "pruned", "failed"}
-        How it ended.
-    trial : Trial
-        Its settings and runs.
-    values : tuple of float
-        The value of each seed; empty unless complete.
-    seconds : float
-        What its runs took.
-    problem : str
-        Why it failed.
-    """
-
-    number: int
-    state: str
-    trial: Trial
-    values: tuple[float, ...] = ()
-    seconds: float = 0.0
-    problem: str = ""
-
-    @property
-    def mean(self) -> float | None:
-        """Mean over seeds; None unless complete."""
-        return math.fsum(self.values) / len(self.values) if self.values else None
-
-    @property
-    def deviation(self) -> float | None:
-        """Deviation over seeds; None with one seed."""
-        return stdev(self.values) if len(self.values) > 1 else None
-
-
 class Search:
     """The trials of a sweep, in a folder that remembers them.
 
-    Parameters
-    ----------
-    plan : SweepPlan
-        What is varied.
-    folder : Path
-        The existing folder of the sweep; runs are below ``runs``.
-    prune : bool
-        End a trial whose first seed is worse, after the same round, than the median of the trials before it.
+    Every trial of the experiment ``file`` with ``overrides`` is run with each of ``seeds``, below ``runs`` of the
+    existing ``folder``; trials are compared by the mean of ``quantity``. With ``prune`` a trial ends whose first seed
+    is worse, after the same of ``rounds``, than the median of the trials before it.
     """
 
-    def __init__(self, plan: SweepPlan, folder: Path, prune: bool) -> None:
-        self.plan = plan
-        self.cells_dir = folder / "runs"
-        self._prune = prune
-        self._trials: dict[Settings, Trial] = {}
-        rounds = plan.example().experiment.rounds
+    file: Path
+    overrides: Sequence[str]
+    axes: Axes
+    seeds: Sequence[int]
+    quantity: Quantity
+    folder: Path
+    rounds: int
+    prune: bool
+
+    @cached_property
+    def study(self) -> optuna.Study:
+        """The trials.
+
+        User attributes of each are ``values`` of its seeds, ``runs``, ``seconds``, and the ``problem`` of one that
+        failed, which is ``over`` where its runs came to their end.
+        """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(folder / "trials.journal"))),
+        return optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(self.folder / "optuna.journal"))),
             study_name="sweep",
-            direction="maximize" if plan.quantity.better == "higher" else "minimize",
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=rounds // 4),
+            direction="maximize" if self.quantity.better == "higher" else "minimize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=self.rounds // 4),
             load_if_exists=True,
         )
 
@@ -162,124 +87,87 @@ class Search:
             When the runs do not measure what trials are compared by.
         """
         # This process holds the lock of the folder: the process that had begun them is gone.
-        for left in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self._study.tell(left.number, state=TrialState.FAIL)
-        for settings in self._missing(trials):
-            self._study.sampler = self._sampler()
-            if settings is not None and settings not in self._waiting():
-                axes = {axis.key: axis for axis in self.plan.axes}
-                self._study.enqueue_trial({key: axes[key].encoded(value) for key, value in settings})
-            asked = self._study.ask({axis.key: axis.distribution() for axis in self.plan.axes})
-            trial = self._trial(self._settings(asked.params))
-            self._execute(asked, trial, how, console)
+        for left in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self.study.tell(left.number, state=TrialState.FAIL)
+        for params in self._missing(trials):
+            # The suggestion follows from the trials so far, whether or not the sweep was stopped.
+            seed = derive_seed(self.seeds[0], "sweep", sum(map(_is_final, self.study.trials)))
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed % 2**32)
+            if params is not None:
+                self.study.enqueue_trial(params)
+            trial = self.study.ask(dict(self.axes))
+            state, value = self._run(trial, how, console)
+            self.study.tell(trial, value, state)
             on_end()
 
-    def tried(self) -> list[Tried]:
+    def tried(self) -> list[FrozenTrial]:
         """Return the trials that are over, the best first, then the others; repeated settings once."""
-        latest = {settings: found for settings, found in self._over() if found.state.is_finished()}
-        every = [self._look(found, settings) for settings, found in latest.items()]
-        sign = -1 if self.plan.quantity.better == "higher" else 1
-        return sorted(every, key=lambda each: (each.mean is None, sign * (each.mean or 0.0), each.number))
+        latest = {str(each.params): each for each in self._known() if each.state.is_finished()}
+        sign = -1 if self.quantity.better == "higher" else 1
 
-    def _missing(self, trials: int | None) -> list[Settings | None]:
+        def place(trial: FrozenTrial) -> tuple[float, int]:
+            # Optuna gives a pruned trial the value that it was pruned at.
+            value = trial.value if trial.state == TrialState.COMPLETE else None
+            return math.inf if value is None else sign * value, trial.number
+
+        return sorted(latest.values(), key=place)
+
+    def _known(self) -> list[FrozenTrial]:
+        """Return the trials that have got their settings, in the order of their start."""
+        return [each for each in self.study.trials if len(each.params) == len(self.axes)]
+
+    def _missing(self, trials: int | None) -> list[dict[str, Any] | None]:
         """Return the settings to run, None where Optuna is to suggest them."""
-        over = [settings for settings, found in self._over() if _is_final(found)]
-        every = combinations(self.plan.axes)
+        known = self._known()
+        over = [each.params for each in known if _is_final(each)]
+        every = grid(self.axes)
         if every is not None:
-            return [settings for settings in every[:trials] if settings not in over]
-        again = [settings for settings, found in self._over() if not _is_final(found) and settings not in over]
-        wanted = (20 if trials is None else trials) - len(over)
-        first: list[Settings | None] = list(dict.fromkeys(again))
-        return (first + [None] * wanted)[: max(wanted, 0)]
+            return [params for params in every[:trials] if params not in over]
+        again = {str(each.params): each.params for each in known if each.params not in over}
+        wanted = (trials or _USUAL_TRIALS) - len(over)
+        return [*again.values(), *[None] * wanted][: max(wanted, 0)]
 
-    def _over(self) -> list[tuple[Settings, FrozenTrial]]:
-        """Return the trials whose settings are known, except for waiting ones, in the order of their start."""
-        found = self._study.get_trials(deepcopy=False)
-        whole = [each for each in found if len(each.params) == len(self.plan.axes)]
-        return [(self._settings(each.params), each) for each in whole]
+    def _run(self, trial: optuna.Trial, how: Execution, console: Console) -> tuple[TrialState, float | None]:
+        """Run a trial; return how it ended, and the mean over seeds of a complete one."""
+        cells = [self._cell(trial.params, seed) for seed in self.seeds]
+        trial.set_user_attr("runs", [cell.path.name for cell in cells])
+        pruning = [Pruning(trial, self.quantity, self.rounds)] if self.prune else []
+        run_cells(cells[:1], how, console, listeners=pruning)
+        pruned = _PRUNED in _summary(cells[0])
+        if not pruned:
+            run_cells(cells[1:], how, console)
+        summaries = [*map(_summary, cells)]
+        trial.set_user_attr("seconds", sum(summary.get("seconds", 0.0) for summary in summaries))
+        if pruned:
+            return TrialState.PRUNED, None
+        measured = summaries[0].get("metrics", {}).get(self.quantity.split)
+        if measured is not None and self.quantity.metric not in measured:
+            known = ", ".join(f"{self.quantity.split}/{name}" for name in measured)
+            raise ExperimentError(f"--metric {self.quantity}: it was not measured; measured: {known}")
+        found = [value for summary in summaries if (value := self.quantity.value(summary or None)) is not None]
+        if len(found) == len(cells):
+            trial.set_user_attr("values", found)
+            return TrialState.COMPLETE, fmean(found)
+        problems = list(dict.fromkeys(filter(None, map(failure, cells))))
+        trial.set_user_attr("problem", "; ".join(problems) or f"{self.quantity} is not finite")
+        trial.set_user_attr("over", not problems)
+        return TrialState.FAIL, None
 
-    def _waiting(self) -> list[Settings]:
-        waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        return [self._settings(each.system_attrs["fixed_params"]) for each in waiting]
-
-    def _settings(self, params: Mapping[str, Any]) -> Settings:
-        return tuple((axis.key, axis.decoded(params[axis.key])) for axis in self.plan.axes)
-
-    def _trial(self, settings: Settings) -> Trial:
-        if settings not in self._trials:
-            self._trials[settings] = self.plan.trial(settings, self.cells_dir)
-        return self._trials[settings]
-
-    def _sampler(self) -> Any:
-        """Return a sampler whose suggestion follows from the trials so far, whether or not the sweep was stopped."""
-        number = sum(_is_final(found) for _, found in self._over())
-        return optuna.samplers.TPESampler(seed=derive_seed(self.plan.seeds[0], "sweep", number) % 2**32)
-
-    def _execute(self, asked: optuna.Trial, trial: Trial, how: Execution, console: Console) -> None:
-        first, *others = trial.cells
-        listeners = []
-        if self._prune and first.experiment is not None:
-            listeners.append(Pruning(asked, self.plan.quantity, first))
-        run_cells([first], how, console, listeners=listeners)
-        if _summary(first).get(Pruning.KEY):
-            self._study.tell(asked, state=TrialState.PRUNED)
-            return
-        run_cells(others, how, console)
-        self._check_measured(first)
-        value = trial.value
-        if value is not None:
-            self._study.tell(asked, value)
-            return
-        problems = list(dict.fromkeys(filter(None, map(failure, trial.cells))))
-        asked.set_user_attr(_PROBLEM, "; ".join(problems) or f"{self.plan.quantity} is not finite")
-        asked.set_user_attr(_OVER, not problems)
-        self._study.tell(asked, state=TrialState.FAIL)
-
-    def _check_measured(self, cell: Cell) -> None:
-        quantity = self.plan.quantity
-        found = _summary(cell).get("metrics", {}).get(quantity.split)
-        if found is not None and quantity.metric not in found:
-            known = ", ".join(f"{quantity.split}/{name}" for name in found)
-            raise ExperimentError(f"--metric {quantity}: it was not measured; measured: {known}")
-
-    def _look(self, found: FrozenTrial, settings: Settings) -> Tried:
-        trial = self._trial(settings)
-        summaries = [_summary(cell) for cell in trial.cells]
-        seconds = sum(summary.get("seconds", 0.0) for summary in summaries)
-        if found.state == TrialState.COMPLETE:
-            values = [value_of(summary, self.plan.quantity) for summary in summaries if summary]
-            known = tuple(value for value in values if value is not None)
-            return Tried(found.number, "complete", trial, known or (float(found.values[0]),), seconds)
-        if found.state == TrialState.PRUNED:
-            return Tried(found.number, "pruned", trial, seconds=seconds)
-        problem = found.user_attrs.get(_PROBLEM, "it was stopped")
-        return Tried(found.number, "failed", trial, seconds=seconds, problem=problem)
+    def _cell(self, params: Mapping[str, Any], seed: int) -> Cell:
+        about, runs = ", ".join(f"{key} {param}" for key, param in params.items()), self.folder / "runs"
+        try:
+            experiment = experiment_with(self.file, self.overrides, params, f"experiment.seed={seed}")
+        except ExperimentError as error:
+            return Cell(about, "sweep", seed, None, runs / "cannot-be-resolved", str(error))
+        return Cell(about, "sweep", seed, experiment, folder_of(experiment, runs))
 
 
 class Pruning(Callback):
-    """Callback that reports validation values to Optuna, and ends a run that it would not go on with.
+    """Callback that reports a quantity to Optuna, and ends a run of so many rounds that it would not go on with."""
 
-    Parameters
-    ----------
-    trial : optuna.Trial
-        The trial.
-    quantity : Quantity
-        The value reported after every evaluation.
-    cell : Cell
-        The run; the values of a stopped one are reported again.
-    """
-
-    KEY = "pruned"
-
-    def __init__(self, trial: optuna.Trial, quantity: Quantity, cell: Cell) -> None:
-        assert cell.experiment is not None
-        self._trial, self._quantity = trial, quantity
-        self._rounds = cell.experiment.experiment.rounds
-        self._reported: set[int] = set()
+    def __init__(self, trial: optuna.Trial, quantity: Quantity, rounds: int) -> None:
+        self._trial, self._quantity, self._rounds = trial, quantity, rounds
         self._ended: int | None = None
-        folder = RunFolder(cell.path)
-        for line in folder.evaluations(quantity.split) if folder.metrics.exists() else ():
-            self._report(line["round"], line["metrics"].get(quantity.metric, {}).get(quantity.statistic))
 
     @property
     def stopped(self) -> bool:
@@ -291,24 +179,21 @@ class Pruning(Callback):
         values = evaluation.metrics.get(f"{self._quantity.split}/{self._quantity.metric}")
         if values is None or evaluation.restored or self.stopped:
             return self.stopped
-        self._report(evaluation.round, summarise(values, self._quantity.metric)[self._quantity.statistic])
+        value = summarise(values, self._quantity.metric)[self._quantity.statistic]
+        if value is not None and math.isfinite(value):
+            self._trial.report(value, evaluation.round)
         if evaluation.round < self._rounds and self._trial.should_prune():
             self._ended = evaluation.round
         return self.stopped
 
     def summary(self) -> dict[str, Any]:
         """Return the last round of the run."""
-        return {} if self._ended is None else {self.KEY: {"after": self._ended}}
-
-    def _report(self, server_round: int, value: float | None) -> None:
-        if value is not None and math.isfinite(value) and server_round not in self._reported:
-            self._trial.report(value, server_round)
-            self._reported.add(server_round)
+        return {} if self._ended is None else {_PRUNED: {"after": self._ended}}
 
 
-def _is_final(found: FrozenTrial) -> bool:
+def _is_final(trial: FrozenTrial) -> bool:
     """Whether a trial is over and not to be run again."""
-    return found.state in (TrialState.COMPLETE, TrialState.PRUNED) or bool(found.user_attrs.get(_OVER))
+    return trial.state in (TrialState.COMPLETE, TrialState.PRUNED) or bool(trial.user_attrs.get("over"))
 
 
 def _summary(cell: Cell) -> dict[str, Any]:

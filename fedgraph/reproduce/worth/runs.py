@@ -30,7 +30,8 @@ from fedgraph.reproduce.cells import Cell, CellMaker, digest
 from fedgraph.reproduce.choosing import Choice, plan_cells, plan_choices
 from fedgraph.reproduce.execution import Execution, failure, missing_data, run_cells
 from fedgraph.reproduce.quantity import Quantity
-from fedgraph.reproduce.results import Results, Spread, read_outcomes
+from fedgraph.reproduce.results import Results, read_outcomes
+from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.sweeps.command import quantity_of
 from fedgraph.reproduce.table import PublishedTable
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
@@ -114,7 +115,7 @@ def worth(
     problem = missing_data(base, data)
     if problem is not None:
         raise DataError(problem)
-    quantity = quantity_of(metric or base.evaluation.monitor or _usual_metric(base, data), base)
+    quantity = quantity_of(metric or base.evaluation.monitor or _usual_metric(base, data))
     table = _table(base, method, file, str(quantity), tuple(seeds), tuple(rates))
     target = (Path(out) / f"{base.experiment.name}-{digest(base)}").resolve()
     maker = CellMaker(table, table.profiles["small"], overrides, (Path(out) / "cells").resolve(), file.parent)

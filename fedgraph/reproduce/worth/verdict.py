@@ -13,9 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.result_file import ResultLine
-from fedgraph.reproduce.results import Spread
+from fedgraph.reproduce.spreads import Difference, Spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,14 +219,16 @@ class Worth:
     def write_page(self, runs: Mapping[str, Path]) -> Path:
         """Write ``worth.html``: verdict, command, table and intervals, and below them ``runs``, a run for each row."""
         from fedgraph.runs import compare
-        from fedgraph.runs.reports.page import Block, Shown, charts, write_page
+        from fedgraph.runs.reports import charts
+        from fedgraph.runs.reports.page import Block, write_page
 
         some = next(iter(self.effects.values()))
-        axis = "change of the error, %" if some.is_error else "change of the score, points"
-        drawn = charts.intervals(
-            {label: (each.mean, each.low, each.high) for label, each in self.effects.items()}, axis
-        )
         said = f"{'Below' if some.is_error else 'Above'} 0 {self.method} is better. 95 % intervals over seeds, paired."
+        drawn = charts.intervals(
+            {label: (each.mean, each.low, each.high) for label, each in self.effects.items()},
+            "change of the error, %" if some.is_error else "change of the score, points",
+            title=f"{self.method} against the others", text=said,
+        )  # fmt: skip
         compared = compare(list(runs.values()))
         compared.labels = list(runs)
         block = Block(
@@ -235,7 +236,7 @@ class Worth:
             text=self.verdict,
             facts=tuple(self._rows()),
             command=self.command,
-            shown=(Shown(f"{self.method} against the others", said, drawn),),
+            shown=(drawn,),
         )
         return write_page(f"Is {self.method} worth it? {self.experiment}", "", [block], self.folder / "worth.html")
 

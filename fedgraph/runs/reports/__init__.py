@@ -1,5 +1,9 @@
-"""Reports of runs: live display, tables, sentences, plots, and comparisons of the models of peers."""
+"""Reports of runs: live display, tables, sentences, charts, and comparisons of the models of peers.
 
+:class:`Results` is the table from which terminal, page, notebook, pictures and JSON take their numbers.
+"""
+
+from fedgraph.runs.reports import charts
 from fedgraph.runs.reports.peer_comparison import COUNTS, FILE, MEASURES, PeerComparison
 from fedgraph.runs.reports.plot import PICTURES, picture_of_runs
 from fedgraph.runs.reports.progress import LiveDisplay, LogProgress, live_display
@@ -17,6 +21,7 @@ __all__ = [
     "PeerComparison",
     "Results",
     "as_text",
+    "charts",
     "extreme_clients",
     "live_display",
     "picture_of_runs",

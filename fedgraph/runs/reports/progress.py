@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedgraph.runs.attendance import in_words
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.reports.words import shown_number
+from fedgraph.runs.summary import in_words
 from fedgraph.support.status import report_status
 
 log = logging.getLogger("fedgraph")

@@ -1,4 +1,4 @@
-"""The results of runs as one table, from which terminal, page, notebook and pictures take numbers and names.
+"""The results of runs as one table, from which terminal, page, notebook, pictures and JSON take numbers and names.
 
 A metric such as ``mae-60min-no-graph`` is a row, ``mae-60min``, of the column of the model that it measures: errors of
 several models of one run stand beside each other.
@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedgraph.support.errors import ExperimentError
 from fedgraph.training import AFTER_TURN, LAST, direction
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Spread = Mapping[str, float | None]
 """Mean, deviation, and the means of the best and of the worst clients, as in ``summary.json``."""
@@ -79,7 +82,7 @@ class Results:
 
     @cached_property
     def split(self) -> str:
-        """The split that results are shown for: test if it was measured, else the last that was."""
+        """The split that results are shown for, which is test if it was measured, else the last that was."""
         return shown_split(self.summaries)
 
     @cached_property
@@ -107,7 +110,7 @@ class Results:
 
     @cached_property
     def features(self) -> dict[str, tuple[str, str]]:
-        """Rows of single features, such as ``age-mae`` beside ``mean-mae``: the feature, and what is measured of it."""
+        """The feature of each row like ``age-mae``, and what is measured of it, where there is a row ``mean-mae``."""
         measures = sorted((row[5:] for row in self.rows if row.startswith("mean-")), key=len, reverse=True)
         found = {}
         for row in self.rows:
@@ -171,6 +174,31 @@ class Results:
         found = self.summaries[column.run].get("per_client", {}).get(self.split, {})
         values = found.get(f"{metric}{column.ending}", {})
         return {name: value for name, value in values.items() if value is not None}
+
+    def records(self, run: int) -> list[dict[str, Any]]:
+        """Return the numbers of a run, fit for JSON: mean, deviation and extremes of each metric and model."""
+        return [
+            {"metric": row, "model": MODELS.get(column.ending, column.label), "split": self.split, **values}
+            for column in self.columns
+            if column.run == run
+            for row in self.rows
+            if (values := self.cell(row, column)) is not None
+        ]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each ``<split>/<metric>`` of every split, and for each run the columns mean and std."""
+        import pandas as pd
+
+        columns = {
+            (summary["method"], spread): {
+                f"{split}/{metric}": values[spread]
+                for split, metrics in summary["metrics"].items()
+                for metric, values in metrics.items()
+            }
+            for summary in self.summaries
+            for spread in ("mean", "std")
+        }
+        return pd.DataFrame(columns).astype(float)
 
     def _metrics(self, run: int) -> Iterable[str]:
         return self.summaries[run]["metrics"].get(self.split, {})

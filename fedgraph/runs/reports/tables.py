@@ -1,4 +1,4 @@
-"""Results of runs as tables of a terminal."""
+"""Results of runs as tables of a terminal, and of a notebook."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph.runs import attendance
 from fedgraph.runs.reports.results import Results, Spread
 from fedgraph.runs.reports.words import (
     UP,
     costs,
     extreme_clients,
+    lost_clients,
     mean_text,
     sentence,
     shown_number,
@@ -25,6 +25,7 @@ from fedgraph.runs.reports.words import (
     targets,
     title,
 )
+from fedgraph.support.notebook import table_as_html
 from fedgraph.training import EXTREMES
 
 _MOST_RUNS = 4
@@ -59,7 +60,7 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     few = len(summaries) <= _MOST_RUNS
     results = Results(summaries, further=few)
     heading, names = title(summaries, results.split), _names(results)
-    took, lost = costs(summaries), attendance.rows(summaries, results.split)
+    took, lost = costs(summaries), lost_clients(summaries, results.split)
     means = _metrics(results, mean_text, results.of_longest(_METRICS_OF_MANY))
     rows = _RowPerRun(heading, names, {**means, **results.by_run({**lost, UP: took[UP], "seconds": took["seconds"]})})
     if not few:
@@ -214,3 +215,11 @@ def as_text(summary: Mapping[str, Any]) -> str:
     console.print(sentence([summary]), markup=False)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
+
+
+def as_html(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a notebook shows of runs: the table of results, and a sentence."""
+    results = Results(summaries)
+    rows = [(row, *map(spread_text, results.row(row))) for row in results.rows]
+    heads = (f"{results.split} data", *(column.name for column in results.columns))
+    return table_as_html("", "", heads, rows, sentence(summaries))

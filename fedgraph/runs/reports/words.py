@@ -1,15 +1,81 @@
-"""What tables, pages and sentences say of results: labels, numbers as text, and a plain sentence about a run."""
+"""What tables, pages and sentences say of results: names of runs, labels of rows, numbers as text, sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedgraph.runs import attendance
+from fedgraph.federation import by_reason
 from fedgraph.runs.reports.results import Spread, shown_split
+from fedgraph.runs.summary import counts, in_words
+from fedgraph.support.settings import UNSET
 from fedgraph.training import num_extreme
 
 DOWN, UP = "MB down, per client", "MB up, per client"
+
+_MOST_KEYS = 3
+"""Keys that a name has room for."""
+_WITHOUT_EFFECT = ("experiment.name", "evaluation.yardsticks", "output.")
+_NAMED = 3
+"""Clients that a cell of a table names."""
+
+
+def labels(methods: Sequence[str], experiments: Sequence[Mapping[str, Any]], codes: Sequence[str] = ()) -> list[str]:
+    """Return a name for each run: its method and, where methods repeat, the keys in which experiments differ.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Method of each run.
+    experiments : sequence of mapping
+        Tables of each run's experiment.
+    codes : sequence of str
+        What the code of the user's that each run used is told apart by; empty where there is none.
+
+    Returns
+    -------
+    list of str
+        ``sfl`` and ``sfl (permute-seed=0)``, for example, or ``Mine (code 3f2a1c)`` where the user's code differs;
+        ``sfl #1`` and ``sfl #3``, by their places, where experiments differ in more keys than a name has room for, or
+        in none; ``sfl (permute-seed=0) #2`` where some are the same.
+    """
+    found = list(methods)
+    for method in (method for method, count in Counter(methods).items() if count > 1):
+        places = [place for place, each in enumerate(methods) if each == method]
+        keys = [_keys(experiments[place]) for place in places]
+        for own, place in zip(keys, places, strict=True):
+            if codes and codes[place]:
+                own["code"] = f"code {codes[place]}"
+        every = dict.fromkeys(key for own in keys for key in own)
+        differing = [key for key in every if any(own.get(key) != keys[0].get(key) for own in keys)]
+        named = [_named(method, {key: own[key] for key in differing if key in own}) for own in keys]
+        if len(differing) > _MOST_KEYS:
+            named = [method for _ in places]
+        for place, name in zip(places, named, strict=True):
+            found[place] = name if named.count(name) == 1 else f"{name} #{place + 1}"
+    return found
+
+
+def _keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of all tables together, without those that change no result."""
+    return {key: value for key, value in _flat(experiment) if not key.startswith(_WITHOUT_EFFECT)}
+
+
+def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if key == UNSET:
+            continue
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{inner}", each) for inner, each in _flat(value))
+        else:
+            yield key, value
+
+
+def _named(method: str, values: Mapping[str, Any]) -> str:
+    # Words such as "ridge" say enough; a number needs its key.
+    told = [value if isinstance(value, str) else f"{key.rpartition('.')[2]}={value}" for key, value in values.items()]
+    return f"{method} ({', '.join(told)})" if told else method
 
 
 def title(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
@@ -93,6 +159,58 @@ def extreme_clients(summaries: Sequence[Mapping[str, Any]], split: str, metric: 
     return f"{' or '.join(map(str, few))} client{'' if few == [1] else 's'}"
 
 
+def captions(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
+    """Say how many clients were measured on what, who was not and why; for each run where runs differ."""
+    said = [_caption(summary, split) for summary in summaries]
+    if len(set(said)) == 1:
+        return said[0]
+    if all("measured" in summary for summary in summaries) and not any("not_measured" in each for each in summaries):
+        return "; ".join(dict.fromkeys(said))
+    return "; ".join(f"{summary['method']}: {text}" for summary, text in zip(summaries, said, strict=True))
+
+
+def _caption(summary: Mapping[str, Any], split: str) -> str:
+    if "measured" not in summary and "per_client" in summary and not any(summary["per_client"].values()):
+        return f"{summary['clients']} clients, none of which was measured"
+    who = in_words(*counts(summary, split))
+    usual = f"{who}, each measured on its own {split} data with the model it holds at the end"
+    lost = summary.get("not_measured", {}).get(split, {})
+    said = [str(summary.get("measured", usual))]
+    if lost:
+        said.append(f"not measured: {'; '.join(by_reason(lost))}")
+    never = {name: of["reason"] for name, of in summary.get("missed_training", {}).items() if _never(of)}
+    if never:
+        said.append(f"never trained: {'; '.join(by_reason(never))}")
+    return "; ".join(said)
+
+
+def _never(missed: Mapping[str, Any]) -> bool:
+    return bool(missed["rounds"] == missed["of"])
+
+
+def lost_clients(summaries: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[str]]:
+    """Return rows of a table about clients that were lost, by label, with a cell for each run; none without any."""
+    counted = [counts(summary, split) for summary in summaries]
+    missed = [summary.get("missed_training", {}) for summary in summaries]
+    never = [{name: of for name, of in each.items() if _never(of)} for each in missed]
+    some = [{name: of for name, of in each.items() if not _never(of)} for each in missed]
+    found = {}
+    if any(measured < everybody for measured, everybody in counted):
+        found["clients measured"] = [f"{measured} of {everybody}" for measured, everybody in counted]
+    if any(never):
+        found["never trained"] = [_cell(list(each)) for each in never]
+    if any(some):
+        found["missed rounds"] = [
+            _cell([f"{name}: {of['rounds']} of {of['of']}" for name, of in each.items()]) for each in some
+        ]
+    return found
+
+
+def _cell(entries: Sequence[str]) -> str:
+    more = len(entries) - _NAMED
+    return "\n".join([*entries[:_NAMED], *([f"and {more} more"] if more > 0 else [])]) or "-"
+
+
 def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Describe in plain words what was measured on which data, and what bytes per client mean.
 
@@ -108,7 +226,7 @@ def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
     """
     split = shown_split(summaries)
     data = " / ".join(dict.fromkeys(summary["data"] for summary in summaries))
-    measured = attendance.captions(summaries, split)
+    measured = captions(summaries, split)
     about = (_about_metrics(summaries, split), _about_training(summaries), _about_bytes(summaries))
     return f"{measured}. Data: {data}.{''.join(about)}"
 

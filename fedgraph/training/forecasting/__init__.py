@@ -8,11 +8,11 @@
 from fedgraph.training.forecasting.examples import (
     FileForm,
     batches,
-    cohort_of_embeddings,
-    embeddings_of,
+    compute_embeddings,
+    embedding_cohort,
     forecast_errors,
     in_unit,
-    targets_of,
+    read_targets,
     write_forecasts,
 )
 from fedgraph.training.forecasting.simple import SIMPLE, SimpleForecaster, simple_forecasts
@@ -22,11 +22,11 @@ __all__ = [
     "FileForm",
     "SimpleForecaster",
     "batches",
-    "cohort_of_embeddings",
-    "embeddings_of",
+    "compute_embeddings",
+    "embedding_cohort",
     "forecast_errors",
     "in_unit",
+    "read_targets",
     "simple_forecasts",
-    "targets_of",
     "write_forecasts",
 ]

@@ -25,8 +25,10 @@ from fedgraph.training.tallies import tally
 _AT_ONCE = 1024
 
 
-def embeddings_of(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tensor:
+def compute_embeddings(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tensor:
     """Compute the inputs of every client's last linear layer.
+
+    Returns float32 ``[clients, examples, embedding_size]``, 0 behind a client's last example.
 
     Parameters
     ----------
@@ -36,11 +38,6 @@ def embeddings_of(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tenso
         Their models, ``[clients, parameters]``.
     split : str
         Whose examples are embedded.
-
-    Returns
-    -------
-    Tensor
-        Float32 ``[clients, examples, embedding_size]``, 0 behind a client's last example.
     """
     state = cohort.model.layout.unflatten(parameters.to(cohort.device))
     parts = [torch.zeros(len(parameters), 0, cohort.model.embedding_size)]
@@ -51,13 +48,11 @@ def embeddings_of(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tenso
     return torch.cat(parts, 1)
 
 
-def targets_of(cohort: Cohort, split: SplitName) -> tuple[Tensor, Tensor]:
+def read_targets(cohort: Cohort, split: SplitName) -> tuple[Tensor, Tensor]:
     """Return the targets of all examples.
 
-    Returns
-    -------
-    tuple of Tensor
-        Scaled targets, float32 ``[clients, examples, steps]``, 0 where nothing was read, and where they were, bool.
+    The result is scaled targets, float32 ``[clients, examples, steps]``, 0 where nothing was read, and where they were,
+    bool.
     """
     steps = cohort.data.task.output_shape[0]
     targets, known = [torch.zeros(len(cohort.data.names), 0, steps)], []
@@ -76,6 +71,8 @@ def forecast_errors(
 ) -> dict[str, Tensor]:
     """Measure forecasts that others made.
 
+    Returns ``[clients]`` by name, as :meth:`fedgraph.training.Cohort.evaluate` names and measures them.
+
     Parameters
     ----------
     cohort : Cohort
@@ -88,11 +85,6 @@ def forecast_errors(
         Steps that are measured by themselves, counted from 1.
     missing_as : float, optional
         Value that missing readings count as in further errors, as for :meth:`fedgraph.training.Cohort.evaluate`.
-
-    Returns
-    -------
-    dict of str to Tensor
-        ``[clients]`` by name, as :meth:`fedgraph.training.Cohort.evaluate` names and measures them.
     """
     data = cohort.data
     sums = tally(data.task, data.mean, data.std, horizons, missing_as)
@@ -138,7 +130,7 @@ def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder:
     form : {"csv", "parquet"}
         Kind of the files.
     """
-    targets, known = targets_of(cohort, split)
+    targets, known = read_targets(cohort, split)
     windows, steps = cohort.data.splits[split], forecasts.shape[2]
     readings, seen = in_unit(cohort, targets), readings_in_windows(windows)
     for row, name in enumerate(cohort.data.names):
@@ -183,7 +175,7 @@ class _Embedded:
         return _Embedded(self.inputs.to(device), self.split.to(device))
 
 
-def cohort_of_embeddings(cohort: Cohort, inputs: Mapping[SplitName, Tensor], hidden: int) -> Cohort:
+def embedding_cohort(cohort: Cohort, inputs: Mapping[SplitName, Tensor], hidden: int) -> Cohort:
     """Return the same clients with perceptrons that forecast from other inputs.
 
     Parameters

@@ -14,7 +14,7 @@ from fedgraph.data.series import covariate_features, last_readings, profile_fore
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.threads import pinned_threads
 from fedgraph.training.cohort import Cohort
-from fedgraph.training.forecasting.examples import batches, targets_of
+from fedgraph.training.forecasting.examples import batches, read_targets
 
 SimpleForecaster = Literal["last-reading", "weekly-profile", "ridge", "trees"]
 SIMPLE: tuple[SimpleForecaster, ...] = get_args(SimpleForecaster)
@@ -25,6 +25,9 @@ _TREES = 100
 
 def simple_forecasts(kind: SimpleForecaster, cohort: Cohort, splits: tuple[SplitName, ...]) -> dict[SplitName, Tensor]:
     """Forecast the windows of splits.
+
+    Returns float32 ``[clients, examples, steps]`` by split, scaled as targets are. Raises DataError with
+    ``weekly-profile``, if the time of steps is unknown.
 
     Parameters
     ----------
@@ -38,16 +41,6 @@ def simple_forecasts(kind: SimpleForecaster, cohort: Cohort, splits: tuple[Split
         The clients.
     splits : tuple of str
         Whose windows are forecast.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Float32 ``[clients, examples, steps]`` by split, scaled as targets are.
-
-    Raises
-    ------
-    DataError
-        With ``weekly-profile``, if the time of steps is unknown.
     """
     if kind == "last-reading":
         steps = cohort.data.task.output_shape[0]
@@ -56,7 +49,7 @@ def simple_forecasts(kind: SimpleForecaster, cohort: Cohort, splits: tuple[Split
         return {split: profile_forecasts(cohort.data, split) for split in splits}
     inputs = {split: _inputs(cohort, split) for split in {"train", "validation", *splits}}
     targets: dict[SplitName, tuple[Tensor, Tensor]] = {
-        "train": targets_of(cohort, "train"), "validation": targets_of(cohort, "validation"),
+        "train": read_targets(cohort, "train"), "validation": read_targets(cohort, "validation"),
     }  # fmt: skip
     fit = _ridge if kind == "ridge" else _trees
     with pinned_threads(1):

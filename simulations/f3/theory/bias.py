@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from fedgraph.reproduce import NumberTable, panels
+from fedgraph.reproduce import panels
 from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from fedgraph.simulations.f3.theory.formulas import (
     gumbel_bias,
@@ -123,7 +124,7 @@ def theorem_3(count: int, seed: int) -> Section:
         "variable", "theta", "equation", "printed constant", "found constant", "order in tau", "order of the rest",
         *(f"{what} at tau {tau}" for tau in DRAWN_TAUS for what in ("bias", "drawn", "standard error")),
     )  # fmt: skip
-    table = NumberTable("theorem-3", "Theorem 3: bias at small temperatures", headings, tuple(map(_as_line, lines)))
+    table = pd.DataFrame(map(_as_line, lines), columns=headings)
     apart = max(abs(line.found / line.printed - 1) for line in lines)
     orders = [line.order for line in lines]
     # A Laplace density has a kink, so that Taylor's expansion holds but for what lies beyond it.

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from fedgraph.reproduce import NumberTable, panels
+from fedgraph.reproduce import panels
 from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from fedgraph.simulations.f3.theory.formulas import gumbel_distribution, icdf_distribution
 from fedgraph.simulations.f3.theory.numerics import largest_likely_distance, share_up_to
@@ -129,7 +130,7 @@ def _section(
         f"{largest.distance:.2g}",
         largest.distance <= bound,
     )
-    table = NumberTable(name, title, _HEADINGS, lines)
+    table = pd.DataFrame(lines, columns=_HEADINGS)
     bound_in_words = (
         f"The bound is what the largest distance of {count:,} draws exceeds in one of {len(cases)} cases once in a "
         "thousand times, were the formula right (Dvoretzky, Kiefer, Wolfowitz and Massart)."

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from fedgraph.reproduce import NumberTable
+import pandas as pd
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f6fb4", "#d98324", "#3c8d5a", "#c04a1d", "#6f7a85"
 
@@ -18,6 +18,8 @@ class Check:
     found    : by us, as text.
     holds    : whether the paper's claim does.
     """
+
+    HEADINGS: ClassVar = ("theorem", "claim", "expected", "found", "holds")
 
     theorem: str
     claim: str
@@ -38,7 +40,7 @@ class Section:
     title: str
     text: str
     figure: Any
-    table: NumberTable
+    table: pd.DataFrame
     checks: tuple[Check, ...]
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.fusion import alignment
-from fedgraph.reproduce import NumberTable, panels
+from fedgraph.reproduce import panels
 from fedgraph.simulations.f3.theory.draws import start_of_alignment
 from fedgraph.simulations.f3.theory.numerics import order
 from fedgraph.simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section, calm
@@ -134,7 +135,7 @@ def theorem_5(iterations: int, settled: int, seed: int) -> Section:
             decay <= 0,
         ),
     )  # fmt: skip
-    table = NumberTable("theorem-5", title, _HEADINGS, tuple(map(_as_line, paths)))
+    table = pd.DataFrame(map(_as_line, paths), columns=_HEADINGS)
     text = _in_words(paths, literal, decay)
     return Section("theorem-5", title, text, _figure(paths, literal), table, checks)
 

@@ -66,7 +66,7 @@ def test_only_forecasts_have_missing_targets_that_count(part):
     tables = {**json.loads(part), "missing-as": 0.0}
     assignment = Assignment.of(json.dumps(tables))
     assert assignment.horizons_of(TaskSpec("forecast", (12, 1), (2,))) == ()
-    with pytest.raises(ExperimentError, match="missing-as is for forecasts of time series"):
+    with pytest.raises(ExperimentError, match="missing-as .*forecasts"):
         assignment.horizons_of(TaskSpec("regression", (3,), (1,)))
 
 
@@ -78,7 +78,7 @@ def test_clients_cohort_and_its_reuse(part):
     assert cohort.data.names == clients
     assert node.cohort(part, clients) is cohort
     assert node.cohort(part, clients[:1]) is not cohort
-    with pytest.raises(IdentityError, match="does not know which clients it hosts"):
+    with pytest.raises(IdentityError, match="which clients it hosts"):
         Node.of(context()).hosted(Assignment.of(part))
 
 
@@ -116,18 +116,18 @@ def test_partition_of_a_node_that_clients_are_dealt_out_to():
     ],
 )
 def test_models_that_clients_have_already(config, expected):
-    assert Node.of(context(**config)).brought_models(("a", "b")) == expected
+    assert Node.of(context(**config)).existing_models(("a", "b")) == expected
 
 
 def test_names_with_an_equals_sign_in_them():
-    found = Node.of(context(models="a=b=/m=1.pt2, a = /own.pt2")).brought_models(("a", "a=b"))
+    found = Node.of(context(models="a=b=/m=1.pt2, a = /own.pt2")).existing_models(("a", "a=b"))
     assert found == {"a=b": "/m=1.pt2", "a": "/own.pt2"}
 
 
 @pytest.mark.parametrize("models", ["c=/m.pt2", "a", "a=", "=/m.pt2", "a=/m.pt2,,"])
 def test_models_for_nobody_and_nothing_are_refused(models):
-    with pytest.raises(IdentityError, match="node config 'models' has the entry .*clients of this node are a, b"):
-        Node.of(context(models=models)).brought_models(("a", "b"))
+    with pytest.raises(IdentityError, match="'models' .*a, b"):
+        Node.of(context(models=models)).existing_models(("a", "b"))
 
 
 # ---- data of the node's own
@@ -167,9 +167,9 @@ def test_own_data_says_whom_a_node_hosts_that_names_nobody(tmp_path):
     assert hosted(series_part(path="a.csv"), data="b.csv") == ("y", "z")
     assert hosted(series_part(path="a.csv"), clients="x") == ("x",)
     assert Node.of(context(data="a.csv")).partition() is None
-    with pytest.raises(IdentityError, match="names x, which this node's data does not have"):
+    with pytest.raises(IdentityError, match="names x, "):
         hosted(data="b.csv", clients="x")
-    with pytest.raises(IdentityError, match="name its clients by 'clients' in place of 'partition-id'"):
+    with pytest.raises(IdentityError, match="'clients' .*'partition-id'"):
         hosted(data="a.csv", partition_id=0, num_partitions=2)
 
 
@@ -255,7 +255,7 @@ def test_an_experiment_names_no_file_outside_of_the_data_folder(tmp_path, monkey
     def node(**more):
         return Node.of(Context(1, 1, {**config, **more}, RecordDict(), {}))
 
-    with pytest.raises(IdentityError, match="not in the data folder of this node.*any-files"):
+    with pytest.raises(IdentityError, match="data folder of this node.*any-files"):
         node().source(assignment)
     node(**{"any-files": 1}).source(assignment)
     inside = {**tables, "data": {**tables["data"], "path": str(tmp_path / "data" / "inside.csv")}}
@@ -265,7 +265,7 @@ def test_an_experiment_names_no_file_outside_of_the_data_folder(tmp_path, monkey
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "own.csv").touch()
     shared = {"set": "table", "label": "y", "test": "shared", "test-path": path}
-    with pytest.raises(IdentityError, match="not in the data folder of this node"):
+    with pytest.raises(IdentityError, match="data folder of this node"):
         node(**own).source(Assignment.of(json.dumps({**tables, "data": shared})))
     node(**own).source(Assignment.of(json.dumps({**tables, "data": {**shared, "test-path": "test.csv"}})))
     node(**own).source(Assignment.of(json.dumps(tables)))

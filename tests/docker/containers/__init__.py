@@ -1,8 +1,6 @@
-"""Helpers of the container tests: an engine, the base images, and the compose files run on them."""
+"""A container engine for the tests: the one that runs here, or else one that is started for them."""
 
-from containers.engine import Engine, NoEngineError
-from containers.image import IMAGE, SECRET, build
-from containers.project import Project
-from containers.providing import engine_at_hand
+from containers.engine import Engine
+from containers.started import NoEngineError, engine_at_hand
 
-__all__ = ["IMAGE", "SECRET", "Engine", "NoEngineError", "Project", "build", "engine_at_hand"]
+__all__ = ["Engine", "NoEngineError", "engine_at_hand"]

@@ -8,24 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class NoEngineError(Exception):
-    """There is no container engine, and none can be started; says why."""
-
-
 @dataclass(frozen=True)
 class Engine:
-    """A container engine that answers.
-
-    Attributes
-    ----------
-    environment : mapping of str to str
-        All environment variables of its client.
-    stand_ins : bool
-        Whether base images are made of Debian's packages, as the engine of the tests has no registry to ask.
-    """
+    """A container engine that answers; ``environment`` has all environment variables of its client."""
 
     environment: Mapping[str, str] = field(repr=False)
-    stand_ins: bool = False
 
     def docker(self, *arguments: object, seconds: float = 600, **more: Any) -> str:
         """Run the client and return what it prints; an AssertionError has what it said when it fails."""

@@ -7,10 +7,15 @@ from torch.nn.functional import cross_entropy
 
 from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
+from fedgraph.federation.federation import Federation
 from fedgraph.messages import error_content
 from fedgraph.models import build, initial_model
+from fedgraph.models.base import TaskSpec
+from fedgraph.models.parameters import Layout
 from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state
 from fedgraph.training.client_state import ClientState
@@ -117,6 +122,12 @@ class Problem:
         (folder,) = (self._out / "runs").iterdir()
         return self.run(method, table, train, folder=RunFolder.open(folder), **more)
 
+    def own_models(self, folder):
+        """The clients' models of a finished run."""
+        own, _ = load_models(folder.models)
+        rows = [torch.cat([own[name]["head.weight"].flatten(), own[name]["head.bias"]]) for name in self.names]
+        return torch.stack(rows).double()
+
     @staticmethod
     def strategy_state(folder):
         """What the server remembers at the end of a run."""
@@ -125,6 +136,36 @@ class Problem:
     def kept(self, folder, purpose, **empty):
         """What the clients remember at the end of a run."""
         return ClientState(folder.path / "nodes", folder.name, purpose).load(self.names, 10**6, empty)
+
+
+@pytest.fixture(scope="session")
+def serve():
+    """``serve(algorithm, counts, initial)``: an algorithm at a server with clients a, b, ... of so many examples."""
+
+    def of(algorithm, counts, initial, buffers=(), graph=None, hosts=None, train="{}", on_missing="fail"):
+        names, counts = tuple("abcdefgh"[: len(counts)]), torch.as_tensor(counts)
+        hosts = {7: torch.arange(len(names))} if hosts is None else hosts
+        examples = dict.fromkeys(("train", "validation", "test"), counts)
+        task = TaskSpec("regression", (2,), (1,))
+        federation = Federation(names=names, hosts=hosts, task=task, data="test", num_examples=examples, graph=graph)
+        plan = RunPlan(Layout.of(initial, buffers), "c", f'{{"train": {train}}}', "run", on_missing=on_missing)
+        return AlgorithmRun(algorithm, federation, plan, initial)
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def aggregated():
+    """``aggregated(served, round, replies)``: next models of those who replied."""
+
+    def of(served, server_round, replies):
+        begun, _ = served.algorithm.begin(served.clients, served.state, server_round)
+        with pytest.raises(StopIteration) as end:
+            begun.send(replies.answers())
+        served.state = served.algorithm.after(served.state, end.value.value)
+        return served.models[replies.positions]
+
+    return of
 
 
 @pytest.fixture

@@ -8,12 +8,6 @@ import torch
 
 from fedgraph.algorithms.cgsv import CGSV, CGSVSettings
 from fedgraph.clients.engine.base import CohortClient
-from fedgraph.federation.federation import Federation
-from fedgraph.models.base import TaskSpec
-from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
-from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.files import load_state
 from fedgraph.support.settings import parse
@@ -23,16 +17,14 @@ SHAPES = {"first": (3, 4), "gain": (), "mean": (2,)}
 LAYERS, TRAINABLE = (12, 1), 13
 
 
-def strategy(counts=(5, 1, 3, 9), **table):
-    federation = Federation(
-        tuple("abcdefgh"[: len(counts)]), {7: torch.arange(len(counts))}, TaskSpec("regression", (2,), (1,)), "x",
-        {"train": torch.tensor(counts)},
-    )  # fmt: skip
-    random = torch.Generator().manual_seed(0)
-    state = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
-    layout = Layout.of(state, buffers=["mean"])
-    plan = RunPlan(layout, "c", "{}", "run")
-    return AlgorithmRun(CGSV(parse(CGSVSettings, table, "[cgsv]")), federation, plan, state)
+@pytest.fixture(scope="session")
+def strategy(serve):
+    def of(counts=(5, 1, 3, 9), **table):
+        random = torch.Generator().manual_seed(0)
+        state = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
+        return serve(CGSV(parse(CGSVSettings, table, "[cgsv]")), counts, state, ["mean"])
+
+    return of
 
 
 def one_round(served, updates, server_round=1, absent=(), stale=()):
@@ -88,7 +80,7 @@ def largest(total, share, groups):
 @pytest.mark.parametrize(
     "table", [{}, {"alpha": 0.5, "beta": 8, "update-norm": 2.0}], ids=lambda table: "-".join(table) or "defaults"
 )
-def test_two_rounds_are_the_equations(table):
+def test_two_rounds_are_the_equations(table, strategy):
     served = strategy(**table)
     how = {"gamma" if key == "update-norm" else key: value for key, value in table.items()}
     r, w = np.full(4, 1 / 4), served.models.double().numpy()
@@ -101,7 +93,7 @@ def test_two_rounds_are_the_equations(table):
     assert len(set((w != before).sum(1).tolist())) > 1, "not all are given the same"
 
 
-def test_two_rounds_are_those_of_the_released_program():
+def test_two_rounds_are_those_of_the_released_program(strategy):
     served = strategy(released=True)
     r, w = np.array([5, 1, 3, 9]) / 18, served.models.double().numpy()
     for server_round in (1, 2):
@@ -119,7 +111,7 @@ def given_to(served, change):
     return (served.models != before)[:, :TRAINABLE].sum(1).tolist()
 
 
-def test_the_more_important_are_given_more_and_altruism_levels_it():
+def test_the_more_important_are_given_more_and_altruism_levels_it(strategy):
     shared = updates(1, 1) + 0.1 * updates(2)
     for beta, expected in ((1.0, [2, 4, 7, 13]), (1000.0, [13] * 4)):
         served = strategy(alpha=1 - 1e-9, beta=beta)
@@ -128,7 +120,7 @@ def test_the_more_important_are_given_more_and_altruism_levels_it():
     assert (served.models[:, :TRAINABLE] == served.models[0, :TRAINABLE]).all()
 
 
-def test_who_goes_against_the_others_is_given_less_and_less_and_finally_nothing():
+def test_who_goes_against_the_others_is_given_less_and_less_and_finally_nothing(strategy):
     served, direction = strategy(), updates(1, 1)
     change = torch.cat([direction, direction, direction, -direction])
     got = [given_to(served, change)[3] for _ in range(5)]
@@ -138,7 +130,7 @@ def test_who_goes_against_the_others_is_given_less_and_less_and_finally_nothing(
     torch.testing.assert_close(importance(served), torch.tensor([1, 1, 1, 0]).double() / 3)
 
 
-def test_in_the_released_program_nobody_is_given_nothing():
+def test_in_the_released_program_nobody_is_given_nothing(strategy):
     served, direction = strategy(released=True), updates(1, 1)
     for server_round in range(1, 6):
         one_round(served, torch.cat([direction, direction, direction, -direction]), server_round)
@@ -148,7 +140,7 @@ def test_in_the_released_program_nobody_is_given_nothing():
 @pytest.mark.parametrize("alpha", [0.95, 0.0])
 @pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e30])
-def test_updates_of_no_length_or_beyond_all_measure_move_nobody(alpha, released, size):
+def test_updates_of_no_length_or_beyond_all_measure_move_nobody(alpha, released, size, strategy):
     served = strategy(alpha=alpha, released=released)
     served.replace_models(torch.zeros(4, 15))
     one_round(served, torch.full((4, 15), size))
@@ -157,7 +149,7 @@ def test_updates_of_no_length_or_beyond_all_measure_move_nobody(alpha, released,
     assert float(importance(served).sum()) == pytest.approx(1)
 
 
-def test_who_has_not_moved_is_given_less():
+def test_who_has_not_moved_is_given_less(strategy):
     served = strategy()
     change = updates(1, 1).repeat(4, 1)
     change[2] = 0
@@ -167,7 +159,7 @@ def test_who_has_not_moved_is_given_less():
     assert float(importance(served)[2]) < 0.6 * float(importance(served)[0])
 
 
-def test_clients_without_examples_contribute_nothing_and_are_given_nothing():
+def test_clients_without_examples_contribute_nothing_and_are_given_nothing(strategy):
     served, alone = strategy(counts=(5, 0, 2, 9)), strategy(counts=(5, 2, 9))
     before = served.models
     change = updates(1)
@@ -180,7 +172,7 @@ def test_clients_without_examples_contribute_nothing_and_are_given_nothing():
     assert importance(served)[1] == 0
 
 
-def test_where_nobody_has_examples_nobody_moves():
+def test_where_nobody_has_examples_nobody_moves(strategy):
     served = strategy(counts=(0, 0, 0, 0))
     before = served.models
     one_round(served, torch.zeros(4, 15))
@@ -190,7 +182,7 @@ def test_where_nobody_has_examples_nobody_moves():
 
 
 @pytest.mark.parametrize("how", ["absent", "stale"])
-def test_clients_that_are_away_keep_model_and_importance_and_the_others_go_on(how):
+def test_clients_that_are_away_keep_model_and_importance_and_the_others_go_on(how, strategy):
     served = strategy(alpha=0.5)
     one_round(served, updates(1))
     models, before = served.models.clone(), importance(served).clone()
@@ -206,7 +198,7 @@ def test_clients_that_are_away_keep_model_and_importance_and_the_others_go_on(ho
     np.testing.assert_allclose(served.models[rest], w, rtol=1e-5, atol=1e-6)
 
 
-def test_a_round_without_anybody_changes_nothing():
+def test_a_round_without_anybody_changes_nothing(strategy):
     served = strategy()
     one_round(served, updates(1))
     before = served.models.clone(), importance(served).clone()
@@ -216,12 +208,6 @@ def test_a_round_without_anybody_changes_nothing():
 
 
 # ---- whole runs
-
-
-def models(problem, folder):
-    own, _ = load_models(folder.models)
-    rows = [torch.cat([own[name]["head.weight"].flatten(), own[name]["head.bias"]]) for name in problem.names]
-    return torch.stack(rows).double()
 
 
 @pytest.mark.parametrize(("policy", "lost"), [("fail", ()), ("skip", (2,)), ("keep-last", (2,))])
@@ -239,7 +225,7 @@ def test_whole_run(problem, close, policy, lost):
         for client in rows:
             largest = total.abs().topk(math.ceil(q[client] * 650)).indices
             w[client, largest] += total[largest]
-    close(models(problem, folder), w)
+    close(problem.own_models(folder), w)
     close(problem.strategy_state(folder)["importance"], r)
     close(problem.global_model(folder), w.mean(0))
 

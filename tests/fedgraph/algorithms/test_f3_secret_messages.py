@@ -91,7 +91,7 @@ def test_requests_of_another_version_are_refused():
     for request in (ShareRequest("r", "new", {}, {}, **ADDRESS), compute_request()):
         content = request.pack()
         del content["config"]["request"]
-        with pytest.raises(ReplyError, match="lacks 'request'; server and node run different versions"):
+        with pytest.raises(ReplyError, match="lacks 'request'"):
             type(request).unpack(content)
 
 
@@ -101,14 +101,14 @@ def test_replies_arrive_as_they_were_sent():
     shares = torch.randint(2**61 - 1, (2, 3, 4, 5))
     refusal = ComputeReply(None, ("b",)).pack()
     assert ComputeReply.unpack(refusal, (2,), SEALED) == ComputeReply(None, ("b",))
-    with pytest.raises(ReplyError, match="names owners of whom no shares were sent"):
+    with pytest.raises(ReplyError, match="no shares"):
         ComputeReply.unpack(refusal, (2,), {"a": SEALED["a"]})
     assert torch.equal(ComputeReply.unpack(ComputeReply(shares).pack(), (2, 3, 4, 5), SEALED).shares, shares)
 
 
 def test_replies_that_are_not_what_was_asked_for_are_refused():
     content = ShareReply(SEALED).pack()
-    with pytest.raises(ReplyError, match="speaks for a, b, but b, a were asked"):
+    with pytest.raises(ReplyError, match="is for a, b, but b, a were asked"):
         ShareReply.unpack(content, {"b": 48, "a": 60}, 2)
     with pytest.raises(ReplyError, match=r"'0' has the shape \(2, 60\), expected \(3, 60\)"):
         ShareReply.unpack(content, {"a": 60, "b": 48}, 3)
@@ -129,7 +129,7 @@ def test_replies_that_are_not_what_was_asked_for_are_refused():
 
 
 def test_introductions():
-    nobody = EmbedReply.of_nobody((1, 3))
+    nobody = EmbedReply.empty((1, 3))
     for answer in (Introduction(nobody), Introduction(nobody, "north", b"k" * 32)):
         got = Introduction.unpack(answer.pack())
         assert (got.aggregator, got.public, got.partition, got.clients) == (
@@ -138,7 +138,7 @@ def test_introductions():
     for name, public in (("north", b"short"), (None, b"k" * 32)):
         with pytest.raises(ReplyError, match="does not have 32 bytes"):
             Introduction.unpack(Introduction(nobody, name, public).pack())
-    with pytest.raises(ReplyError, match="what the answer says of an aggregator is malformed"):
+    with pytest.raises(ReplyError, match="is malformed"):
         Introduction.unpack(nobody.pack())
 
 
@@ -149,7 +149,7 @@ def test_an_introduction_with_embeddings_is_refused():
         torch.ones(1, 1, 2), torch.zeros(1, 1, 0), ("f",),
     )  # fmt: skip
     whole = Introduction(owners)
-    with pytest.raises(ReplyError, match="in the clear, which were not asked for"):
+    with pytest.raises(ReplyError, match="in the clear"):
         Introduction.unpack(whole.pack())
 
 

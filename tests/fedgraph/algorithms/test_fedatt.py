@@ -3,27 +3,20 @@ import pytest
 import torch
 
 from fedgraph.algorithms.global_model import FedAtt, FedAttSettings
-from fedgraph.federation.federation import Federation
-from fedgraph.models.base import TaskSpec
-from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.settings import parse
 
 SHAPES = {"first": (3, 2), "gain": (), "mean": (4,)}
 
 
-def strategy(counts=(5, 1, 1, 9), **table):
-    names = tuple("abcd")
-    federation = Federation(
-        names, {7: torch.arange(4)}, TaskSpec("regression", (2,), (1,)), "x", {"train": torch.tensor(counts)}
-    )
-    random = torch.Generator().manual_seed(0)
-    state = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
-    layout = Layout.of(state, buffers=["mean"])
-    plan = RunPlan(layout, "c", "{}", "run")
-    return AlgorithmRun(FedAtt(parse(FedAttSettings, table, "[fedatt]")), federation, plan, state)
+@pytest.fixture(scope="session")
+def strategy(serve):
+    def of(counts=(5, 1, 1, 9), **table):
+        random = torch.Generator().manual_seed(0)
+        state = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
+        return serve(FedAtt(parse(FedAttSettings, table, "[fedatt]")), counts, state, ["mean"])
+
+    return of
 
 
 def updated(served, replies):
@@ -43,7 +36,7 @@ def by_hand(w, clients, step):
 
 
 @pytest.mark.parametrize("step", [1.0, 0.3])
-def test_update_is_the_formula(step):
+def test_update_is_the_formula(step, strategy):
     served = strategy(step=step)
     theta = torch.randn(4, 11, generator=torch.Generator().manual_seed(1))
     replies = Replies.of(served.federation, torch.arange(4), {"parameters": theta}, {}, {})
@@ -51,7 +44,7 @@ def test_update_is_the_formula(step):
     np.testing.assert_allclose(updated(served, replies).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_clients_without_examples_pay_no_heed():
+def test_clients_without_examples_pay_no_heed(strategy):
     served = strategy(counts=(5, 0, 2, 0))
     theta = torch.randn(4, 11, generator=torch.Generator().manual_seed(1))
     replies = Replies.of(served.federation, torch.arange(4), {"parameters": theta}, {}, {})

@@ -2,11 +2,7 @@ import pytest
 import torch
 
 from fedgraph.algorithms.drift import FedDC, FedDCSettings, FedDyn, FedDynSettings
-from fedgraph.federation.federation import Federation
-from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
@@ -97,16 +93,16 @@ def test_feddc_that_was_stopped_goes_on(problem, close):
     close(problem.global_model(folder), by_hand_dc(problem)[0])
 
 
-def served(kind, settings, counts=(5, 0, 9), train="{}"):
-    federation = Federation(
-        tuple("abc"), {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": torch.tensor(counts)}
-    )
-    plan = RunPlan(LAYOUT, "c", f'{{"train": {train}}}', "run")
-    initial = {"w": torch.arange(4.0), "mean": torch.ones(2)}
-    return AlgorithmRun(kind(parse(settings, {}, "t")), federation, plan, initial)
+@pytest.fixture
+def served(serve):
+    def of(kind, settings, train="{}"):
+        initial = {"w": torch.arange(4.0), "mean": torch.ones(2)}
+        return serve(kind(parse(settings, {}, "t")), (5, 0, 9), initial, ["mean"], train=train)
+
+    return of
 
 
-def test_buffers_are_averaged_and_clients_without_examples_do_not_count():
+def test_buffers_are_averaged_and_clients_without_examples_do_not_count(served):
     strategy = served(FedDyn, FedDynSettings)
     theta = torch.arange(18.0).reshape(3, 6)
     answers = Replies.of(strategy.federation, torch.arange(3), {"parameters": theta}, {}, {}).answers()
@@ -118,7 +114,7 @@ def test_buffers_are_averaged_and_clients_without_examples_do_not_count():
     assert strategy.algorithm.ask(strategy.clients, strategy.state).stacked["heard"].flatten().tolist() == [1, 1, 1]
 
 
-def test_feddc_needs_sgd():
+def test_feddc_needs_sgd(served):
     with pytest.raises(ExperimentError, match=r"\[train\] optimizer: feddc .*'adam'"):
         served(FedDC, FedDCSettings, train='{"optimizer": "adam"}')
     served(FedDyn, FedDynSettings, train='{"optimizer": "adam"}')

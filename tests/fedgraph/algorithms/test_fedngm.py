@@ -81,9 +81,9 @@ def test_what_is_refused():
     with pytest.raises(IdentityError, match="these are on 2 nodes"):
         phases.send(("a", "b"))
     phases, _ = begun({4: reply("a", "b")}, targets=("weight",))
-    with pytest.raises(ExperimentError, match="targets names weight, which no client has"):
+    with pytest.raises(ExperimentError, match="targets names weight"):
         phases.send(("a", "b"))
     few = FedNGM(FedNGMSettings.model_validate({"merge": {"min-clients": 3}}))
     few.check_enough(3, 1)
-    with pytest.raises(RunError, match="2 of at least 3 clients take part"):
+    with pytest.raises(RunError, match="2 of at least 3"):
         few.check_enough(2, 1)

@@ -43,7 +43,7 @@ def test_requests_come_back():
 def test_requests_of_another_version_are_refused():
     content = PhaseRequest("schema", **ADDRESS).pack()
     content.config_records["config"]["phase"] = "polish"
-    with pytest.raises(ReplyError, match="phase 'polish', which this version"):
+    with pytest.raises(ReplyError, match="unknown phase 'polish'"):
         PhaseRequest.unpack(content)
     del content.config_records["config"]["phase"]
     with pytest.raises(ReplyError, match="lacks 'phase'"):
@@ -55,7 +55,7 @@ def test_answers_come_back():
     assert torch.equal(found.parameters, answer().parameters)
     for name in ("clients", "partition", "data", "num_rows", "texts"):
         assert getattr(found, name) == getattr(answer(), name)
-    assert PhaseReply.unpack(PhaseReply.of_nobody((1, 2)).pack()).clients == ()
+    assert PhaseReply.unpack(PhaseReply.empty((1, 2)).pack()).clients == ()
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_answers_come_back():
     [
         ({"clients": ("a", "a")}, "names a client twice"),
         ({"clients": ("a", "")}, "the name of a client is not text"),
-        ({"texts": ("{}",)}, "does not say something of each"),
-        ({"num_rows": (5,)}, "does not say something of each"),
+        ({"texts": ("{}",)}, "lacks entries for some"),
+        ({"num_rows": (5,)}, "lacks entries for some"),
         ({"num_rows": (5, 0)}, "rows outside 1 to"),
         ({"num_rows": (5, -1)}, "rows outside 1 to"),
         ({"partition": (2, 2)}, "partition 2 of 2"),
@@ -90,8 +90,8 @@ def test_an_answer_without_its_parts():
         ("{", "malformed"),
         ("[]", "cannot be used"),
         ('{"names": ["age", "ill"], "edges": [["age", "age"]]}', "cannot be used"),
-        ('{"names": ["age"], "edges": []}', "over other features"),
-        ('{"names": ["age", "ill", "x"], "edges": []}', "over other features"),
+        ('{"names": ["age"], "edges": []}', "not over the common features"),
+        ('{"names": ["age", "ill", "x"], "edges": []}', "not over the common features"),
     ],
 )
 def test_graphs_that_are_none(text, message):

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from fedgraph.algorithms.fedngm_results import against_truth, metrics_of, without_neighbours
+from fedgraph.algorithms.fedngm_results import against_truth, target_metrics, without_neighbours
 from fedgraph.algorithms.fedngm_settings import FedNGMRecovery
 from fedgraph.graph import FeatureGraph
 
@@ -12,14 +12,14 @@ def test_means_over_targets_of_measures_without_a_unit():
         {"test/age-mae": 3.0, "test/sex-auc": 0.6, "test/sex-group-auc": 0.8, "test/sex-auc-local": 0.5},
         {"test/age-mae": 5.0, "test/sex-auc": 1.0, "test/sex-group-auc": math.nan, "validation/sex-auc": 0.9},
     ]
-    found = metrics_of(scores, ("age", "sex", "sex-group"))
+    found = target_metrics(scores, ("age", "sex", "sex-group"))
     assert next(iter(found)) == "test/mean-auc"
     assert found["test/mean-auc"].tolist() == pytest.approx([0.7, 1.0])
     # One target has no mean, and years cannot be added to anything else.
     assert {name for name in found if "mean" in name} == {"test/mean-auc"}
     assert found["test/age-mae"].tolist() == [3.0, 5.0]
     assert found["test/sex-auc-local"].isnan().tolist() == [False, True]
-    own = metrics_of([{"test/mean-auc": 0.25, "test/sex-auc": 0.75, "test/tub-auc": 0.75}], ("mean", "sex", "tub"))
+    own = target_metrics([{"test/mean-auc": 0.25, "test/sex-auc": 0.75, "test/tub-auc": 0.75}], ("mean", "sex", "tub"))
     assert own["test/mean-auc"].tolist() == [0.25], "a feature of that name stays what it is"
 
 
@@ -39,7 +39,7 @@ def test_targets_without_neighbours_are_named_with_what_helps():
     assert "target-neighbours" in told
     assert 'source = "summed-statistics", which nodes have to consent to (node config consent=ranges,sums' in told
     (both,) = without_neighbours(FeatureGraph(("a", "b", "c", "d"), (("a", "b"),)), ("c", "d"), FedNGMRecovery())
-    assert both.startswith("c, d have no neighbour in the consensus graph, and are predicted by their means alone")
+    assert both.startswith("c, d have no neighbour in the consensus graph and are predicted by their means")
     (summed,) = without_neighbours(graph, ("c",), FedNGMRecovery(source="summed-statistics"))
     assert "summed-statistics" not in summed
     (empty,) = without_neighbours(FeatureGraph(("a", "b"), ()), ("a",), FedNGMRecovery(method="ges"))

@@ -5,13 +5,8 @@ import pytest
 import torch
 
 from fedgraph.algorithms import GlobalModel
-from fedgraph.federation.federation import Federation
 from fedgraph.graph.means import weighted_mean
-from fedgraph.models.base import TaskSpec
-from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Settings
@@ -28,14 +23,9 @@ def test_weighted_mean(weights):
 
 
 @pytest.fixture
-def made():
+def made(serve):
     """``made(kind)``: a run of an algorithm."""
-    counts = torch.tensor([30, 10, 20])
-    federation = Federation(
-        NAMES, {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": counts, "test": counts}
-    )
-    plan, initial = RunPlan(Layout.of({"w": torch.zeros(4)}), "c", "{}", "run"), {"w": torch.arange(4.0)}
-    return lambda kind=GlobalModel: AlgorithmRun(kind(Settings()), federation, plan, initial)
+    return lambda kind=GlobalModel: serve(kind(Settings()), [30, 10, 20], {"w": torch.arange(4.0)})
 
 
 def one_round(run, theta, positions, absent=()):
@@ -62,11 +52,11 @@ def test_one_model_is_for_everybody_also_for_the_absent(made):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, r"Mine.update, in round 1, returned None in place of a float tensor \[4\], .*is there a return"),
-        (np.zeros(4), r"returned a numpy.ndarray in place of a float tensor \[4\]"),
+        (None, r"Mine\.update, in round 1, .*None"),
+        (np.zeros(4), r"numpy.ndarray .*\[4\]"),
         ([0.0] * 4, r"returned a list in place of a float tensor \[4\]"),
-        (torch.zeros(4).long(), r"returned a tensor of torch.int64 in place of a float tensor"),
-        (torch.zeros(1, 4), r"returned \[1, 4\] in place of \[4\]: a number for each parameter"),
+        (torch.zeros(4).long(), "returned .*torch.int64"),
+        (torch.zeros(1, 4), r"\[1, 4\] .*\[4\]"),
     ],
 )
 def test_an_update_that_is_no_model_is_said_to_be_none(made, returned, message):

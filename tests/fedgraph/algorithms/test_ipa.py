@@ -5,14 +5,9 @@ import torch
 
 from fedgraph.algorithms.ipa import IPA, IPASettings
 from fedgraph.clients.ipa import IPAClient
-from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph, write_graph
 from fedgraph.models import build, initial_model
 from fedgraph.models.base import TaskSpec
-from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
-from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import parse
@@ -58,12 +53,6 @@ def by_hand(problem, theta, present=lambda i, r: True, alike=False, power=1, str
     return theta, losses
 
 
-def models(problem, folder):
-    own, _ = load_models(folder.models)
-    rows = [torch.cat([own[name]["head.weight"].flatten(), own[name]["head.bias"]]) for name in problem.names]
-    return torch.stack(rows).double()
-
-
 TABLE = {"order": "ring", "lambda-alignment": 2.0}
 KINDS = {
     "plain": ({}, {}),
@@ -79,7 +68,7 @@ def test_whole_run(problem, close, kind):
     table, more = KINDS[kind]
     folder = problem.run("ipa", {**TABLE, **table})
     theta, losses = by_hand(problem, own_initial(problem), **more)
-    close(models(problem, folder), theta)
+    close(problem.own_models(folder), theta)
     after_turn = pytest.approx([losses[i] for i in range(3)], rel=1e-4)
     assert problem.measured(folder) == after_turn
     summary, moves = folder.summary(), table.get("moves-others", True)
@@ -92,14 +81,14 @@ def test_whole_run(problem, close, kind):
 
 def test_the_same_start_for_all(problem, close):
     folder = problem.run("ipa", {**TABLE, "power": 2, "initialisation": "same"})
-    close(models(problem, folder), by_hand(problem, problem.initial.expand(3, -1), power=2)[0])
+    close(problem.own_models(folder), by_hand(problem, problem.initial.expand(3, -1), power=2)[0])
 
 
 @pytest.mark.parametrize("how", ["away", "lost"])
 def test_a_peer_that_fails_keeps_its_parameters_among_the_others_and_comes_back(problem, close, how):
     folder = problem.run("ipa", TABLE, **{how: (2,)})
     theta, _ = by_hand(problem, own_initial(problem), present=lambda i, r: (i, r) != (1, 2))
-    close(models(problem, folder), theta)
+    close(problem.own_models(folder), theta)
 
 
 @pytest.mark.parametrize("what", ["parameters", "others"])
@@ -117,7 +106,7 @@ def test_a_turn_that_diverges_changes_nobody(problem, close, monkeypatch, what):
     monkeypatch.setattr(IPAClient, "train", diverging)
     folder = problem.run("ipa", TABLE, experiment={"on-missing": "skip"})
     theta, _ = by_hand(problem, own_initial(problem), present=lambda i, r: (i, r) != (1, 2))
-    close(models(problem, folder), theta)
+    close(problem.own_models(folder), theta)
     with pytest.raises(RunError, match="if training diverged, a smaller"):
         problem.run("ipa", TABLE, experiment={"on-missing": "fail"})
 
@@ -125,7 +114,7 @@ def test_a_turn_that_diverges_changes_nobody(problem, close, monkeypatch, what):
 def test_a_run_that_was_stopped_goes_on(problem, close):
     alone = [{"clients": name} for name in problem.names]
     folder = problem.resumed("ipa", TABLE, node_configs=alone)
-    close(models(problem, folder), by_hand(problem, own_initial(problem))[0])
+    close(problem.own_models(folder), by_hand(problem, own_initial(problem))[0])
 
 
 def test_a_run_that_was_stopped_before_its_last_measuring_tells_both_all_the_same(problem):
@@ -141,7 +130,7 @@ def test_how_peers_are_packed_into_nodes_is_of_no_matter(problem):
     table = {"lambda-alignment": 2.0}
     one = problem.run("ipa", table, node_configs=[{"clients": ",".join(problem.names)}])
     three = problem.run("ipa", table, node_configs=[{"clients": name} for name in reversed(problem.names)])
-    assert torch.equal(models(problem, one), models(problem, three))
+    assert torch.equal(problem.own_models(one), problem.own_models(three))
 
 
 def test_every_peer_keeps_one_adam_over_the_parameters_of_all(problem):
@@ -160,7 +149,7 @@ def test_every_peer_keeps_one_adam_over_the_parameters_of_all(problem):
                 (problem.loss(i, own[i][i]) + 2.0 / problem.sizes[i] * distance).backward()
                 optimisers[i].step()
             theta = own[i].detach().clone()
-    torch.testing.assert_close(models(problem, folder), theta, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(problem.own_models(folder), theta, rtol=1e-3, atol=1e-5)
 
 
 def test_moments_are_not_sent(problem):
@@ -169,7 +158,7 @@ def test_moments_are_not_sent(problem):
     files = {path.parent.parent.name for path in (kept.path / "nodes").rglob("round-*")}
     assert {"alignment-optimiser", "optimiser"} <= files
     forgotten = problem.run("ipa", TABLE, {**train, "keep-optimizer": False})
-    assert not torch.equal(models(problem, kept), models(problem, forgotten))
+    assert not torch.equal(problem.own_models(kept), problem.own_models(forgotten))
     size = 4 * 650
     assert kept.summary()["bytes_up"] < 9 * (3 * size + 600), "theta*, without any moments"
 
@@ -186,19 +175,19 @@ def test_all_at_once_align_with_the_last_round(problem, close):
                 v = v - RATE * (problem.gradient(i, v) + pull.sum(0))
             after.append(v)
         theta = torch.stack(after)
-    close(models(problem, folder), theta)
+    close(problem.own_models(folder), theta)
     assert folder.summary()["exchanges"] == 1 + 3 + 1
 
 
-def strategy(graph=None, peers=3, **table):
-    names = tuple("abcdefg"[:peers])
-    counts = torch.arange(1, peers + 1)
-    federation = Federation(
-        names, {7: torch.arange(peers)}, TaskSpec("regression", (2,), (1,)), "x", {"train": counts},
-        graph=None if graph is None else ClientGraph.from_dense(names, graph, directed=False),
-    )  # fmt: skip
-    plan = RunPlan(Layout.of({"w": torch.zeros(4)}), "c", '{"train": {}}', "run")
-    return AlgorithmRun(IPA(parse(IPASettings, table, "[ipa]")), federation, plan, {"w": torch.zeros(4)})
+@pytest.fixture(scope="session")
+def strategy(serve):
+    def of(graph=None, peers=3, **table):
+        if graph is not None:
+            graph = ClientGraph.from_dense(tuple("abcdefg"[:peers]), graph, directed=False)
+        algorithm = IPA(parse(IPASettings, table, "[ipa]"))
+        return serve(algorithm, torch.arange(1, peers + 1), {"w": torch.zeros(4)}, graph=graph)
+
+    return of
 
 
 def weights(served, server_round=1):
@@ -207,20 +196,20 @@ def weights(served, server_round=1):
 
 def test_initial_weights_of_deviation_root_two_by_inputs(problem):
     table = {**TABLE, "initial-weights": "kaiming-normal"}
-    found = models(problem, problem.run("ipa", table, experiment={"rounds": 0}))
+    found = problem.own_models(problem.run("ipa", table, experiment={"rounds": 0}))
     assert found[:, :-10].std() == pytest.approx((2 / 64) ** 0.5, rel=0.05)
     assert torch.equal(found[:, -10:], own_initial(problem)[:, -10:]), "biases are the model's"
     assert not torch.allclose(found[0], found[1])
-    same = models(problem, problem.run("ipa", {**table, "initialisation": "same"}, experiment={"rounds": 0}))
+    same = problem.own_models(problem.run("ipa", {**table, "initialisation": "same"}, experiment={"rounds": 0}))
     assert torch.equal(same[0], same[2])
 
 
-def test_weights_are_shares_of_the_examples_of_the_others():
+def test_weights_are_shares_of_the_examples_of_the_others(strategy):
     torch.testing.assert_close(weights(strategy()), torch.tensor([[0, 2, 3], [1, 0, 3], [1, 2, 0]]) / 6)
     assert weights(strategy(weights="all-alike")).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
-def test_neighbours_only(problem, close, tmp_path):
+def test_neighbours_only(problem, close, tmp_path, strategy):
     with pytest.raises(ExperimentError, match="neighbours-only needs a client graph"):
         strategy(**{"neighbours-only": True})
     joined = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -232,7 +221,7 @@ def test_neighbours_only(problem, close, tmp_path):
     theta, c = own_initial(problem), problem.sizes / problem.sizes.sum() * (1 - torch.eye(3)) * joined
     for i in (0, 1, 2) * 3:
         theta = turn(problem, theta, i, c, 1, 2.0, True)
-    close(models(problem, folder), theta)
+    close(problem.own_models(folder), theta)
 
 
 def test_neighbours_along_the_graph_that_another_run_has_learned(digits_tables, run_experiment):
@@ -251,12 +240,12 @@ def test_neighbours_along_the_graph_that_another_run_has_learned(digits_tables, 
     assert over[0].summary()["weights_sha256"] != over[1].summary()["weights_sha256"]
 
 
-def test_one_peer_has_nobody_to_align_with():
+def test_one_peer_has_nobody_to_align_with(strategy):
     with pytest.raises(ExperimentError, match="needs two clients at least"):
         strategy(peers=1)
 
 
-def test_orders():
+def test_orders(strategy):
     ring, random = strategy(peers=6, order="ring"), strategy(peers=6)
     assert [ring.algorithm.order(ring.clients, r) for r in (1, 2)] == [list(range(6))] * 2
     orders = [random.algorithm.order(random.clients, r) for r in range(1, 6)]
@@ -276,7 +265,7 @@ def test_one_that_joins_late_enters_with_its_own_parameters(problem, close):
     c = problem.sizes / problem.sizes.sum() * (1 - torch.eye(3))
     for i in (0, 1, 2) * 2:
         theta = turn(problem, theta, i, c, 1, 2.0, True)
-    close(models(problem, folder), theta)
+    close(problem.own_models(folder), theta)
     assert folder.summary()["exchanges"] == 1 + 1 + 2 + 3 + 3 + 1
 
 
@@ -305,10 +294,10 @@ def test_one_that_joins_late_has_moments_of_its_own_age(problem):
                 (problem.loss(i, own[i][i]) + 2.0 / problem.sizes[i] * distance).backward()
                 optimisers[i].step()
             theta = torch.stack(own[i]).detach().clone()
-    torch.testing.assert_close(models(problem, folder), theta, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(problem.own_models(folder), theta, rtol=1e-3, atol=1e-5)
 
 
-def test_who_may_join_when():
+def test_who_may_join_when(strategy):
     served = strategy(peers=4, joins={"c": 5}, order="ring")
     assert [served.algorithm.order(served.clients, r) for r in (1, 4, 5)] == [[0, 1, 3], [0, 1, 3], [0, 1, 2, 3]]
     random = strategy(peers=4, joins={"c": 5})
@@ -317,7 +306,7 @@ def test_who_may_join_when():
     assert weights(strategy(joins={"c": 2}, weights="all-alike")).tolist() == [[0, 1, 0], [1, 0, 0], [1, 1, 0]]
     with pytest.raises(ExperimentError, match="there is no client z"):
         strategy(joins={"z": 2})
-    with pytest.raises(ExperimentError, match="nobody is there in the first round"):
+    with pytest.raises(ExperimentError, match="no peer is present in the first round"):
         strategy(joins={"a": 2, "b": 3, "c": 2})
     with pytest.raises(ExperimentError, match="one after the other"):
         strategy(joins={"a": 2}, turns="simultaneous")
@@ -328,13 +317,13 @@ def test_noise_on_shared_parameters_has_the_deviation_asked_for(problem, turns):
     """In one round, on the peer's own parameters alone; what is measured has none."""
     table, one = {**TABLE, "turns": turns, "lambda-alignment": 0.0}, {"rounds": 1}
     clean, noisy = (problem.run("ipa", {**table, "noise": noise}, experiment=one) for noise in (0.0, 0.01))
-    difference = models(problem, noisy) - models(problem, clean)
+    difference = problem.own_models(noisy) - problem.own_models(clean)
     assert difference.std(1) == pytest.approx([0.01] * 3, rel=0.1)
     assert not torch.allclose(difference[0], difference[1])
     if turns == "sequential":
         assert problem.measured(noisy, 1) == pytest.approx(problem.measured(clean, 1))
     again = problem.run("ipa", {**table, "noise": 0.01}, experiment=one)
-    assert torch.equal(models(problem, again), models(problem, noisy))
+    assert torch.equal(problem.own_models(again), problem.own_models(noisy))
 
 
 PRIVACY = {"clip-norm": 0.5, "noise-multiplier": 1e-4, "releases": 3}
@@ -347,10 +336,10 @@ def test_a_private_update_is_clipped_as_a_whole(problem, turns):
     table, one = {**TABLE, "turns": turns, "privacy": PRIVACY}, {"rounds": 1}
     folder = problem.run("ipa", table, experiment=one, evaluation=UNMEASURED)
     clean = problem.run("ipa", {**TABLE, "turns": turns}, experiment=one, evaluation=UNMEASURED)
-    start, theta = own_initial(problem), models(problem, folder)
+    start, theta = own_initial(problem), problem.own_models(folder)
     if turns == "simultaneous":
         assert (theta - start).norm(dim=1) == pytest.approx([0.5] * 3, rel=0.05)
-        direction = torch.nn.functional.cosine_similarity(theta - start, models(problem, clean) - start)
+        direction = torch.nn.functional.cosine_similarity(theta - start, problem.own_models(clean) - start)
         assert direction.min() > 0.95
     else:
         # Three turns, each of them of this length, over the parameters of all peers.
@@ -362,9 +351,9 @@ def test_a_private_update_is_clipped_as_a_whole(problem, turns):
 
 def test_a_mean_of_the_last_models_is_measured_beside_them(problem, close):
     folder = problem.run("ipa", TABLE, evaluation={"average-last": 2})
-    every = [models(problem, problem.run("ipa", TABLE, experiment={"rounds": rounds})) for rounds in (2, 3)]
+    every = [problem.own_models(problem.run("ipa", TABLE, experiment={"rounds": rounds})) for rounds in (2, 3)]
     mean = (every[0] + every[1]) / 2
-    close(models(problem, folder), mean)
+    close(problem.own_models(folder), mean)
     measured = folder.summary()["per_client"]["train"]
     assert list(measured["loss"].values()) == problem.losses(mean)
     assert list(measured["loss-last"].values()) == problem.losses(every[1])
@@ -385,7 +374,7 @@ def test_what_privacy_costs_and_guarantees_is_in_the_summary(problem):
 
 
 def test_as_many_releases_as_rounds(problem):
-    with pytest.raises(ExperimentError, match="3 rounds are as many releases of a peer, but releases = 2"):
+    with pytest.raises(ExperimentError, match="3 rounds .*releases = 2"):
         problem.run("ipa", {**TABLE, "privacy": {**PRIVACY, "releases": 2}}, evaluation=UNMEASURED)
 
 
@@ -396,11 +385,11 @@ def test_a_node_ends_releases_when_they_are_spent(problem, monkeypatch):
 
 
 def test_metrics_of_own_data_would_leave_without_noise(problem):
-    with pytest.raises(ExperimentError, match=r"metrics of clients' own data \(train, test\) would leave"):
+    with pytest.raises(ExperimentError, match=r"\(train, test\)"):
         problem.run("ipa", {**TABLE, "privacy": PRIVACY})
 
 
-def test_noise_or_privacy():
+def test_noise_or_privacy(strategy):
     with pytest.raises(ExperimentError, match="either noise or privacy"):
         strategy(noise=0.1, privacy=PRIVACY)
 

@@ -102,13 +102,13 @@ def test_samples_are_joined_by_key_however_owners_are_dealt_out(has, seed, garba
 
 
 def test_a_node_without_owners_has_no_say():
-    joined, _ = join({1: answer(HAS), 2: EmbedReply.of_nobody((0, 2))})
+    joined, _ = join({1: answer(HAS), 2: EmbedReply.empty((0, 2))})
     assert joined.owners == ("a", "b", "c", "d")
 
 
 def test_nobody_is_refused():
     with pytest.raises(IdentityError, match="no owner sent anything usable"):
-        join({1: EmbedReply.of_nobody(None)})
+        join({1: EmbedReply.empty(None)})
     with pytest.raises(IdentityError, match="no owner sent anything usable"):
         join({})
     spoilt = answer({"a": {"01"}})
@@ -117,7 +117,7 @@ def test_nobody_is_refused():
 
 
 def test_other_classes_are_refused_with_the_owners():
-    with pytest.raises(DataError, match="owners 'a' and 'b' have different classes: x, y, z against x, z, y"):
+    with pytest.raises(DataError, match="'a' and 'b' .*x, y, z .*x, z, y"):
         join({1: answer({"a": {"01"}}), 2: answer({"b": {"01"}}, classes=("x", "z", "y"))})
 
 
@@ -163,7 +163,7 @@ def test_all_owners_of_a_node_that_have_the_sample_are_left_out():
         1: saying({"a": {"01", "03"}, "b": {"03"}}, "labels", "03", 1),
         2: answer({"c": {"03"}, "d": {"01", "03"}}),
     }
-    with pytest.raises(DataError, match="disagree on the label of sample '03'"):
+    with pytest.raises(DataError, match="disagree .*'03'"):
         join(nodes)
     assert join(nodes, tolerant=True)[0].keys == ("01",), "two against two: nobody knows the label of 03"
     more = {**nodes, 3: answer({"e": {"03"}})}
@@ -201,7 +201,7 @@ def test_new_samples_have_no_label_to_disagree_on():
 
 def test_a_sample_that_is_new_to_one_node_only_is_refused():
     new = {"split": torch.tensor([3], dtype=torch.int8), "labels": torch.tensor([-1])}
-    with pytest.raises(DataError, match="disagree on the split of sample '03'"):
+    with pytest.raises(DataError, match="disagree .*'03'"):
         join({1: answer({"a": {"03"}}), 2: answer({"b": {"03"}}, **new)})
     both, _ = join({1: answer({"a": {"03"}}, **new), 2: answer({"b": {"03"}}, **new)})
     assert (both.labels.tolist(), both.of_split("new").tolist()) == ([-1], [0])
@@ -293,7 +293,7 @@ def test_one_long_embedding_does_not_fill_the_memory():
     keys = tuple(f"{number:05d}" for number in range(5000))
     liar = unlabelled("liar", keys[:1])
     liar = replace(liar, sizes=torch.tensor([1 << 20]), embeddings=torch.ones(1, 1, 1 << 20))
-    with pytest.raises(DataError, match="owner 'liar' sent embeddings of 1048576 numbers; for 2 owners and 5000 sam"):
+    with pytest.raises(DataError, match="'liar' .*1048576"):
         join({1: unlabelled("a", keys), 2: liar})
 
 
@@ -301,7 +301,7 @@ def test_without_the_predictions_of_a_node_there_are_none():
     silent = answer({"b": HAS["b"]})
     silent = replace(silent, predictions=silent.predictions[..., :0])
     assert join({1: answer({"a": HAS["a"]}), 2: silent})[0].predictions.shape == (4, 2, 0)
-    assert join({1: answer({"a": HAS["a"]}), 2: EmbedReply.of_nobody(None)})[0].predictions.shape == (3, 1, 3)
+    assert join({1: answer({"a": HAS["a"]}), 2: EmbedReply.empty(None)})[0].predictions.shape == (3, 1, 3)
 
 
 def test_an_owner_without_embeddings_is_left_out_where_they_were_asked_for():

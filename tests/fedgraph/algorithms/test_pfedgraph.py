@@ -5,13 +5,6 @@ from scipy.optimize import minimize
 
 from fedgraph.algorithms.pfedgraph import onto_simplex
 from fedgraph.graph import read_graph
-from fedgraph.runs import load_models
-
-
-def models_of(problem, folder):
-    models, _ = load_models(folder.models)
-    rows = [torch.cat([models[name]["head.weight"].flatten(), models[name]["head.bias"]]) for name in problem.names]
-    return torch.stack(rows)
 
 
 def test_projection_is_the_nearest_point_of_the_simplex():
@@ -66,7 +59,7 @@ def test_whole_run(problem, close, alpha):
         weights = mixture(trained, problem.initial, problem.sizes[present], alpha)
         for row, client in enumerate(present):
             models[client] = torch.from_numpy(weights[row]) @ torch.stack(trained)
-    found = models_of(problem, folder)
+    found = problem.own_models(folder)
     for client, model in enumerate(models):
         torch.testing.assert_close(found[client].double(), model, rtol=1e-4, atol=1e-5)
     graph = read_graph(folder.path / "learned-graph.npz", names=problem.names)
@@ -75,13 +68,13 @@ def test_whole_run(problem, close, alpha):
 
 def test_much_alpha_is_fedavg_and_little_hears_the_alike_alone(problem, close):
     table = {"alpha": 1e9, "lambda-similarity": 0.0}
-    like_fedavg = models_of(problem, problem.run("pfedgraph", table))
+    like_fedavg = problem.own_models(problem.run("pfedgraph", table))
     average = problem.global_model(problem.run("fedavg"))
     for model in like_fedavg:
         torch.testing.assert_close(model.double(), average.double(), rtol=1e-4, atol=1e-5)
     table["alpha"] = 1e-6
-    alone = models_of(problem, problem.run("pfedgraph", table))
-    local = models_of(problem, problem.run("local"))
+    alone = problem.own_models(problem.run("pfedgraph", table))
+    local = problem.own_models(problem.run("local"))
     torch.testing.assert_close(alone, local, rtol=1e-4, atol=1e-5)
 
 

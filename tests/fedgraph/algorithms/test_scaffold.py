@@ -3,11 +3,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedgraph.algorithms.drift import Scaffold, ScaffoldSettings
-from fedgraph.federation.federation import Federation
-from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
@@ -17,13 +13,13 @@ from fedgraph.training.settings import TrainSettings
 LAYOUT = Layout.of({"w": torch.zeros(4), "mean": torch.zeros(2)}, buffers=["mean"])
 
 
-def strategy(counts=(5, 1, 9), train="{}", **table):
-    federation = Federation(
-        tuple("abc"), {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": torch.tensor(counts)}
-    )
-    plan = RunPlan(LAYOUT, "c", f'{{"train": {train}}}', "run")
-    initial = {"w": torch.arange(4.0), "mean": torch.ones(2)}
-    return AlgorithmRun(Scaffold(parse(ScaffoldSettings, table, "[scaffold]")), federation, plan, initial)
+@pytest.fixture(scope="session")
+def strategy(serve):
+    def of(counts=(5, 1, 9), train="{}", **table):
+        algorithm = Scaffold(parse(ScaffoldSettings, table, "[scaffold]"))
+        return serve(algorithm, counts, {"w": torch.arange(4.0), "mean": torch.ones(2)}, ["mean"], train=train)
+
+    return of
 
 
 def updated(served, replies):
@@ -142,7 +138,7 @@ def test_one_client_without_others_is_sgd(problem, close):
     close(problem.global_model(alone), x)
 
 
-def test_buffers_are_averaged_and_clients_count_alike():
+def test_buffers_are_averaged_and_clients_count_alike(strategy):
     served = strategy(**{"server-learning-rate": 3.0})
     random = torch.Generator().manual_seed(0)
     theta, controls = torch.randn(2, 6, generator=random), torch.randn(2, 4, generator=random)
@@ -156,7 +152,7 @@ def test_buffers_are_averaged_and_clients_count_alike():
     torch.testing.assert_close(control(served), controls.sum(0) / 3)
 
 
-def test_clients_without_examples_do_not_thin_the_means():
+def test_clients_without_examples_do_not_thin_the_means(strategy):
     served = strategy(counts=(5, 0, 9))
     theta, controls = torch.arange(18.0).reshape(3, 6), torch.tensor([[2.0] * 4, [0.0] * 4, [4.0] * 4])
     replies = Replies.of(served.federation, torch.arange(3), {"parameters": theta, "control": controls}, {}, {})
@@ -164,7 +160,7 @@ def test_clients_without_examples_do_not_thin_the_means():
     assert control(served).tolist() == [3.0] * 4
 
 
-def test_a_checkpoint_brings_the_control_variates_back():
+def test_a_checkpoint_brings_the_control_variates_back(strategy):
     served, other = strategy(), strategy()
     served.state["controls"] = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     other.load(served.saved())
@@ -172,7 +168,7 @@ def test_a_checkpoint_brings_the_control_variates_back():
     assert torch.equal(other.readout(), served.readout())
 
 
-def test_only_sgd_with_fresh_momentum():
+def test_only_sgd_with_fresh_momentum(strategy):
     with pytest.raises(ExperimentError, match=r"\[train\] optimizer: scaffold .*'adam'"):
         strategy(train='{"optimizer": "adam"}')
     with pytest.raises(ExperimentError, match=r"\[train\] keep-optimizer"):

@@ -8,13 +8,8 @@ from fedgraph.algorithms.sfl import SFL, SFLSettings
 from fedgraph.algorithms.sfl_cold_start import SFLColdStart
 from fedgraph.algorithms.sfl_star import SFLStar
 from fedgraph.clients.sfl import distance_gradient
-from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
-from fedgraph.models.base import TaskSpec
-from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
@@ -24,18 +19,6 @@ NAMES = ("a", "b", "c", "d")
 INITIAL = {"w": torch.zeros(5)}
 
 
-def federation(graph=None):
-    counts = torch.tensor([3, 1, 1, 1])
-    return Federation(
-        names=NAMES,
-        hosts={7: torch.arange(4)},
-        task=TaskSpec("regression", (2,), (1,)),
-        data="test",
-        num_examples=dict.fromkeys(("train", "validation", "test"), counts),
-        graph=graph,
-    )
-
-
 def ring():
     weights = torch.zeros(4, 4)
     for i in range(4):
@@ -43,21 +26,14 @@ def ring():
     return ClientGraph.from_dense(NAMES, weights, directed=False)
 
 
-def strategy(graph=None, buffers=(), on_missing="fail", **table):
-    layout = Layout.of({"w": torch.zeros(5), **{name: torch.zeros(2) for name in buffers}}, buffers)
-    plan = RunPlan(layout, "c", "{}", "run", on_missing=on_missing)
-    algorithm = SFL(parse(SFLSettings, table, "[sfl]"))
-    initial = layout.row_state(torch.zeros(layout.num_parameters))
-    return AlgorithmRun(algorithm, federation(ring() if graph is None else graph), plan, initial)
+@pytest.fixture(scope="session")
+def strategy(serve):
+    def of(graph=None, buffers=(), on_missing="fail", **table):
+        algorithm, graph = SFL(parse(SFLSettings, table, "[sfl]")), ring() if graph is None else graph
+        initial = {"w": torch.zeros(5), **{name: torch.zeros(2) for name in buffers}}
+        return serve(algorithm, [3, 1, 1, 1], initial, buffers, graph, on_missing=on_missing)
 
-
-def aggregated(served, server_round, replies):
-    """Next models of those who replied."""
-    begun, _ = served.algorithm.begin(served.clients, served.state, server_round)
-    with pytest.raises(StopIteration) as end:
-        begun.send(replies.answers())
-    served.state = served.algorithm.after(served.state, end.value.value)
-    return served.models[replies.positions]
+    return of
 
 
 def replies(theta, graph, absent=()):
@@ -67,7 +43,7 @@ def replies(theta, graph, absent=()):
 
 @pytest.mark.parametrize(("alpha", "hops"), [(1.0, 3), (0.3, 1), (0.0, 2), (1.0, 0)])
 @pytest.mark.parametrize("normalisation", ["symmetric", "random-walk"])
-def test_aggregation_is_the_formula(alpha, hops, normalisation):
+def test_aggregation_is_the_formula(alpha, hops, normalisation, strategy, aggregated):
     theta = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     a = ring().dense().numpy().astype(float) + np.eye(4)
     d = a.sum(axis=1)
@@ -77,7 +53,7 @@ def test_aggregation_is_the_formula(alpha, hops, normalisation):
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_read_out_is_the_mean_of_the_personalised_models():
+def test_read_out_is_the_mean_of_the_personalised_models(strategy):
     served = strategy()
     served.replace_models(torch.arange(20.0).reshape(4, 5))
     assert torch.equal(served.readout(), served.models.mean(dim=0))
@@ -91,9 +67,9 @@ def test_released_settings_stand_for_others():
     assert (settings.lambda_global, settings.lambda_personal, settings.start) == (0.0, 0.0, "read-out")
 
 
-def test_a_graph_is_needed():
+def test_a_graph_is_needed(serve):
     with pytest.raises(ExperimentError, match=r"SFL .*\[graph\] source"):
-        AlgorithmRun(SFL(SFLSettings()), federation(), RunPlan(Layout.of(INITIAL), "c", "{}", "run"), INITIAL)
+        serve(SFL(SFLSettings()), [3, 1, 1, 1], INITIAL)
 
 
 @pytest.mark.parametrize("squared", [False, True])
@@ -193,7 +169,7 @@ def test_private_layers_do_not_go_over_the_graph(digits_tables, run_experiment, 
     torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_updates_over_the_graph_keep_clients_different():
+def test_updates_over_the_graph_keep_clients_different(strategy, aggregated):
     served = strategy(mixes="updates", alpha=1.0, hops=1, server_learning_rate=0.5, server_momentum=0.9)
     draws = torch.Generator().manual_seed(0)
     served.replace_models(torch.randn(4, 5, generator=draws))
@@ -213,7 +189,7 @@ def test_updates_over_the_graph_keep_clients_different():
 
 
 @pytest.mark.parametrize("start", ["personalised", "read-out"])
-def test_updates_of_running_statistics_are_not_mixed(start):
+def test_updates_of_running_statistics_are_not_mixed(start, strategy, aggregated):
     draws = torch.Generator().manual_seed(0)
     whole = strategy(buffers=("norm.running_var",), mixes="updates", start=start)
     part = strategy(mixes="updates", start=start)
@@ -226,7 +202,7 @@ def test_updates_of_running_statistics_are_not_mixed(start):
 
 
 @pytest.mark.parametrize("start", ["personalised", "read-out"])
-def test_an_absent_client_takes_part_with_its_last_update(start):
+def test_an_absent_client_takes_part_with_its_last_update(start, strategy, aggregated):
     table = {"mixes": "updates", "start": start, "server_learning_rate": 0.5, "server_momentum": 0.9, "hops": 1}
     served = strategy(ClientGraph.complete(NAMES), on_missing="keep-last", **table)
     draws = torch.Generator().manual_seed(0)
@@ -243,22 +219,21 @@ def test_an_absent_client_takes_part_with_its_last_update(start):
         served.load(state)
 
 
-def test_means_need_weights_that_are_not_below_zero():
+def test_means_need_weights_that_are_not_below_zero(strategy, serve):
     weights = torch.tensor([[0.0, 1, -1, 0], [1, 0, 0, 0], [-1, 0, 0, 0], [0, 0, 0, 0]])
     graph = ClientGraph.from_dense(NAMES, weights, directed=False, allow_negative=True)
-    plan = RunPlan(Layout.of(INITIAL), "c", "{}", "run")
     for kind, table in (
         (SFL, {"weighting": "examples"}),
         (SFL, {"everybody": 0.1}),
         (SFLStar, {}),
         (SFLColdStart, {"weighting": "none"}),
     ):
-        with pytest.raises(ExperimentError, match=r"\[graph\] has weights below zero"):
-            AlgorithmRun(kind(parse(kind.settings_type, table, "[x]")), federation(graph), plan, INITIAL)
+        with pytest.raises(ExperimentError, match=r"\[graph\] has negative weights"):
+            serve(kind(parse(kind.settings_type, table, "[x]")), [3, 1, 1, 1], INITIAL, graph=graph)
     strategy(graph)
 
 
-def test_means_need_rows_that_sum_to_one():
+def test_means_need_rows_that_sum_to_one(strategy):
     for table in ({"weighting": "examples"}, {"everybody": 0.1}):
         with pytest.raises(ExperimentError, match="random-walk"):
             strategy(normalisation="symmetric", **table)

@@ -6,14 +6,9 @@ import torch
 
 from fedgraph.algorithms.sfl_cold_start import SFLColdStart, SFLColdStartSettings
 from fedgraph.data import open_source, parse_data
-from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.models import build
-from fedgraph.models.base import TaskSpec
-from fedgraph.models.parameters import Layout
-from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
@@ -24,32 +19,18 @@ COUNTS = torch.tensor([100, 120, 5, 90, 0])
 GRAPH = ClientGraph.from_lists(NAMES, ["a", "b", "c", "c"], ["b", "d", "a", "b"], [1.0, 2.0, 0.5, 0.1], directed=False)
 
 
-def strategy(graph=GRAPH, **table):
-    federation = Federation(
-        names=NAMES,
-        hosts={7: torch.arange(3), 8: torch.arange(3, 5)},
-        task=TaskSpec("regression", (2,), (1,)),
-        data="test",
-        num_examples=dict.fromkeys(("train", "validation", "test"), COUNTS),
-        graph=graph,
-    )
-    initial = {"w": torch.zeros(4), "b": torch.zeros(2)}
-    plan = RunPlan(Layout.of(initial), "c", "{}", "run")
-    algorithm = SFLColdStart(parse(SFLColdStartSettings, table, "[sfl-cold-start]"))
-    return AlgorithmRun(algorithm, federation, plan, initial)
+@pytest.fixture(scope="session")
+def strategy(serve):
+    def of(graph=GRAPH, **table):
+        algorithm = SFLColdStart(parse(SFLColdStartSettings, table, "[sfl-cold-start]"))
+        hosts = {7: torch.arange(3), 8: torch.arange(3, 5)}
+        return serve(algorithm, COUNTS, {"w": torch.zeros(4), "b": torch.zeros(2)}, graph=graph, hosts=hosts)
+
+    return of
 
 
 def asked(served):
     return served.algorithm.ask(served.clients, served.state)
-
-
-def aggregated(served, server_round, replies):
-    """Next models of those who replied."""
-    begun, _ = served.algorithm.begin(served.clients, served.state, server_round)
-    with pytest.raises(StopIteration) as end:
-        begun.send(replies.answers())
-    served.state = served.algorithm.after(served.state, end.value.value)
-    return served.models[replies.positions]
 
 
 def replies(theta, graph=GRAPH, rows=(0, 1, 2, 3, 4)):
@@ -64,7 +45,7 @@ def walk(graph):
     return a / a.sum(1)[:, None]
 
 
-def test_cold_clients_get_the_warm_models_of_their_neighbourhood():
+def test_cold_clients_get_the_warm_models_of_their_neighbourhood(strategy, aggregated):
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy(everybody=0.7, alpha=0.4)
     assert served.algorithm.cold(served.clients).tolist() == [False, False, True, False, True]
@@ -79,7 +60,7 @@ def test_cold_clients_get_the_warm_models_of_their_neighbourhood():
         np.testing.assert_allclose(got[row], g @ models / g.sum(), rtol=1e-4, atol=1e-5)
 
 
-def test_everybody_trains_from_the_mean_by_examples():
+def test_everybody_trains_from_the_mean_by_examples(strategy, aggregated):
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy()
     aggregated(served, 1, replies(theta))
@@ -91,7 +72,7 @@ def test_everybody_trains_from_the_mean_by_examples():
     assert torch.equal(asked(again).stacked["prior"], asked(served).stacked["prior"])
 
 
-def test_candidates_travel_only_to_nodes_that_choose_and_only_to_measure():
+def test_candidates_travel_only_to_nodes_that_choose_and_only_to_measure(strategy, aggregated):
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy()
     assert "prior" not in asked(served).stacked
@@ -110,7 +91,7 @@ def test_candidates_travel_only_to_nodes_that_choose_and_only_to_measure():
     assert by_graph.restorable
 
 
-def test_with_absent_clients_the_others_go_on():
+def test_with_absent_clients_the_others_go_on(strategy, aggregated):
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy()
     present = (0, 2, 3)
@@ -124,9 +105,9 @@ def test_with_absent_clients_the_others_go_on():
     torch.testing.assert_close(only_cold, theta[[2, 2]], msg="those with examples are all there is to average")
 
 
-def test_settings_that_do_not_fit_are_refused():
+def test_settings_that_do_not_fit_are_refused(strategy):
     for table in ({"mixes": "updates"}, {"personal-layers": ["w"]}):
-        with pytest.raises(ExperimentError, match="gives cold clients whole models of others"):
+        with pytest.raises(ExperimentError, match="gives cold clients"):
             strategy(**table)
 
 
@@ -167,7 +148,7 @@ def test_a_cold_client_is_measured_with_its_choice(run_experiment, digits_tables
     assert got == pytest.approx(wanted.tolist(), rel=1e-4)
 
 
-def test_where_nobody_is_cold_it_says_so(caplog):
+def test_where_nobody_is_cold_it_says_so(caplog, strategy):
     with caplog.at_level("WARNING", logger="fedgraph"):
         strategy()
         assert not caplog.records

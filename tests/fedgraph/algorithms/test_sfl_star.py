@@ -7,15 +7,11 @@ import torch
 from fedgraph.algorithms.sfl_star import SFLStar, SFLStarSettings
 from fedgraph.data import open_source
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
-from fedgraph.graph.learning import beside_given, kernel_graph, smooth_graph
+from fedgraph.graph.learning import combine_graphs, kernel_graph, smooth_graph
 from fedgraph.graph.pairwise import squared_distances
-from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.plan import RunPlan
-from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
@@ -29,19 +25,14 @@ def ring(names=NAMES):
     return ClientGraph.from_dense(names, 3 * (weights + weights.T), directed=False)
 
 
-def strategy(graph=None, layout=RUNNING, **table):
-    counts = torch.ones(len(NAMES), dtype=torch.int64)
-    federation = Federation(
-        names=NAMES,
-        hosts={7: torch.arange(len(NAMES))},
-        task=TaskSpec("regression", (2,), (1,)),
-        data="test",
-        num_examples=dict.fromkeys(("train", "validation", "test"), counts),
-        graph=graph,
-    )
-    algorithm = SFLStar(parse(SFLStarSettings, table, "[sfl-star]"))
-    initial = layout.row_state(torch.zeros(layout.num_parameters))
-    return AlgorithmRun(algorithm, federation, RunPlan(layout, "c", "{}", "run"), initial)
+@pytest.fixture(scope="session")
+def strategy(serve):
+    def of(graph=None, layout=RUNNING, **table):
+        algorithm = SFLStar(parse(SFLStarSettings, table, "[sfl-star]"))
+        initial = layout.row_state(torch.zeros(layout.num_parameters))
+        return serve(algorithm, [1] * len(NAMES), initial, set(initial) & {"running"}, graph)
+
+    return of
 
 
 def related(served, server_round, replies):
@@ -50,15 +41,6 @@ def related(served, server_round, replies):
     graph, own = served.algorithm.relations(clients, before, replies.answers(), server_round)
     served.state = {**before, **own}
     return graph
-
-
-def aggregated(served, server_round, replies):
-    """Next models of those who replied."""
-    begun, _ = served.algorithm.begin(served.clients, served.state, server_round)
-    with pytest.raises(StopIteration) as end:
-        begun.send(replies.answers())
-    served.state = served.algorithm.after(served.state, end.value.value)
-    return served.models[replies.positions]
 
 
 def models(seed=0):
@@ -77,7 +59,7 @@ def rows_add_up(weights, total):
     return (total * weights / weights.sum(dim=1, keepdim=True)).float()
 
 
-def test_without_a_given_graph_the_learned_one_is_alone():
+def test_without_a_given_graph_the_learned_one_is_alone(strategy):
     theta = models()
     served = strategy(neighbours=3)
     expected = smooth_graph(squared_distances(theta[:, :5]), 3).weights  # running statistics do not count
@@ -86,24 +68,24 @@ def test_without_a_given_graph_the_learned_one_is_alone():
     assert served.learned_graph().names == NAMES
 
 
-def test_beside_a_graph_without_edges_the_learned_one_is_alone():
+def test_beside_a_graph_without_edges_the_learned_one_is_alone(strategy):
     theta, graph = models(), ClientGraph.empty(NAMES).with_self_loops()
     alone = related(strategy(neighbours=3), 1, replies(theta)).dense()
     beside = related(strategy(graph, neighbours=3), 1, replies(theta, graph)).dense()
     torch.testing.assert_close(beside, alone)
 
 
-def test_with_a_given_graph_beta_of_it_is_learned():
+def test_with_a_given_graph_beta_of_it_is_learned(strategy):
     theta, graph = models(), ring()
     served = strategy(graph, neighbours=3, beta=0.2, learner="kernel")
     learned = kernel_graph(squared_distances(theta[:, :5]), 3)
     expected = 0.8 * graph.dense() + 0.2 * rows_add_up(learned, 6.0)
     torch.testing.assert_close(related(served, 1, replies(theta, graph)).dense(), expected)
     default = related(strategy(graph, learner="kernel", neighbours=3), 1, replies(theta, graph)).dense()
-    torch.testing.assert_close(default.double(), beside_given(graph.dense().double(), learned, 0.05))
+    torch.testing.assert_close(default.double(), combine_graphs(graph.dense().double(), learned, 0.05))
 
 
-def test_aggregation_goes_over_the_learned_graph():
+def test_aggregation_goes_over_the_learned_graph(strategy, aggregated):
     theta = models()
     got = aggregated(strategy(neighbours=3, hops=2, alpha=0.4), 1, replies(theta))
     a = rows_add_up(smooth_graph(squared_distances(theta[:, :5]), 3).weights, 3.0).numpy() + np.eye(8)
@@ -112,7 +94,7 @@ def test_aggregation_goes_over_the_learned_graph():
 
 
 @pytest.mark.parametrize("start", ["personalised", "read-out"])
-def test_updates_are_what_training_changed(start):
+def test_updates_are_what_training_changed(start, strategy):
     theta = models()
     served = strategy(learner="kernel", features="updates", neighbours=3, start=start)
     served.replace_models(5 * models(seed=1))
@@ -121,7 +103,7 @@ def test_updates_are_what_training_changed(start):
     torch.testing.assert_close(related(served, 1, replies(theta)).dense(), rows_add_up(expected, 3.0))
 
 
-def test_updates_of_some_clients_are_against_their_own_models():
+def test_updates_of_some_clients_are_against_their_own_models(strategy):
     served = strategy(learner="kernel", features="updates", neighbours=2)
     served.replace_models(5 * models(seed=1))
     present = [1, 2, 5, 7]
@@ -132,7 +114,7 @@ def test_updates_of_some_clients_are_against_their_own_models():
     )
 
 
-def test_absent_clients_keep_their_last_known_weights():
+def test_absent_clients_keep_their_last_known_weights(strategy):
     served = strategy(neighbours=3)
     related(served, 1, replies(models()))
     before = served.learned_graph().dense()
@@ -149,7 +131,7 @@ def test_absent_clients_keep_their_last_known_weights():
         assert related(served, 3, replies(models()[few], positions=few)).num_clients == len(few)
 
 
-def test_a_reply_of_an_earlier_round_teaches_nothing():
+def test_a_reply_of_an_earlier_round_teaches_nothing(strategy):
     served = strategy(neighbours=3)
     theta = models()
     related(served, 1, replies(theta))
@@ -163,7 +145,7 @@ def test_a_reply_of_an_earlier_round_teaches_nothing():
 
 
 @pytest.mark.parametrize("features", ["parameters", "updates"])
-def test_numbers_too_large_to_compare_leave_a_client_out_and_the_run_alive(features):
+def test_numbers_too_large_to_compare_leave_a_client_out_and_the_run_alive(features, strategy):
     theta = models()
     served = strategy(neighbours=3, features=features)
     diverged = theta.clone()
@@ -176,7 +158,7 @@ def test_numbers_too_large_to_compare_leave_a_client_out_and_the_run_alive(featu
     assert related(served, 2, replies(diverged)).num_clients == len(NAMES)
 
 
-def test_a_client_not_seen_before_is_learned_at_once():
+def test_a_client_not_seen_before_is_learned_at_once(strategy):
     served = strategy(**{"neighbours": 2})
     some = [0, 1, 2, 3, 4]
     related(served, 1, replies(models()[some], positions=some))
@@ -191,7 +173,7 @@ def test_released_stands_for_other_settings():
 
 
 @pytest.mark.parametrize("loops", [0.0, 2.0])
-def test_released_the_learned_graph_has_a_share_of_exactly_beta_of_what_each_client_hears(loops):
+def test_released_the_learned_graph_has_a_share_of_exactly_beta_of_what_each_client_hears(loops, strategy, aggregated):
     graph = ring() if not loops else ring().with_self_loops(loops)
     served = strategy(graph, released=True, beta=0.05, alpha=0.4, hops=1)
     got = aggregated(served, 1, replies(models(), graph))
@@ -205,7 +187,7 @@ def test_released_the_learned_graph_has_a_share_of_exactly_beta_of_what_each_cli
     np.testing.assert_allclose(got, 0.6 * theta + 0.4 * mixed @ theta, atol=1e-6)
 
 
-def test_released_without_a_given_graph_nobody_listens_to_itself():
+def test_released_without_a_given_graph_nobody_listens_to_itself(strategy, aggregated):
     alone = strategy(released=True, hops=1)
     theta = models()
     got = aggregated(alone, 1, replies(theta))
@@ -218,7 +200,7 @@ def test_released_without_a_given_graph_nobody_listens_to_itself():
 
 
 @pytest.mark.parametrize("learner", ["smoothness", "encoder"])
-def test_state_is_everything_it_needs(learner, tmp_path):
+def test_state_is_everything_it_needs(learner, tmp_path, strategy, aggregated):
     table = {"learner": learner, "momentum": 0.5, "neighbours": 3}
     whole, part, resumed = (strategy(**table) for _ in range(3))
     aggregated(whole, 1, replies(models(1)))

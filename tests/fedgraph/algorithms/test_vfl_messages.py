@@ -47,15 +47,15 @@ def test_a_reply_arrives_as_it_was_sent():
     [
         (RecordDict(), "malformed"),
         (RecordDict({"config": ConfigRecord({"owners": ["a", "b"]})}), "malformed .*stacked"),
-        (RecordDict({**reply().pack(), "config": ConfigRecord({"owners": 3})}), "speaks for 3, but"),
+        (RecordDict({**reply().pack(), "config": ConfigRecord({"owners": 3})}), "is for 3, but"),
         (
             RecordDict({**reply().pack(), "config": ConfigRecord({"owners": [3]})}),
-            "speaks for .3., but a, b were asked",
+            "is for .3., but a, b were asked",
         ),
-        (reply(owners=("b", "a")).pack(), "speaks for .'b', 'a'., but a, b were asked"),
+        (reply(owners=("b", "a")).pack(), "is for .'b', 'a'., but a, b were asked"),
         (reply(torch.zeros(2, 3, 3)).pack(), "shape"),
         (reply(torch.zeros(SHAPE).double()).pack(), "type float64"),
-        (reply(torch.full(SHAPE, torch.nan)).pack(), "NaN, infinite or huge values; a smaller learning-rate"),
+        (reply(torch.full(SHAPE, torch.nan)).pack(), "NaN, .*learning-rate"),
         (reply(torch.zeros(SHAPE).index_fill(0, torch.tensor([1]), torch.inf)).pack(), "NaN, infinite or huge"),
     ],
 )

@@ -1,6 +1,7 @@
 import re
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +16,7 @@ from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
 
 
@@ -114,7 +116,9 @@ def test_what_is_there_is_not_overwritten(tmp_path):
             ("experiment", "--method", "f3-secret"),
             "'f3-secret' goes on with a finished run, .*predict RUN_FOLDER --secret",
         ),
-        (("method",), "there is no 'method' to begin with"),
+        (("project",), "a project needs a name: fedgraph new project groups"),
+        (("project", "my_groups"), "'my_groups' is no name for a project: a letter, then letters, digits and dashes"),
+        (("method",), "there is no 'method' to begin with: fedgraph new strategy, dataset, experiment or project"),
     ],
 )
 def test_what_cannot_be_written_is_one_message(arguments, message, tmp_path):
@@ -122,6 +126,24 @@ def test_what_cannot_be_written_is_one_message(arguments, message, tmp_path):
     assert told.exit_code == 1, told.output
     assert re.search(message, told.stderr)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_project_has_what_the_guide_shows_and_an_experiment(tmp_path):
+    told = call("new", "project", "groups")
+    assert told.exit_code == 0, told.output
+    assert {path.name for path in tmp_path.iterdir()} == {"pyproject.toml", ".gitignore", "groups.toml"}
+    assert "flwr run . --stream" in told.output
+    guide = (REPOSITORY / "docs" / "guides" / "simulation.md").read_text()
+    assert f"```toml\n# pyproject.toml\n{(tmp_path / 'pyproject.toml').read_text()}```" in guide
+    ChosenMethod(parse_experiment(tomllib.loads((tmp_path / "groups.toml").read_text())))
+
+
+def test_a_project_of_an_experiment_that_is_there(tmp_path):
+    (tmp_path / "stays.toml").write_text("mine")
+    assert call("new", "project", "stays.toml").exit_code == 0
+    assert (tmp_path / "stays.toml").read_text() == "mine"
+    config = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config["experiment"] == "stays.toml"
 
 
 def test_names_of_modules_and_classes():

@@ -8,43 +8,18 @@ from typer.testing import CliRunner
 
 from fedgraph.commands.cli import app
 
-# As short as can be: these tests are about what is shown, and not about what comes out.
-SHORT = {
-    "forecasting/synthetic-traffic.toml": {
-        "data.days": 7, "data.sensors": 4, "train.local-steps": 2, "f3-forecast.steps": 4,
-    },
-    "sfl/digits-groups.toml": {"experiment.rounds": 1},
-    "f3/grid-stability.toml": {
-        "data.samples": 200, "train.local-epochs": 1, "f3.epochs": 2, "f3.learning-rates": [0.01],
-    },
-    "ipa/digits.toml": {"experiment.rounds": 1},
-    "fedngm/asia.toml": {
-        "fedngm.ngm.epochs": 5, "fedngm.distillation.samples": 500, "fedngm.sampling.sweeps": 2,
-        "fedngm.sample-quality": False,
-    },
-}  # fmt: skip
-
 
 @pytest.fixture
-def tour(leave_no_trace, tmp_path):
+def tour(leave_no_trace, short_tour, tmp_path):
     def call(*arguments):
-        return CliRunner().invoke(app, ["tour", *map(str, arguments), "--out", str(tmp_path / "tour")])
+        with short_tour():
+            return CliRunner().invoke(app, ["tour", *map(str, arguments), "--out", str(tmp_path / "tour")])
 
     return call
 
 
-@pytest.fixture
-def short(monkeypatch):
-    from fedgraph.starting.running import run
-
-    def shortened(experiment, *, set=(), **others):
-        return run(experiment, set={**dict(set), **SHORT[experiment], "output.report": False}, **others)
-
-    monkeypatch.setattr("fedgraph.starting.running.run", shortened)
-
-
 @pytest.mark.parametrize("part", ["forecast", "sfl", "f3", "ipa", "fedngm"])
-def test_a_part(tour, short, tmp_path, part):
+def test_a_part(tour, tmp_path, part):
     result = tour(part)
     assert result.exit_code == 0, result.output
     assert re.search(r"\d+\.\d+ (mph|%)", result.output)
@@ -54,7 +29,7 @@ def test_a_part(tour, short, tmp_path, part):
     assert f"{(tmp_path / 'tour' / f'{part}.html')}" in result.output
 
 
-def test_beside_alignment_stands_what_averaging_has_and_costs(tour, short):
+def test_beside_alignment_stands_what_averaging_has_and_costs(tour):
     """One model for all is what a user would try first."""
     said = tour("ipa").output
     assert re.search(r"one model for all \(FedAvg\) +\d+\.\d %", said)

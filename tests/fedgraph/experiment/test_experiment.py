@@ -89,9 +89,9 @@ def test_another_source_of_the_graph_drops_the_keys_of_the_old_one(digits_tables
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("a.b", "is not of the form table.key=value"),
-        ("a=1", "is not of the form table.key=value"),
-        (".b=1", "is not of the form table.key=value"),
+        ("a.b", "form table.key=value"),
+        ("a=1", "form table.key=value"),
+        (".b=1", "form table.key=value"),
         ("a.b.c=1", "'b' is not a table"),
     ],
 )
@@ -104,16 +104,14 @@ def test_bad_override_is_explained(override, message):
     ("table", "content", "message"),
     [
         ("experiment", {"method": "local", "name": "a b"}, r"\[experiment\] name"),
+        ("experiment", {"method": "local", "round": 1}, r"\[experiment\] .*'round'; .*rounds"),
+        ("experiment", {"method": "slf"}, "'slf' .*fedavg, .*sfl"),
         ("experiment", {"method": "local", "rounds": -1}, r"\[experiment\] rounds: .*\(got -1\)"),
         ("experiment", {"method": "local", "on-missing": "hope"}, "'fail', 'skip' or 'keep-last'"),
         ("experiment", {"rounds": 1}, r"\[experiment\] needs a method .*strategy ="),
         ("evaluation", {"monitor": "validation/loss"}, "monitor and patience go together"),
         ("evaluation", {"patience": 3}, "monitor and patience go together"),
-        (
-            "evaluation",
-            {"average-last": 3, "monitor": "validation/loss", "patience": 3},
-            "average-last and monitor both choose the models",
-        ),
+        ("evaluation", {"average-last": 3, "monitor": "test/loss", "patience": 3}, "average-last and monitor both"),
         ("evaluation", {"average-last": 1}, "average-last: .*greater than or equal to 2"),
         ("evaluation", {"monitor": "loss", "patience": 3}, "monitor is '<split>/<metric>'"),
         ("evaluation", {"monitor": "test/loss", "patience": 3, "splits": ["train"]}, "with a split of"),
@@ -121,14 +119,27 @@ def test_bad_override_is_explained(override, message):
         ("evaluation", {"targets": {"accuracy": 0.9}}, "targets has '<split>/<metric>'"),
         ("evaluation", {"targets": {"train/accuracy": 0.9}}, "with a split of"),
         ("evaluation", {"splits": ["tset"]}, "splits"),
+        ("evaluation", {"yardsticks": True}, "yardsticks .*time series"),
+        ("evaluation", {"forecasts": "csv"}, "forecasts is about time series"),
         ("graph", {"source": "file"}, 'source = "file" needs a path'),
-        ("graph", {"source": "complete", "path": "x"}, 'only source = "file" and source = "run" take a path'),
+        ("graph", {"source": "labels", "kind": 1}, r"\[graph\] .*'kind'; .*source"),
+        ("graph", {"source": "complete", "path": "x"}, 'source = "file" and source = "run"'),
         ("fairness", {"metric": "test/loss"}, r"\[fairness\] needs the key 'stand-alone'"),
-        ("fairness", {"stand-alone": "x", "metric": "train/loss"}, "a split that is measured .*not 'train/loss'"),
+        ("fairness", {"stand-alone": "x", "metric": "train/loss"}, "measured .*'train/loss'"),
         ("fairness", {"stand-alone": "x", "metric": "test"}, r"metric is '<split>/<metric>'.*not 'test'"),
         ("fairness", {"stand-alone": "x", "stop-below": 101}, r"\[fairness\] stop-below: .*\(got 101\)"),
         ("output", {"checkpoint-every": 0}, "checkpoint-every"),
-        ("data", {"set": "digit"}, r"\[data\] set is 'digit'; known sets: .*digits"),
+        ("data", {"set": "digit"}, r"\[data\] set is 'digit'; .*digits"),
+        ("data", {"set": "digits", "shard": 1}, r"\(set digits\) .*'shard'; .*shards"),
+        ("train", 3, r"'train' .*\[train\]"),
+        ("train", {"learning-rat": 1}, r"\[train\] .*did you mean 'learning-rate'"),
+        ("train", {"unset": ["clip-norms"]}, r"\[train\] has no key 'clip-norms'"),
+        ("train", {"unset": ["momentum"]}, r"\[train\] momentum: .*valid number"),
+        ("train", {"unset": "clip-norm"}, r"\[train\]: unset .*'clip-norm'"),
+        ("trian", {}, r"\[trian\]; .*'train' .*'trian'"),
+        ("clients", {"expect": []}, r"\[clients\] expect"),
+        ("clients", {"expect": ["a", "a"]}, r"\[clients\] expect: .*once"),
+        ("clients", {"expects": ["a"]}, r"\[clients\] .*'expects'; .*public-keys"),
     ],
 )
 def test_unusable_value_is_explained(digits_tables, table, content, message):
@@ -165,13 +176,8 @@ def test_a_strategy_that_is_set_takes_the_place_of_the_method_and_the_reverse(di
     assert method("experiment.strategy=fedgraph.algorithms.bounds:LocalOnly") == ("LocalOnly", "mine:Client"), (
         "that of the file, once more"
     )
-    with pytest.raises(ExperimentError, match="give a method or a strategy, not both"):
+    with pytest.raises(ExperimentError, match="a method or a strategy"):
         method("experiment.strategy=fedgraph.algorithms.bounds:LocalOnly", "experiment.method=sfl")
-
-
-def test_a_value_where_a_table_is_expected(digits_tables):
-    with pytest.raises(ExperimentError, match=r"'train' must be a table: write \[train\]"):
-        parse_experiment({**digits_tables, "train": 3})
 
 
 @pytest.mark.parametrize("table", ["data", "model"])
@@ -185,13 +191,13 @@ def test_one_of_early_stopping_and_fairness_chooses_the_final_models(digits_tabl
     digits_tables |= {"evaluation": {"monitor": "test/loss", "patience": 2}, "fairness": {"stand-alone": "runs/x"}}
     parse_experiment(digits_tables)
     digits_tables["fairness"]["stop-below"] = 80
-    with pytest.raises(ExperimentError, match="both choose the models that the run ends with"):
+    with pytest.raises(ExperimentError, match="both choose the models"):
         parse_experiment(digits_tables)
     digits_tables["evaluation"]["restore-best"] = False
     found = tomllib.loads(parse_experiment(digits_tables).as_toml())["fairness"]
     assert found == {"stand-alone": "runs/x", "metric": "test/accuracy", "stop-below": 80.0}
     digits_tables["evaluation"]["average-last"] = 5
-    with pytest.raises(ExperimentError, match="stop-below and .* average-last both choose the models"):
+    with pytest.raises(ExperimentError, match="stop-below .*average-last"):
         parse_experiment(digits_tables)
 
 
@@ -306,28 +312,14 @@ def test_without_the_table_nodes_are_told_nothing_of_it(digits_tables):
     assert experiment.roll_call().keys is None
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({"expect": []}, r"\[clients\] expect"),
-        ({"expect": ["a", "a"]}, r"\[clients\] expect: .*each stands there once"),
-        ({"expects": ["a"]}, r"\[clients\] has no key 'expects'; known keys: expect, public-keys"),
-    ],
-)
-def test_a_list_of_clients_that_is_none(digits_tables, table, message):
-    digits_tables["clients"] = table
-    with pytest.raises(ExperimentError, match=message):
-        parse_experiment(digits_tables)
-
-
 def test_public_keys_that_are_missing_or_none(digits_tables, tmp_path, write_key):
     write_key(tmp_path / "client-0")
     digits_tables["clients"] = {"expect": ["client-0", "client-1"], "public-keys": str(tmp_path)}
-    with pytest.raises(ExperimentError, match=r"lacks the public key client-1\.pub"):
+    with pytest.raises(ExperimentError, match=r"public .*client-1\.pub"):
         parse_experiment(digits_tables).roll_call()
     (tmp_path / "client-1.pub").write_text("ssh-rsa nonsense")
     with pytest.raises(ExperimentError, match=r"client-1\.pub .*ssh-keygen"):
         parse_experiment(digits_tables).roll_call()
     digits_tables["clients"] = {"public-keys": str(tmp_path / "nowhere")}
-    with pytest.raises(ExperimentError, match=r"there is no public key NAME\.pub in"):
+    with pytest.raises(ExperimentError, match=r"public key NAME\.pub"):
         parse_experiment(digits_tables).roll_call()

@@ -9,7 +9,6 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from fedgraph.algorithms import Algorithm
 from fedgraph.experiment import NODE_MINIMA, built_ins, constructor_arguments, load_experiment, parse_experiment
 from fedgraph.models import MODELS, parse_model
-from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import UNSET, Settings, parse, with_nulls
 
 NEEDED = {"f3-inference": {"run": "x"}, "f3-forecast-inference": {"run": "x"}, "f3-secret": {"run": "x"}}
@@ -195,20 +194,6 @@ def test_a_key_that_is_unset_can_be_given(digits_tables, tmp_path):
     file.write_text(parse_experiment(digits_tables).as_toml())
     assert load_experiment(file).train.clip_norm is None
     assert load_experiment(file, "train.clip-norm=2.0").train.clip_norm == 2.0
-
-
-@pytest.mark.parametrize(
-    ("unset", "message"),
-    [
-        (["clip-norms"], r"\[train\] has no key 'clip-norms'"),
-        (["momentum"], r"\[train\] momentum: .*valid number"),
-        ("clip-norm", r"\[train\]: unset is a list of keys that have no value, not 'clip-norm'"),
-    ],
-)
-def test_keys_that_cannot_be_unset(digits_tables, unset, message):
-    digits_tables["train"]["unset"] = unset
-    with pytest.raises(ExperimentError, match=message):
-        parse_experiment(digits_tables)
 
 
 def test_what_is_given_counts_before_what_is_unset():

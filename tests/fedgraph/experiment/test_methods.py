@@ -63,9 +63,9 @@ def test_a_method_and_a_strategy_are_one_too_many():
 
 
 def test_nothing_and_unknown():
-    with pytest.raises(ExperimentError, match=r"needs a method \(.*fedavg, .*local, .*sfl.*\) or a strategy ="):
+    with pytest.raises(ExperimentError, match="fedavg, .*sfl.*strategy ="):
         resolve(None, None, None)
-    with pytest.raises(ExperimentError, match="method 'fedavgg' is not a built-in; known: .*fedavg, "):
+    with pytest.raises(ExperimentError, match="'fedavgg' .*built-in"):
         resolve("fedavgg", None, None)
     for nearly in ("sfl-sta", "sfl_star", "fedgraph.strategies.sfl", "engine", ""):
         with pytest.raises(ExperimentError, match="is not a built-in"):

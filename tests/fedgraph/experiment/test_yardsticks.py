@@ -4,7 +4,6 @@ import fedgraph
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.experiment.yardsticks import yardsticks
 from fedgraph.strategies.engine.chosen import ChosenMethod
-from fedgraph.support.errors import ExperimentError
 
 TABLES = {
     "experiment": {"name": "small", "method": "sfl", "rounds": 1, "seed": 3, "on-missing": "skip"},
@@ -39,12 +38,8 @@ def test_a_graph_that_cannot_be_permuted_anew_has_no_control(graph):
     assert [each.method.name for each in yardsticks(changed(graph=graph))] == ["simple-forecast"] * 3
 
 
-def test_none_by_default_and_none_without_forecasts():
+def test_none_by_default():
     assert yardsticks(changed(evaluation={"yardsticks": False})) == []
-    digits = {**TABLES, "data": {"set": "digits"}, "graph": {}, "model": {"name": "mlp"}}
-    digits["evaluation"] = {"yardsticks": True}
-    with pytest.raises(ExperimentError, match="yardsticks .*time series"):
-        parse_experiment(digits)
 
 
 def test_they_stand_beside_the_methods_of_a_comparison(tmp_path):

@@ -101,7 +101,7 @@ def test_data_of_all_nodes_is_named_once_each():
 @pytest.mark.parametrize(
     ("identities", "error", "message"),
     [
-        ({1: identity("a", "b"), 2: identity("b")}, IdentityError, "'b' is hosted twice, by node 1 and by node 2"),
+        ({1: identity("a", "b"), 2: identity("b")}, IdentityError, "'b' .*node 1 .*node 2"),
         ({}, IdentityError, "no connected node hosts a client"),
         ({1: identity()}, IdentityError, "no connected node hosts a client"),
         ({1: identity("a", "b", empty="b")}, DataError, "no training examples at client b"),
@@ -110,7 +110,7 @@ def test_data_of_all_nodes_is_named_once_each():
         (
             {1: identity("a"), 2: identity("b", task=TaskSpec("classification", (5,), (3,), classes=("x", "y", "z")))},
             DataError,
-            r"'a' and 'b' hold different data \(input_shape: \(4,\) against \(5,\)\)",
+            r"'a' and 'b' .*input_shape: \(4,\)",
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_nodes_of_clients_and_back():
     assert node_of == {"c": 7, "a": 7, "b": 3}
     hosts = hosts_of(["a", "x", "b", "c"], node_of)
     assert {node: positions.tolist() for node, positions in hosts.items()} == {7: [0, 3], 3: [2]}
-    with pytest.raises(IdentityError, match="owner 'a' is hosted twice, by node 1 and by node 2: give each node"):
+    with pytest.raises(IdentityError, match="'a' .*node 1 .*node 2"):
         nodes_of({1: ["a"], 2: ["a"]}, "owner")
 
 

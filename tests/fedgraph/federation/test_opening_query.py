@@ -113,11 +113,11 @@ def test_label_counts_of_the_opening_query_are_counted():
 @pytest.mark.parametrize(
     ("configs", "min_clients", "message"),
     [
-        ([], 1, "waited 0 s for nodes, but no node is connected"),
-        ([{"names": "a b"}], 3, "waited 0 s for nodes, but only 2 of at least 3 clients are hosted"),
-        ([{"names": "a", "partition": [0, 3]}], 1, "but 'partition-id' 1, 2 of 3 is hosted by nobody"),
-        ([{"names": "a"}, {"problem": "no such file: x.h5"}], 3, "node 1001 cannot take part: no such file: x.h5"),
-        ([{"nonsense": 1}], 1, "node 1000 cannot take part: the answer to the opening query is malformed"),
+        ([], 1, "0 s .*no node is connected"),
+        ([{"names": "a b"}], 3, "0 s .*only 2 of at least 3"),
+        ([{"names": "a", "partition": [0, 3]}], 1, "'partition-id' 1, 2 of 3"),
+        ([{"names": "a"}, {"problem": "no such file: x.h5"}], 3, r"node 1001 .*x\.h5"),
+        ([{"nonsense": 1}], 1, "node 1000 .*malformed"),
         ([{"names": "a"}, {"names": "a"}], 2, "client .a. is hosted twice"),
     ],
 )
@@ -127,7 +127,7 @@ def test_who_is_missing_is_named(configs, min_clients, message):
 
 
 def test_an_exception_at_a_node_is_told_in_its_own_words():
-    with pytest.raises(IdentityError, match="node 1000 cannot take part: KeyError: 'names'"):
+    with pytest.raises(IdentityError, match="node 1000 .*'names'"):
         ask(Late([{}]))
 
 
@@ -170,7 +170,7 @@ def test_the_run_begins_when_all_expected_clients_are_there():
 
 
 def test_who_is_there_and_who_is_missing_is_told_when_time_is_up():
-    with pytest.raises(IdentityError, match=r"2 of 3 clients are here \(a, b\); nobody hosts c; node 1001: no such"):
+    with pytest.raises(IdentityError, match="2 of 3 .*nobody hosts c; node 1001: no such"):
         expect(Late([{"names": "a b"}, {"problem": "no such file"}]), "a", "b", "c", wait=0.1)
 
 
@@ -182,9 +182,7 @@ def test_nobody_is_waited_for_where_all_nodes_are_there(tolerate, caplog):
         assert identify(grid, "client", "{}", roll_call, False, tolerate=True).names == ("a", "b")
         assert caplog.messages[-1] == "going on although 2 of 3 clients are here (a, b); nobody hosts c"
     else:
-        with pytest.raises(
-            IdentityError, match=r"^2 of 3 clients are here \(a, b\); nobody hosts c; node 1001: no such"
-        ):
+        with pytest.raises(IdentityError, match="^2 of 3 .*nobody hosts c; node 1001: no such"):
             identify(grid, "client", "{}", roll_call, False)
     assert time.monotonic() - started < 5
 
@@ -215,7 +213,7 @@ def test_a_node_that_was_of_no_use_is_asked_again_while_its_clients_are_waited_f
 
 
 def test_a_node_that_speaks_for_others_than_the_expected_is_refused():
-    with pytest.raises(IdentityError, match="node 1001: it answers for b, whom .clients. expect does not name"):
+    with pytest.raises(IdentityError, match="node 1001: .*b, .*expect"):
         expect(Late([{"names": "a"}, {"names": "b c"}]), "a", "c", wait=0.1)
 
 
@@ -265,13 +263,10 @@ def test_nodes_that_prove_whom_they_host_take_part(keys, tmp_path):
 @pytest.mark.parametrize(
     ("lie", "message"),
     [
-        (
-            {"key": "ucla"},
-            "node 1000: it says that it hosts client 'mercy' and does not have the private key of 'mercy'",
-        ),
-        ({}, "node 1000: it says that it hosts mercy and gives no proof"),
-        ({"key": "mercy", "challenge": "of another run"}, "does not have the private key of 'mercy'"),
-        ({"key": "mercy", "node": 1001}, "does not have the private key of 'mercy'"),
+        ({"key": "ucla"}, "node 1000: .*private key of 'mercy'"),
+        ({}, "node 1000: .*mercy .*no proof"),
+        ({"key": "mercy", "challenge": "of another run"}, "private key of 'mercy'"),
+        ({"key": "mercy", "node": 1001}, "private key of 'mercy'"),
     ],
 )
 def test_a_node_that_claims_the_client_of_another_is_refused(keys, tmp_path, lie, message):
@@ -284,7 +279,7 @@ def test_a_node_that_claims_the_client_of_another_is_refused(keys, tmp_path, lie
 
 def test_a_client_without_a_public_key_cannot_take_part(keys, tmp_path):
     grid = LocalGrid(proving, [{"names": "st-olav", "key": tmp_path / "ucla"}])
-    with pytest.raises(IdentityError, match="client 'st-olav' has no public key"):
+    with pytest.raises(IdentityError, match="'st-olav' .*public"):
         identify(grid, "client", "{}", RollCall(1, 0.1, None, keys), False)
 
 
@@ -334,7 +329,7 @@ def test_without_enough_clients_the_reasons_are_told():
     reasons = r"only 1 of at least 2 clients.*; node 1001: no such file: x\.h5; node 1002"
     with pytest.raises(IdentityError, match=reasons):
         ask_all(AllThere(BAD), min_clients=2, tolerate=True)
-    with pytest.raises(IdentityError, match="no node is connected; node 1000: no such file"):
+    with pytest.raises(IdentityError, match="node 1000: no such file"):
         ask_all(AllThere(BAD[1:2]), tolerate=True)
 
 
@@ -342,7 +337,7 @@ def test_a_silent_node_and_a_partition_of_nobody_are_waited_for_and_then_gone_wi
     configs = [{"names": "a", "partition": [0, 3]}, {"names": "b", "partition": [1, 3]}]
     assert list(ask_all(AllThere(configs, silent={1001: 10**6}), tolerate=True)) == [1000]
     assert list(ask_all(AllThere(configs, silent={1001: 2}), wait=0.5, tolerate=True)) == [1000, 1001]
-    with pytest.raises(IdentityError, match="'partition-id' 2 of 3 is hosted by nobody"):
+    with pytest.raises(IdentityError, match="'partition-id' 2 of 3"):
         ask_all(AllThere(configs))
     grid = AllThere([*configs, {"problem": "no such file"}])
     assert list(ask_all(grid, tolerate=True)) == [1000, 1001]

@@ -110,7 +110,7 @@ def test_labels_without_ids_do_where_all_owners_have_the_same_samples_in_the_sam
     frames = {"a": pd.DataFrame(X[:, :2]), "b": pd.DataFrame(X[:, 2:])}
     assert classifier.fit(frames, y).score(frames, y) > 0.9
     frames["b"] = frames["b"][::-1]
-    with pytest.raises(ValueError, match="samples have ids, and y has none"):
+    with pytest.raises(ValueError, match="samples have ids"):
         classifier.fit(frames, y)
 
 
@@ -135,7 +135,7 @@ def test_columns_of_data_frames_have_to_be_those_of_fit(iris, classifier, tmp_pa
     with pytest.raises(ValueError, match="owner 'sepals': .* another order"):
         classifier.predict(numbered | {"sepals": numbered["sepals"][[1, 0]]})
     named = {"sepals": sepals, "petals": petals}
-    with pytest.raises(ValueError, match="owner 'petals': The feature names should match"):
+    with pytest.raises(ValueError, match="'petals': .*feature names"):
         classifier.fit(named, y, validation=(named | {"petals": petals[["pw", "pl"]]}, y))
 
 
@@ -170,7 +170,7 @@ def test_files_that_do_not_say_what_classes_are_have_text(by_owner, iris, classi
     assert FusionClassifier.load(path).classes_.tolist() == ["0", "1", "2"]
     for broken in ("object", "bool", "number"):
         save_state(path, state | {"class-type": broken})
-        with pytest.raises(RunError, match="no fusion model of this version"):
+        with pytest.raises(RunError, match="not a fusion model"):
             FusionClassifier.load(path)
 
 
@@ -236,7 +236,7 @@ def test_validation_samples_may_be_given(by_owner, iris, classifier):
     held = {owner: values[some] for owner, values in by_owner.items()}
     chosen = clone(classifier).fit(by_owner, y, validation=(held, y[some]))
     assert chosen.validation_loss_ != classifier.fit(by_owner, y).validation_loss_
-    with pytest.raises(ValueError, match="validation samples have classes that no training sample has: '7'"):
+    with pytest.raises(ValueError, match="'7'"):
         classifier.fit(by_owner, y, validation=(held, np.full(30, 7)))
 
 
@@ -246,7 +246,7 @@ def test_owners_without_training_samples_are_warned_of(iris, classifier, caplog)
     some, others = slice(10, None), slice(0, 10)
     held = {"sepals": X[others, :2], "petals": petals[others]}
     classifier.fit({"sepals": X[some, :2], "petals": petals[some]}, y[some], validation=(held, y[others]))
-    assert "of petals there are no training samples" in caplog.text
+    assert "petals: no training samples" in caplog.text
 
 
 def test_random_states_are_scikit_learns(by_owner, iris, classifier):
@@ -282,16 +282,16 @@ def test_what_cannot_be_used_is_said(by_owner, iris, classifier):
     X, y = iris
     with pytest.raises(NotFittedError):
         classifier.predict(by_owner)
-    with pytest.raises(ValueError, match="X is one array, and owners does not say which of its columns are whose"):
+    with pytest.raises(ValueError, match="one array, .*owners"):
         classifier.fit(X, y)
     with pytest.raises(ValueError, match="one class only"):
         classifier.fit(by_owner, np.zeros(150))
     classifier.fit(by_owner, y)
-    with pytest.raises(ValueError, match="unknown owners: 'leaves'; the model was fitted on 'petals', 'sepals'"):
+    with pytest.raises(ValueError, match="'leaves'; .*'petals', 'sepals'"):
         classifier.predict({"leaves": X})
-    with pytest.raises(ValueError, match="embeddings of owner 'petals' have 4 numbers; .* had 2"):
+    with pytest.raises(ValueError, match="'petals' .*4 numbers"):
         classifier.predict({"petals": X})
-    with pytest.raises(ValueError, match="fitted on embeddings by owner, and X is one array"):
+    with pytest.raises(ValueError, match="by owner, .*one array"):
         classifier.predict(X)
 
 

@@ -12,14 +12,18 @@ SIZES = torch.tensor([3, 4])
 @pytest.mark.parametrize(
     ("table", "given", "message"),
     [
-        ({"graph": "given"}, None, "no given graph"),
+        ({"graph": "given"}, None, "requires a client graph"),
         ({"graph": "given"}, torch.zeros(3, 3), r"\[owners, owners\], 2 each"),
         ({"graph": "given"}, torch.tensor([[0.0, -1.0], [0.0, 0.0]]), "negative or not finite"),
-        ({"alignment": "none", "aligned-size": 9}, None, "alignment = 'none' keeps embeddings at their size"),
-        ({"alignment": "hard", "aligned-size": 4}, None, "alignment = 'hard' keeps embeddings at their size"),
-        ({"alignment": "none", "alignment-affine": True}, None, "alignment-affine adds an offset.*alignment = 'soft'"),
+        ({"alignment": "none", "aligned-size": 9}, None, "alignment = 'none' keeps the size of embeddings"),
+        ({"alignment": "hard", "aligned-size": 4}, None, "alignment = 'hard' keeps the size of embeddings"),
+        (
+            {"alignment": "none", "alignment-affine": True},
+            None,
+            "alignment-affine requires free matrices.*alignment = 'soft'",
+        ),
         ({"alignment": "hard"}, None, "sizes are 3, 4"),
-        ({"reference": "Nothing"}, None, "no distribution"),
+        ({"reference": "Nothing"}, None, "not in torch.distributions"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(table, given, message):

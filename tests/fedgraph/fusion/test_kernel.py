@@ -9,7 +9,7 @@ from fedgraph.fusion import FusionData, FusionSettings, build_network, predict, 
 from fedgraph.fusion import kernel as fusion_kernel
 from fedgraph.fusion.consensus import DrawnConsensus
 from fedgraph.fusion.kernel import CompiledPasses, suits
-from fedgraph.fusion.learning import class_weights, learn, optimizer_of
+from fedgraph.fusion.learning import class_weights, learn, make_optimizer
 from fedgraph.fusion.training import fit
 from fedgraph.models.native import loader as native
 from fedgraph.support.randomness import generator
@@ -93,7 +93,7 @@ def passed(chosen, owners, absent, compiled):
         found.eval()
         return found, CompiledPasses(found, chosen, RATE, weights)((embeddings, present, labels), generator(0, "order"))
     found.train()
-    optimizer, total = optimizer_of(found, chosen, RATE), 0.0
+    optimizer, total = make_optimizer(found, chosen, RATE), 0.0
     for rows in torch.randperm(SAMPLES, generator=generator(0, "order")).split(BATCH):
         part = embeddings[rows], present[rows], labels[rows]
         total += float(learn(found, optimizer, *part, generator(0, "unused"), weights)) * len(rows)

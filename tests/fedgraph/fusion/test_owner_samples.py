@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedgraph.fusion.owner_samples import columns_of, of_columns, of_mapping
+from fedgraph.fusion.owner_samples import from_columns, from_mapping, owner_columns
 
 
 def test_arrays_share_their_rows_and_nan_is_a_lacking_sample():
     a, b = np.arange(6.0).reshape(3, 2), [[np.nan], [7], [8]]
-    found = of_mapping({"b": b, "a": torch.from_numpy(a).bfloat16()})
+    found = from_mapping({"b": b, "a": torch.from_numpy(a).bfloat16()})
     assert (found.owners, found.sizes.tolist(), found.ids, len(found)) == (("a", "b"), [2, 1], None, 3)
     assert found.present.tolist() == [[True, False], [True, True], [True, True]]
     assert found.embeddings.tolist() == [[[0, 1], [0, 0]], [[2, 3], [7, 0]], [[4, 5], [8, 0]]]
@@ -20,7 +20,7 @@ def test_arrays_share_their_rows_and_nan_is_a_lacking_sample():
 
 
 def test_ids_keep_their_type_and_are_sorted_as_text():
-    found = of_mapping({"a": ([np.int64(10), 9], [[1.0], [2.0]]), "b": pd.DataFrame({"x": [3.0]}, index=[11])})
+    found = from_mapping({"a": ([np.int64(10), 9], [[1.0], [2.0]]), "b": pd.DataFrame({"x": [3.0]}, index=[11])})
     assert found.ids == (10, 9, 11)
     assert found.present.tolist() == [[True, False], [True, False], [False, True]]
     assert [found.ids[place] for place in found.order] == [10, 11, 9]
@@ -29,69 +29,69 @@ def test_ids_keep_their_type_and_are_sorted_as_text():
 
 
 def test_owners_are_put_into_the_columns_of_a_model():
-    found = of_mapping({"b": [[1.0, 2.0]]}).over(("a", "b", "c"), torch.tensor([3, 2, 1]), {})
+    found = from_mapping({"b": [[1.0, 2.0]]}).over(("a", "b", "c"), torch.tensor([3, 2, 1]), {})
     assert found.embeddings.tolist() == [[[0, 0, 0], [1, 2, 0], [0, 0, 0]]]
     assert found.present.tolist() == [[False, True, False]]
 
 
 def test_columns_of_one_array_are_assigned():
-    assert columns_of(2, 5, None) == {"owner-0": [0, 1, 2], "owner-1": [3, 4]}
-    assert list(columns_of(11, 11, None))[::10] == ["owner-00", "owner-10"]
+    assert owner_columns(2, 5, None) == {"owner-0": [0, 1, 2], "owner-1": [3, 4]}
+    assert list(owner_columns(11, 11, None))[::10] == ["owner-00", "owner-10"]
     names = ["age", "weight", "height"]
     chosen = {"a": "age", "b": ["height", "weight"], "c": [-1], "d": slice(1, None)}
-    assert columns_of(chosen, 3, names) == {"a": [0], "b": [2, 1], "c": [-1], "d": [1, 2]}
-    found = of_columns(np.arange(6.0).reshape(2, 3), {"b": [2, 1], "a": [0]})
+    assert owner_columns(chosen, 3, names) == {"a": [0], "b": [2, 1], "c": [-1], "d": [1, 2]}
+    found = from_columns(np.arange(6.0).reshape(2, 3), {"b": [2, 1], "a": [0]})
     assert found.embeddings.tolist() == [[[0, 0], [2, 1]], [[3, 0], [5, 4]]]
 
 
 @pytest.mark.parametrize(
     ("found", "problem"),
     [
-        ({}, "there are no owners"),
+        ({}, "no owners: pass"),
         ({1: [[1.0]], "1": [[1.0]]}, "two owners have the same name"),
-        ({"a": [[1.0]], "b": ([1], [[1.0]])}, "'b' give ids of their samples and 'a' none"),
-        ({"a": [[1.0]], "b": [[1.0], [2.0]]}, r"different numbers of samples \(a: 1, b: 2\): give the ids"),
-        ({"a": ([1], [[1.0]]), "b": (["1"], [[1.0]])}, "differ in their type alone"),
-        ({"a": ([1, 1], [[1.0], [2.0]])}, "owner 'a' has the sample 1 more than once"),
-        ({"a": ([1, 2], [[1.0]])}, "owner 'a' has 2 ids of samples and 1 embeddings"),
+        ({"a": [[1.0]], "b": ([1], [[1.0]])}, "'b' .*ids .*'a' do not"),
+        ({"a": [[1.0]], "b": [[1.0], [2.0]]}, r"\(a: 1, b: 2\): .*ids"),
+        ({"a": ([1], [[1.0]]), "b": (["1"], [[1.0]])}, "differ only in type"),
+        ({"a": ([1, 1], [[1.0], [2.0]])}, "'a' .*sample 1 "),
+        ({"a": ([1, 2], [[1.0]])}, "'a' has 2 ids"),
         ({"a": (1, 2, 3)}, "owner 'a' has a tuple of length 3"),
-        ({"a": [1.0, 2.0]}, r"owner 'a' are an array \[samples, size\]; got the shape \(2,\)"),
+        ({"a": [1.0, 2.0]}, r"'a' .*\[samples, size\]; .*\(2,\)"),
         ({"a": [["x"]]}, "owner 'a' are not numbers"),
-        ({"a": [[1.0, 2.0], [np.nan, 1.0]]}, "owner 'a' for the sample in row 1 has NaN or infinity"),
+        ({"a": [[1.0, 2.0], [np.nan, 1.0]]}, "'a' .*row 1 .*NaN"),
         ({"a": [[1e300]]}, "too large for float32"),
         ({"a": pa.table({"x": ["word"]})}, "owner 'a' are"),
     ],
 )
 def test_what_owners_cannot_have(found, problem):
     with pytest.raises(ValueError, match=problem):
-        of_mapping(found)
+        from_mapping(found)
 
 
 @pytest.mark.parametrize(
     ("owners", "problem"),
     [
-        (None, "owners does not say which of its columns are whose"),
+        (None, "owners .*columns"),
         (0, "at least 1"),
         (4, r"3 feature\(s\) .* a minimum of 4"),
-        ({"a": ["weigth"]}, "owner 'a' has the columns 'weigth', and X has no names of columns"),
-        ({"a": [3]}, "owner 'a' has the column 3, and X has 3 columns"),
-        ({"a": slice(3, 5)}, "owner 'a' has no column"),
+        ({"a": ["weigth"]}, "'a' .*'weigth'"),
+        ({"a": [3]}, "'a' .*column 3, .*3 columns"),
+        ({"a": slice(3, 5)}, "owner 'a' has none of the 3 columns"),
     ],
 )
 def test_columns_that_are_not_there(owners, problem):
     with pytest.raises(ValueError, match=problem):
-        columns_of(owners, 3, None)
+        owner_columns(owners, 3, None)
 
 
 def test_labels_that_do_not_fit():
-    keyed = of_mapping({"a": ([1, 2], [[1.0], [2.0]]), "b": ([2], [[1.0]])})
+    keyed = from_mapping({"a": ([1, 2], [[1.0], [2.0]]), "b": ([2], [[1.0]])})
     for y, problem in (
-        ({1: "x"}, r"y has no label of 1 of 2 samples: '2'"),
-        (["x", "y"], "samples have ids, and y has none"),
+        ({1: "x"}, r"y has no label for 1 of 2 samples: '2'"),
+        (["x", "y"], "samples have ids, but y does not"),
         (pd.Series(["x", "y", "z"], index=[1, 2, 2]), "more than one label of the same sample"),
         (([1, 2], ["x"]), "y has 2 ids of samples and labels of shape"),
     ):
         with pytest.raises(ValueError, match=problem):
             keyed.labels(y)
     with pytest.raises(ValueError, match="found 1 samples and 2 labels"):
-        of_mapping({"a": [[1.0]]}).labels([1, 2])
+        from_mapping({"a": [[1.0]]}).labels([1, 2])

@@ -117,7 +117,7 @@ def test_too_few_and_wrong_shares():
 
 def test_what_cannot_be_or_should_not_be_computed_on_shares_is_refused():
     for other in ("transformer", "concatenation", "ensemble"):
-        with pytest.raises(ExperimentError, match="no linear first layer.*fusion = 'graph' or 'mean-pooling'"):
+        with pytest.raises(ExperimentError, match="fusion = 'graph' .*'mean-pooling'"):
             SecretFusion(network_of(other), SIZES, NAMES, ShareSettings(), DRAWS, SEED)
     settings = ShareSettings(largest=2.0, random_bits=24)
     wide = SecretFusion(network(hidden=4), SIZES, NAMES, settings, DRAWS, SEED)
@@ -137,5 +137,5 @@ def test_graphs_that_take_too_much_room_are_refused_before_they_are_drawn(monkey
         secret.stages(present)
         monkeypatch.setattr(module, "_MOST_GRAPH_ENTRIES", room - 1)
         monkeypatch.setattr(secret.network, "mixing", None)
-        with pytest.raises(ExperimentError, match=r"2 sets of owners, 10? draws and 4 owners make graphs of"):
+        with pytest.raises(ExperimentError, match="10? draws and 4 owners"):
             secret.stages(present)

@@ -109,7 +109,7 @@ def test_the_best_epoch_can_be_that_of_the_largest_area():
 
 def test_an_area_needs_two_classes():
     samples = data()
-    with pytest.raises(DataError, match="two classes at least"):
+    with pytest.raises(DataError, match="at least two classes"):
         fit(settings(monitor="auc"), replace(samples, labels=torch.where(samples.split == 1, 0, samples.labels)), 0)
 
 
@@ -236,7 +236,7 @@ def test_a_learning_rate_at_which_training_diverges_is_left_out(rates, caplog):
     assert (found.diverged, alone.diverged) == ((DIVERGES,), ())
     (warning,) = caplog.records
     assert "diverged in epoch 1 at the learning rate 1e+30" in warning.getMessage()
-    assert "is left out" in warning.getMessage()
+    assert "is skipped" in warning.getMessage()
 
 
 def test_a_rate_that_diverges_later_keeps_its_finite_epochs_in_the_history_alone(monkeypatch):
@@ -266,9 +266,9 @@ def broken(name, value, place=None):
     [
         (broken("split", 2, data().split == 1), "no validation samples"),
         (broken("split", 2, data().split == 0), "no train samples"),
-        (broken("labels", -1), "labels outside of 0 to 1"),
-        (broken("labels", 2), "labels outside of 0 to 1"),
-        (broken("embeddings", math.nan, (0, 3)), "owner at position 3 are not finite in train"),
+        (broken("labels", -1), "labels outside 0 to 1"),
+        (broken("labels", 2), "labels outside 0 to 1"),
+        (broken("embeddings", math.nan, (0, 3)), "position 3 .*train"),
     ],
 )
 def test_samples_that_cannot_be_used_are_refused(samples, message):

@@ -57,7 +57,7 @@ def test_threshold_is_the_one_with_the_best_f1():
 
 def test_thresholds_are_for_two_classes():
     predictions = torch.full((2, 2, 3), 1 / 3)
-    with pytest.raises(ExperimentError, match="two classes, and there are 3"):
+    with pytest.raises(ExperimentError, match="require two classes; got 3"):
         best_threshold(predictions, torch.ones(2, 2, dtype=torch.bool), torch.tensor([0, 1]))
 
 

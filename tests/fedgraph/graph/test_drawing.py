@@ -1,6 +1,8 @@
 import matplotlib.pyplot as plt
+import numpy as np
 
-from fedgraph.graph import ClientGraph, FeatureGraph, spring_layout
+from fedgraph.graph import ClientGraph, FeatureGraph
+from fedgraph.graph.drawing import MOST_EDGES, spring_layout
 
 GRAPH = ClientGraph.from_edges([("a", "b", 1.0), ("b", "<c>", 3.0), ("a", "a", 1.0)])
 
@@ -25,6 +27,23 @@ def test_vertices_are_where_they_are_put_and_coloured_by_values():
     assert dict(zip(GRAPH.names, points.get_array().tolist(), strict=True)) == {"a": 0.5, "b": 0.25, "<c>": None}
     assert bar.get_ylabel() == "accuracy"
     assert len(GRAPH.plot({"a": 0.5}).axes) == 1, "one value is no scale"
+
+
+def test_edges_are_drawn_once_and_the_strongest_when_there_are_many():
+    names = [f"client-{number}" for number in range(40)]
+    matrix = np.random.default_rng(0).random((40, 40))
+    graph = ClientGraph.from_dense(names, matrix, directed=True)
+    chart = graph.chart({name: (float(number), 0.0) for number, name in enumerate(names)})
+    stronger = np.triu(np.maximum(matrix, matrix.T), 1)
+    drawn = np.zeros_like(stronger)
+    for one, other, weight in chart.edges:
+        low, high = sorted((names.index(one), names.index(other)))
+        drawn[low, high] = weight
+    assert (drawn > 0).sum() == len(chart.edges) == MOST_EDGES * 40
+    assert np.allclose(drawn[drawn > 0], stronger[drawn > 0])
+    assert chart.left_out == 40 * 39 // 2 - MOST_EDGES * 40
+    assert drawn[drawn > 0].min() >= stronger[drawn == 0].max()
+    assert "580 weakest edges" in graph.plot().axes[0].texts[-1].get_text()
 
 
 def test_a_graph_without_edges_is_drawn():

@@ -138,7 +138,7 @@ def test_what_is_no_adjacency_is_refused():
         with pytest.raises(GraphError, match="adjacency of 2 features is bool"):
             FeatureGraph.from_adjacency(("a", "b"), matrix)
     for matrix in ([[True, False], [False, False]], [[False, True], [False, False]]):
-        with pytest.raises(GraphError, match="symmetric and has no self loops"):
+        with pytest.raises(GraphError, match="symmetric"):
             FeatureGraph.from_adjacency(("a", "b"), torch.tensor(matrix))
 
 
@@ -190,7 +190,7 @@ def test_a_message_names_the_file(tmp_path, name, text, moral, problem):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(GraphError, match=r"graph\.json: cannot be read \(No such file"):
+    with pytest.raises(GraphError, match=r"graph\.json: cannot be read"):
         read_feature_graph(tmp_path / "graph.json")
 
 

@@ -97,7 +97,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
 
 
 def test_only_npz_is_written(tmp_path):
-    with pytest.raises(GraphError, match=r"graph\.csv: a client graph is written as \.npz"):
+    with pytest.raises(GraphError, match=r"graph\.csv: .*\.npz"):
         write_graph(directed(), tmp_path / "graph.csv")
 
 
@@ -120,7 +120,7 @@ def test_direction_is_read_from_the_weights(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, adj=np.array([[0, 0.5, 0], [0.25, 0, 1], [0, 1, 0]]), names=list("abc"))
     assert read_graph(path).directed
-    with pytest.raises(GraphError, match=r"a\.npz: .*'a' to 'b' weighs 0.5 but 'b' to 'a' weighs 0.25.*symmetrise"):
+    with pytest.raises(GraphError, match=r"a\.npz: .*'a' to 'b' .*symmetrise"):
         read_graph(path, directed=False)
     mean = read_graph(path, symmetrise="mean")
     assert not mean.directed
@@ -131,7 +131,7 @@ def test_direction_is_read_from_the_weights(tmp_path):
 def test_a_bare_matrix_needs_names(tmp_path):
     np.savez(tmp_path / "a.npz", adj=np.ones((2, 2)))
     assert read_graph(tmp_path / "a.npz", names=["x", "y"]).names == ("x", "y")
-    with pytest.raises(GraphError, match="names no clients: add the array `names`, or a header row"):
+    with pytest.raises(GraphError, match="`names`, .*header row"):
         read_graph(tmp_path / "a.npz")
     with pytest.raises(GraphError, match="2 rows but 3 client names"):
         read_graph(tmp_path / "a.npz", names=["x", "y", "z"])
@@ -139,7 +139,7 @@ def test_a_bare_matrix_needs_names(tmp_path):
 
 def test_negative_weights_are_refused_unless_meant(tmp_path):
     np.savez(tmp_path / "a.npz", adj=-np.ones((2, 2)), names=["x", "y"])
-    with pytest.raises(GraphError, match=r"a\.npz: 'x' to 'x' weighs -1: .*allow_negative=True"):
+    with pytest.raises(GraphError, match=r"a\.npz: .*allow_negative=True"):
         read_graph(tmp_path / "a.npz")
     assert read_graph(tmp_path / "a.npz", allow_negative=True).dense().tolist() == [[-1, -1], [-1, -1]]
 
@@ -147,7 +147,7 @@ def test_negative_weights_are_refused_unless_meant(tmp_path):
 def test_clients_that_the_file_lacks(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("from,to,weight\na,b,2\n")
-    with pytest.raises(GraphError, match=r"a\.csv: the graph has no client 'z'"):
+    with pytest.raises(GraphError, match=r"a\.csv: .*'z'"):
         read_graph(path, names=["a", "z"])
     graph = read_graph(path, names=["z", "b", "a"], missing="isolate")
     assert graph.dense().tolist() == [[0, 0, 0], [0, 0, 0], [0, 2, 0]]
@@ -179,7 +179,7 @@ def test_the_kernel_is_about_distances(tmp_path):
     (tmp_path / "w.csv").write_text("from,to,weight\na,b,1\n")
     np.savez(tmp_path / "m.npz", adj=np.ones((2, 2)), names=["x", "y"])
     for name in ("w.csv", "m.npz"):
-        with pytest.raises(GraphError, match=r"sigma and cut are about a list of distances .*this file has weights"):
+        with pytest.raises(GraphError, match="sigma and cut"):
             read_graph(tmp_path / name, sigma=2.0)
 
 
@@ -194,14 +194,14 @@ def test_lists_of_distances_and_of_weights(tmp_path):
     assert read_graph(weights).dense().tolist() == [[0, 1, 0], [1, 0, 2], [0, 0, 0]]
     assert read_graph(weights).directed
     assert read_graph(weights, directed=False).dense().tolist() == [[0, 1, 0], [1, 0, 2], [0, 2, 0]]
-    with pytest.raises(GraphError, match=r"d\.csv: the graph has no client 'y'"):
+    with pytest.raises(GraphError, match=r"d\.csv: .*'y'"):
         read_graph(distances, names="abcy", cut=0)
 
 
 def test_distances_of_which_the_kernel_leaves_nothing(tmp_path):
     for name, head in (("bare.csv", ""), ("named.csv", "from,to,distance\n")):
         (tmp_path / name).write_text(f"{head}north,east,100\neast,south,50\nsouth,west,100\nwest,north,100\n")
-        with pytest.raises(GraphError, match="no edge is left of 4 distances.*header from,to,weight"):
+        with pytest.raises(GraphError, match="4 distances.*from,to,weight"):
             read_graph(tmp_path / name)
 
 
@@ -222,9 +222,7 @@ def villages(tmp_path, apart):
 
 def test_a_kernel_that_isolates_most_clients_is_an_error_with_two_ways_out(tmp_path):
     path = villages(tmp_path, [1, 10, 12, 14, 16, 18])
-    with pytest.raises(
-        GraphError, match=r"sigma = 2 leaves .* edges .*, and 10 of 12 clients none: set a larger one"
-    ) as caught:
+    with pytest.raises(GraphError, match="sigma = 2 .*10 of 12") as caught:
         read_graph(path, sigma=2)
     message = str(caught.value)
     assert "or a lower cut than 0.1" in message
@@ -314,8 +312,8 @@ def test_a_pickle_that_runs_a_command_is_refused_and_not_run(tmp_path):
         ("a.graphml", b"<", "is not a graph file"),
         ("a.gml", b"nonsense", "is not a graph file"),
         ("a.pkl", b"nonsense", "not a pickle of plain values"),
-        ("a.pkl", pickle.dumps("text"), r"\[sensor_ids, sensor_id_to_index, matrix\]; this one is a str"),
-        ("a.pkl", pickle.dumps({"speed": 1}), "no matrix under any of the names adj, .*it holds speed"),
+        ("a.pkl", pickle.dumps("text"), r"\[sensor_ids, .*str"),
+        ("a.pkl", pickle.dumps({"speed": 1}), "adj, .*speed"),
     ],
 )
 def test_unreadable_files_are_named(tmp_path, name, content, message):
@@ -326,7 +324,7 @@ def test_unreadable_files_are_named(tmp_path, name, content, message):
 
 
 def test_an_absent_file_and_object_arrays(tmp_path):
-    with pytest.raises(GraphError, match=r"graph\.npz: cannot be read \(No such file"):
+    with pytest.raises(GraphError, match=r"graph\.npz: cannot be read"):
         read_graph(tmp_path / "graph.npz")
     np.savez(tmp_path / "a.npz", adj=np.array([[None]]), names=["a"], allow_pickle=True)
     with pytest.raises(GraphError, match=r"a\.npz: is not a graph file"):

@@ -213,11 +213,11 @@ def test_no_warnings_reach_the_user():
 
 def test_errors():
     graph = random_graph(5, 0.5)
-    with pytest.raises(GraphError, match=r"shape \[4, 2\] cannot be propagated over a graph of 5 clients"):
+    with pytest.raises(GraphError, match=r"\[4, 2\] .*5 clients"):
         graph.propagate(torch.ones(4, 2))
     with pytest.raises(GraphError, match="0 or more; got -1"):
         graph.propagate(torch.ones(5, 2), hops=-1)
-    with pytest.raises(GraphError, match="'symmetric', 'random-walk' or 'none'; got 'row'"):
+    with pytest.raises(GraphError, match="'symmetric', .*'row'"):
         graph.normalised("row")  # type: ignore[arg-type]
 
 

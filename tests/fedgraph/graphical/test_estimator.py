@@ -196,15 +196,15 @@ def test_what_cannot_be_used_is_said(patients, fitted):
     ):
         with pytest.raises(ValueError, match=problem):
             NeuralGraphicalModel(**wrong).fit(patients)
-    with pytest.raises(TypeError, match="has no parameter 'penalti'.*did you mean 'penalty'"):
+    with pytest.raises(TypeError, match="'penalti'.*'penalty'"):
         NeuralGraphicalModel(recovery={"penalti": 1}).fit(patients)
-    with pytest.raises(ValueError, match="which column"):
+    with pytest.raises(ValueError, match="name the target"):
         fitted.predict(patients)
     with pytest.raises(ValueError, match="there is no feature 'presure'"):
         fitted.predict(patients, "presure")
-    with pytest.raises(ValueError, match="cannot be read as a data frame"):
+    with pytest.raises(ValueError, match="a data frame"):
         NeuralGraphicalModel().fit({"age": 3})
-    with pytest.raises(ValueError, match="'age' cannot be both given and asked for"):
+    with pytest.raises(ValueError, match="'age' .*both"):
         fitted.conditional({"age": 3}, "age")
     with pytest.raises(ValueError, match="pilot"):
         fitted.predict(patients.assign(ward="pilot"), "age")
@@ -212,9 +212,9 @@ def test_what_cannot_be_used_is_said(patients, fitted):
 
 def test_columns_that_are_missing_or_unknown(patients, caplog):
     model = NeuralGraphicalModel(**FAST | {"epochs": 3}, schema={"drop": ("children",)}).fit(patients)
-    with pytest.raises(ValueError, match="the rows have no column 'pressure', from which others are predicted"):
+    with pytest.raises(ValueError, match="no columns 'pressure'"):
         model.score(patients.drop(columns="pressure"))
-    with pytest.raises(ValueError, match="no column 'pressure'.*did you mean 'pressure' for 'presure'"):
+    with pytest.raises(ValueError, match="'pressure'.*'pressure' .*'presure'"):
         model.score(patients.rename(columns={"pressure": "presure"}))
     with caplog.at_level(logging.WARNING, "fedgraph"):
         model.score(patients)
@@ -236,7 +236,7 @@ def test_one_row_of_pandas_is_a_row(patients, fitted):
     told = fitted.conditional(row.drop("pressure"), "pressure")["pressure"]
     assert told.mean == fitted.conditional(frame.drop(columns="pressure"), "pressure")["pressure"].mean
     assert len(fitted.sample(3, given=patients.iloc[5][["age", "smoker"]])) == 3
-    with pytest.raises(ValueError, match="has none of the features age, smoker"):
+    with pytest.raises(ValueError, match="age, smoker"):
         fitted.predict(patients.pressure, "age")
 
 

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from fedgraph.data.encoding.encoding import Encoding
-from fedgraph.data.encoding.rows import values_of
+from fedgraph.data.encoding.rows import to_values
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.encoding.values import as_table
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.graphical.inference.prediction import InferenceSettings
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.learning.ngr import fit_ngr
 from fedgraph.graphical.model import GraphicalModel
@@ -43,7 +42,7 @@ def test_a_model_is_told_in_a_line_and_shown_as_a_table_and_a_picture(fitted):
 def test_numbers_are_predicted_in_their_own_units(fitted):
     model, table = fitted
     found = model.predict(table, "age")
-    values = values_of(table, model.encoding.schema)
+    values = to_values(table, model.encoding.schema)
     # Age is 0.3 place + noise of 0.1, in a range of 60 from 20 on, cut at 0.
     assert found.shape == (4000,)
     for place in (1, 2):
@@ -72,14 +71,12 @@ def test_the_target_in_the_rows_does_not_count(fitted):
     with_and_without = [{"size": 120, "age": 30, "ill": ill} for ill in ("yes", None)]
     shares = model.predict_proba(with_and_without, "ill")
     assert shares[0, 1] == shares[1, 1]
-    once = model.predict_proba(with_and_without, "ill", InferenceSettings(method="forward"))
-    assert abs(once[0, 1] - shares[0, 1]) > 1e-3
 
 
 def test_conditional_distributions_are_in_own_units(fitted):
     model, table = fitted
     found = model.conditional({"ill": "no"}, ["age", "place"], quantiles=(0.1, 0.9), draws=1000)
-    values = values_of(table, model.encoding.schema)
+    values = to_values(table, model.encoding.schema)
     healthy = values[values[:, 1] == 0]
     assert found["age"].mean[0] == pytest.approx(healthy[:, 3].mean(), abs=2)
     assert found["age"].deviation[0] == pytest.approx(healthy[:, 3].std(), abs=2)
@@ -103,7 +100,7 @@ def test_samples_are_tables_in_own_units(fitted):
     samples = model.sample(5000)
     assert samples.num_rows == 5000
     assert samples.names == ["size", "ill", "place", "age"]
-    ours, theirs = (values_of(rows, model.encoding.schema) for rows in (samples, table))
+    ours, theirs = (to_values(rows, model.encoding.schema) for rows in (samples, table))
     np.testing.assert_allclose(ours.mean(0), theirs.mean(0), rtol=0.05)
     np.testing.assert_allclose(ours.std(0), theirs.std(0), rtol=0.12)
     assert (ours[:, 3] == ours[:, 3].round()).all()
@@ -120,7 +117,7 @@ def test_given_features_stay_as_they_are(fitted):
     assert shares == pytest.approx([0, 1 / 3, 2 / 3], abs=0.05)
     each = model.sample(2, given=[{"place": "a"}, {"place": "b"}])
     assert each.column("place").to_pylist() == ["a", "b"]
-    with pytest.raises(DataError, match="2 rows are given: give one for all 3 rows"):
+    with pytest.raises(DataError, match="2 rows .*3 rows"):
         model.sample(3, given=[{}, {}])
     with pytest.raises(DataError, match="-1 rows"):
         model.sample(-1)
@@ -146,7 +143,7 @@ def test_a_skewed_number_is_drawn_as_skewed():
     fit = fit_ngm(schema, torch.ones(2, 2).bool(), [rows[:3500]], [rows[3500:]], ["a"], settings, 0)
     model = GraphicalModel(fit.network, fit.parameters[0], encoding)
     levels = [0.05, 0.25, 0.5, 0.75, 0.95]
-    drawn = values_of(model.sample(4000), schema)
+    drawn = to_values(model.sample(4000), schema)
     np.testing.assert_allclose(np.quantile(drawn, levels, 0), np.quantile(values, levels, 0), rtol=0.3)
     found = model.conditional({"dose": 2.0}, ["effect"], levels)["effect"]
     # Of a lognormal number with a mean of 1 + 0.8 log 2 and a deviation of 0.6 of its logarithm.
@@ -178,7 +175,7 @@ def test_a_model_of_a_revealer_can_be_saved_too(chain, numbers, tmp_path):
     model.save(tmp_path / "it")
     again = GraphicalModel.load(tmp_path / "it")
     np.testing.assert_array_equal(again.predict({"x1": 0.3}, "x0"), model.predict({"x1": 0.3}, "x0"))
-    with pytest.raises(RunError, match="one model over one graph"):
+    with pytest.raises(RunError, match="a single model over a single graph"):
         GraphicalModel.of_one(found.network, found.parameters.repeat(2, 1), model.encoding)
 
 
@@ -205,14 +202,14 @@ def test_damaged_files_are_refused(fitted, tmp_path, key, value):
 def test_a_range_that_is_none_is_no_damage_of_the_file(fitted, tmp_path, limits):
     model, _ = fitted
     model.save(tmp_path / "it")
-    with pytest.raises(DataError, match="the range of 'size' cannot be used"):
+    with pytest.raises(DataError, match="'size' .*used"):
         GraphicalModel.load(tmp_path / "it", ranges={"size": limits})
 
 
 def test_foreign_files_are_refused(fitted, tmp_path):
     model, _ = fitted
     save_state(tmp_path / "other", {"a": 1})
-    with pytest.raises(RunError, match="no graphical model of this version"):
+    with pytest.raises(RunError, match="not a graphical model"):
         GraphicalModel.load(tmp_path / "other")
     model.save(tmp_path / "it")
     (tmp_path / "it").write_bytes((tmp_path / "it").read_bytes()[:-50])
@@ -243,14 +240,14 @@ def test_a_single_feature_is_asked_for_by_its_name(fitted):
     assert list(one) == ["age"]
     np.testing.assert_array_equal(one["age"].mean, several["age"].mean)
     for ask in (model.predict, model.predict_proba):
-        with pytest.raises(DataError, match=r"\['ill'\] is not the name of a feature: name the one to predict"):
+        with pytest.raises(DataError, match=r"\['ill'\]"):
             ask({"age": 30}, ["ill"])
 
 
 def test_what_is_given_in_a_dict_is_not_asked_for(fitted):
     model, _ = fitted
     for rows in ({"ill": "yes"}, [{"ill": np.nan}, {"ill": "yes"}]):
-        with pytest.raises(DataError, match="'ill' cannot be both given and asked for"):
+        with pytest.raises(DataError, match="'ill' .*both"):
             model.conditional(rows, ["age", "ill"])
     assert "ill" in model.conditional({"ill": None}, "ill"), "it is unknown"
 

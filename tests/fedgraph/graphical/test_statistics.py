@@ -66,17 +66,13 @@ def test_only_what_is_asked_for_is_told():
 @pytest.mark.parametrize(
     ("statistics", "consent", "message"),
     [
-        (PLAIN, Consent(), "asks for ranges of the data, .* not consent"),
-        (PLAIN, Consent(True, max_epsilon=2), "without noise, .* consents to an epsilon of at most 2"),
-        (
-            StatisticsSettings(noise=CountNoiseSettings(epsilon=3)),
-            Consent(True, max_epsilon=2),
-            "at epsilon 3, and this node consents to an epsilon of at most 2",
-        ),
+        (PLAIN, Consent(), "ranges .*consent"),
+        (PLAIN, Consent(True, max_epsilon=2), "without noise, .*2$"),
+        (StatisticsSettings(noise=CountNoiseSettings(epsilon=3)), Consent(True, max_epsilon=2), "epsilon 3, .*2$"),
         (
             StatisticsSettings(noise=CountNoiseSettings(mechanism="gaussian", epsilon=1, delta=0.5)),
             Consent(True, max_epsilon=2),
-            "noise of delta 0.5, and this node consents to at most 1e-05",
+            "delta 0.5, .*1e-05",
         ),
     ],
 )
@@ -147,7 +143,7 @@ def test_noise_hides_few_rows():
 
 
 def test_noise_needs_bounds():
-    with pytest.raises(DataError, match="bounds that do not depend on the data; none are given for age"):
+    with pytest.raises(DataError, match="bounds .*for age"):
         tell(rows(100), RANGES, StatisticsSettings(noise=CountNoiseSettings(epsilon=1)))
 
 

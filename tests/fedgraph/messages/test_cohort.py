@@ -57,7 +57,7 @@ def test_tensors_of_another_type_are_read_where_they_are_expected():
     content = reply_content({"classes": torch.ones(2, 3, dtype=torch.int32)})
     reply = WorkReply.unpack(content, NAMES, {"classes": (3,)}, {"classes": "int32"})
     assert reply.stacked["classes"].dtype == torch.int32
-    with pytest.raises(ReplyError, match="'classes' has the type int32, expected float32"):
+    with pytest.raises(ReplyError, match="'classes' .*int32"):
         WorkReply.unpack(content, NAMES, {"classes": (3,)})
 
 
@@ -81,7 +81,7 @@ def test_nan_costs_only_the_client_that_sent_it():
         (reply_content({}), r"holds the arrays \[\], expected \['parameters'\]"),
         (reply_content({"parameters": torch.ones(2, 3), "more": torch.ones(2)}), "holds the arrays"),
         (reply_content(clients=("a", "c")), "speaks for a, c, but a, b were asked"),
-        (reply_content(metrics={"loss": torch.ones(3)}), "metric 'loss' must be one number for each of the 2"),
+        (reply_content(metrics={"loss": torch.ones(3)}), "'loss' .*2"),
         (RecordDict({}), "the reply has no 'config'"),
     ],
 )
@@ -170,7 +170,7 @@ def test_identity_with_moments():
     ],
 )
 def test_malformed_moments_are_refused(told):
-    with pytest.raises(ReplyError, match="does not give the mean and deviation of each client"):
+    with pytest.raises(ReplyError, match="mean and deviation"):
         Identity.unpack(identity(moments=told).pack())
 
 
@@ -186,7 +186,7 @@ def test_malformed_moments_are_refused(told):
         (identity(groups=("cold",)), "does not name the group of each"),
         (identity(groups=("cold", "")), "does not name the group of each"),
         (identity(groups=(1, 2)), "does not name the group of each"),
-        (identity(untrained=("somebody else",)), "speaks of untrained clients that it does not host"),
+        (identity(untrained=("somebody else",)), "untrained clients"),
     ],
 )
 def test_malformed_identity_is_refused(said, message):

@@ -25,7 +25,7 @@ def test_an_ordinary_message_passes():
     [
         ({f"r{number}": ConfigRecord() for number in range(51)}, "51 records"),
         ({"x" * 201: ConfigRecord()}, "the name of a record"),
-        ({"metrics": MetricRecord({"a\nb": 1.0})}, "the name of an entry of the record 'metrics'"),
+        ({"metrics": MetricRecord({"a\nb": 1.0})}, "record 'metrics'"),
         ({"metrics": MetricRecord({f"m{number}": 1 for number in range(1001)})}, "1,001 entries"),
         ({"config": ConfigRecord({"text": ["a", "b" * ((1 << 24) + 1)]})}, "the text 'text' is longer"),
         ({"stacked": ArrayRecord({"x": array(shape=(20, 4000))})}, "152 bytes, fewer than its shape"),

@@ -72,7 +72,7 @@ def test_an_answer_arrives_as_it_was_sent():
 
 @pytest.mark.parametrize("partition", [None, (0, 3)])
 def test_a_node_without_owners_says_so(partition):
-    empty = EmbedReply.of_nobody(partition)
+    empty = EmbedReply.empty(partition)
     got = EmbedReply.unpack(empty.pack())
     assert (got.clients, got.partition, got.keys) == ((), partition, ())
     assert got.unusable() == {}

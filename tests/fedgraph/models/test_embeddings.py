@@ -146,13 +146,13 @@ def test_a_module_without_a_linear_layer_says_so_when_asked():
     state, inputs = model.layout.unflatten(stacked(model)), torch.ones(3, 2, 4)
     assert model.forward(state, inputs, training=False)[0].shape == (3, 2, 3)
     for ask in (lambda: model.embedding_size, lambda: model.embed(state, inputs, training=False)):
-        with pytest.raises(ExperimentError, match=r"Product: no layer of it is a torch.nn.Linear.*embedding-layer"):
+        with pytest.raises(ExperimentError, match=r"torch\.nn\.Linear.*embedding-layer"):
             ask()
 
 
 def test_unknown_and_unused_layers_are_refused():
-    with pytest.raises(ExperimentError, match=r"has no layer 'hidden'; it has last, first, norm"):
+    with pytest.raises(ExperimentError, match="'hidden'; .*last, first, norm"):
         build({"name": "their_embeddings:Backwards", "embedding-layer": "hidden"}, VECTOR)
     model = build({"name": "their_embeddings:Product", "embedding-layer": "unused"}, VECTOR)
-    with pytest.raises(ExperimentError, match=r"layer 'unused' has to be an embedding.*nothing; name another"):
+    with pytest.raises(ExperimentError, match="layer 'unused'"):
         _ = model.embedding_size

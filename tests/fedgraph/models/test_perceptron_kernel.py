@@ -110,7 +110,7 @@ def test_a_class_without_an_output_is_refused_where_it_counts(label):
     model = model_of([5])
     models, batch = drawn(model)
     batch.targets[0, 0], batch.weights[0, 0] = label, 1
-    with pytest.raises(IndexError, match="not one of the classes 0 to 3"):
+    with pytest.raises(IndexError, match="classes 0 to"):
         model.loss_gradient("cross-entropy", models, batch)
 
 

@@ -69,7 +69,7 @@ def test_nothing_private_costs_no_copy():
 
 
 def test_patterns_that_do_not_fit():
-    with pytest.raises(ExperimentError, match=r"no tensor of the model matches 'tail.\*'; it has body.weight, head"):
+    with pytest.raises(ExperimentError, match=r"'tail\.\*'; .*body\.weight"):
         PersonalLayers.of(WHOLE, ["head.*", "tail.*"])
-    with pytest.raises(ExperimentError, match=r"\['!x\*'\] leaves nothing to share.*the method \"local\""):
+    with pytest.raises(ExperimentError, match=r"\['!x\*'\] .*\"local\""):
         PersonalLayers.of(WHOLE, ["!x*"])

@@ -168,9 +168,9 @@ def test_threads_do_not_disturb_each_other(kind):
 def test_weights_that_do_not_fit_are_refused(kind):
     cell, gates = kind
     inputs, *weights = drawn(gates)
-    with pytest.raises(ValueError, match="2 clients with 2 features do not fit"):
+    with pytest.raises(ValueError, match="2 clients .*fit"):
         run_sequence(cell, inputs[:, :2], Weights(*weights))
-    with pytest.raises(ValueError, match="3 clients with 1 features do not fit"):
+    with pytest.raises(ValueError, match="3 clients .*fit"):
         run_sequence(cell, inputs[:, :, :1], Weights(*weights))
 
 

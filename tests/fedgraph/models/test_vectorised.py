@@ -222,11 +222,11 @@ def test_a_failed_vmap_does_not_shift_what_a_module_draws():
     ("name", "options", "message"),
     [
         ("their_models:Absent", {}, r"name = 'their_models:Absent': .* has no 'Absent'"),
-        ("no_such_package:Model", {}, r"cannot import 'no_such_package' \(No module named 'no_such_package'\)"),
-        ("their_models:number", {}, r"is not a class derived from torch.nn.Module"),
+        ("no_such_package:Model", {}, "'no_such_package'"),
+        ("their_models:number", {}, "derived .*torch.nn.Module"),
         ("their_models:Normed", {"wide": 3}, r"cannot be built from the options .*'wide'"),
-        ("their_models:Listed", {}, r"Listed has no parameters to train: .*nn.ModuleList"),
-        ("their_models:WrongOutput", {}, r"puts out \[2, 5\] for two inputs of shape \(4,\); the task needs \[2, 3\]"),
+        ("their_models:Listed", {}, r"Listed .*nn\.ModuleList"),
+        ("their_models:WrongOutput", {}, r"\[2, 5\] .*\(4,\); .*\[2, 3\]"),
         ("their_models:WrongInput", {}, r"fails on two inputs of shape \(4,\)"),
     ],
 )
@@ -253,12 +253,12 @@ def test_parameters_of_another_type_become_float32_and_that_is_said(caplog):
     assert model.twin().last.weight.dtype == torch.float32
     (said,) = (record.getMessage() for record in caplog.records)
     assert "InBfloat16 has bfloat16 parameters: fedgraph makes every model float32" in said
-    with pytest.raises(ExperimentError, match="its parameters were bfloat16: fedgraph makes every model float32, so"):
+    with pytest.raises(ExperimentError, match="bfloat16: .*float32"):
         make("InBfloat16Alone")
 
 
 def test_complex_parameters_are_refused():
-    with pytest.raises(ExperimentError, match="Complex: filter is complex.*torch.view_as_complex"):
+    with pytest.raises(ExperimentError, match="filter is complex"):
         make("Complex")
 
 
@@ -310,7 +310,7 @@ def test_channels_come_last_where_the_module_bears_it(monkeypatch, copies):
     monkeypatch.setitem(sys.modules, "own_modules", types.SimpleNamespace(Viewed=Viewed))
     task = TaskSpec("classification", (2, 8, 8), (3,))
     model = build({"name": "own_modules:Viewed", "options": {"copies": copies}}, task)
-    assert model.alone
+    assert model.sequential
     assert model._channels_last is copies
     row = model.initial(torch.Generator().manual_seed(0))[None]
     images = torch.randn(1, 5, 2, 8, 8)

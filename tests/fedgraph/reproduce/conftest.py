@@ -10,7 +10,7 @@ from fedgraph.reproduce.cells import CellMaker
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
 from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.results import Results, read_outcomes
-from fedgraph.reproduce.table import load_table
+from fedgraph.reproduce.table_files import load_table
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from fedgraph.commands import cli
 from fedgraph.reproduce.cells import CellMaker
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
-from fedgraph.reproduce.table import load_table
+from fedgraph.reproduce.table_files import load_table
 from fedgraph.support.errors import ExperimentError
 
 RATES = [1e-6, 0.1]
@@ -127,8 +127,8 @@ def test_what_the_command_line_says_is_not_chosen(choosing, choices_of):
     ("change", "message"),
     [
         ({"choose-by": ""}, "row 'SFL' has settings to choose: give [table] choose-by"),
-        ({"choose-by": "test/accuracy"}, "'test/accuracy' is not a value on validation data"),
-        ({"choose-by": "validation/accuracy:std"}, "has a better and a worse"),
+        ({"choose-by": "test/accuracy"}, "'test/accuracy': settings are chosen on validation data"),
+        ({"choose-by": "validation/accuracy:std"}, "has no better and no worse value"),
     ],
 )
 def test_only_validation_data_choose(choosing, write, change, message):

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from fedgraph.commands import cli
 from fedgraph.reproduce.result_file import ResultFile, ResultLine, declared, merged, read_lines
-from fedgraph.reproduce.table import load_table
+from fedgraph.reproduce.table_files import load_table
 from fedgraph.support.errors import ExperimentError
 
 HEAD = "row,column,metric,seed,value,deviation,seeds,settings,source\n"

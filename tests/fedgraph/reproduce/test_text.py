@@ -4,13 +4,13 @@ import re
 import pytest
 from rich.console import Console
 
-from fedgraph.reproduce.results import Spread
+from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.text import command, markdown, number, printed, terminal_tables
 
 
-def shown(tables, width=160):
+def shown(results, rows, columns, width=160):
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    for table in tables:
+    for table in terminal_tables(console, results, rows, columns):
         console.print(table)
     return console.file.getvalue()
 
@@ -69,13 +69,13 @@ def test_the_command_names_what_changes_numbers(finished):
 
 
 def test_the_terminal_shows_the_chosen_rows_and_columns(finished):
-    text = shown(terminal_tables(finished, ["SFL", "Oracle"], ["digits"]))
+    text = shown(finished, ["SFL", "Oracle"], ["digits"])
     assert "Digits (one round; digits (scikit-learn" in text
     assert "FedAvg" not in text
     assert "as it is" in text
     assert "99.00" in text
-    assert shown(terminal_tables(finished, ["SFL"], [])) == ""
-    assert shown(terminal_tables(finished, ["a row of another column"], ["digits"])) == ""
+    assert shown(finished, ["SFL"], []) == ""
+    assert shown(finished, ["a row of another column"], ["digits"]) == ""
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -84,8 +84,7 @@ def test_numbers_and_names_are_whole_on_a_narrow_terminal(table, finished, resul
     table["rows"][1].pop("published", None)
     results = results_of(table)
     wide, narrow = (
-        shown(terminal_tables(results, ["SFL over a permuted road graph", "FedAvg"], ["digits"]), each)
-        for each in (200, width)
+        shown(results, ["SFL over a permuted road graph", "FedAvg"], ["digits"], each) for each in (200, width)
     )
     assert max(map(len, narrow.splitlines())) <= width
     numbers = re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", wide)
@@ -103,7 +102,7 @@ def test_brackets_and_bars_in_words_are_harmless(table, results_of):
     results = results_of(table, seeds=[0])
     assert "failed: [experiment] method 'sfll' is not a built-in; " in markdown(results)
     assert "[train] a\\|b" in markdown(results)
-    text = shown(terminal_tables(results, ["SFL"], ["digits"]))
+    text = shown(results, ["SFL"], ["digits"])
     assert "failed; [train] a|b" in text
 
 
@@ -114,13 +113,13 @@ def test_a_column_of_which_nothing_is_published_has_no_place_for_it(table, resul
     results = results_of(table, seeds=[0])
     assert "| method | mean | worst | what differs |" in markdown(results)
     assert "| --- | ---: | ---: | --- |" in markdown(results)
-    assert "published" not in shown(terminal_tables(results, ["SFL"], ["digits"]))
+    assert "published" not in shown(results, ["SFL"], ["digits"])
 
 
 def test_the_terminal_names_a_value_that_is_missing_in_full(table, finished, results_of):
     table["table"]["metrics"] = [{"title": "rounds", "value": "test/loss:rounds"}]
     table["rows"][0]["published"] = table["rows"][2]["published"] = {}
-    assert "its runs have no test/loss:rounds" in shown(terminal_tables(results_of(table), ["SFL"], ["digits"]))
+    assert "its runs have no test/loss:rounds" in shown(results_of(table), ["SFL"], ["digits"])
 
 
 def test_published_values_of_other_data_name_them(table, results_of, finished):
@@ -129,9 +128,9 @@ def test_published_values_of_other_data_name_them(table, results_of, finished):
     results = results_of(table)
     assert "| mean | published, CIFAR-10 | worst, 1 client | published, CIFAR-10 |" in markdown(results)
     assert "Published values are of CIFAR-10, not of these data." in markdown(results)
-    told = shown(terminal_tables(results, ["SFL"], ["digits"]))
+    told = shown(results, ["SFL"], ["digits"])
     assert "published," in told
     assert "CIFAR-10" in told
     table["columns"][0]["published-data"] = "digits"
     assert "| mean | published | worst, 1 client | published |" in markdown(results_of(table))
-    assert "digits" not in shown(terminal_tables(results_of(table), ["SFL"], ["digits"])).split("what differs")[1]
+    assert "digits" not in shown(results_of(table), ["SFL"], ["digits"]).split("what differs")[1]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.commands import cli
-from fedgraph.reproduce.results import Spread
+from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
 from fedgraph.support.errors import ExperimentError
 
@@ -160,4 +160,4 @@ def test_the_command_prints_the_verdict_and_where_it_is(tables, tmp_path):
     assert "against training alone" in result.output
     result = CliRunner().invoke(cli.app, ["worth", str(file), "--seeds", "0,a"])
     assert result.exit_code == 1
-    assert "--seeds 0,a: whole numbers with commas between them" in result.output
+    assert "--seeds takes whole numbers with commas between them; got '0,a'" in result.output

@@ -21,6 +21,10 @@ def test_side_by_side(ran):
     assert clients["local"].equals(compared[1].clients["test/accuracy"].rename("local"))
     with pytest.raises(RunError, match="measured 'test/mae'; measured: .*test/accuracy"):
         compared.clients("test/mae")
+    local = compared.as_json()[1]
+    first = local.pop("results")[0]
+    assert local == compared[1].summary
+    assert first == {"metric": "accuracy", "model": "local", "split": "test", **local["metrics"]["test"]["accuracy"]}
     console = Console(file=io.StringIO(), width=120)
     console.print(compared)
     assert "sfl #3" in console.file.getvalue()

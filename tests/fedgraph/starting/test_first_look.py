@@ -16,10 +16,10 @@ DIGITS = {
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
-        ("f3", "f3 cannot run here: method 'f3' needs clients that hold different features"),
+        ("f3", "f3 cannot run here: .*different features"),
         ("vfl", "vfl cannot run here: .*different features"),
-        ("f3-forecast", "f3-forecast cannot run here: f3-forecast forecasts time series"),
-        ("sfl", "sfl cannot run here: SFL needs a client graph"),
+        ("f3-forecast", "f3-forecast cannot run here: .*time series"),
+        ("sfl", "sfl cannot run here: .*client graph"),
     ],
 )
 def test_a_method_that_cannot_run_ends_all_before_anything_is_trained(tmp_path, method, problem, monkeypatch):
@@ -34,7 +34,7 @@ def test_a_method_that_cannot_run_ends_all_before_anything_is_trained(tmp_path, 
 
 def test_data_that_are_not_there_end_all_in_the_words_of_one(tmp_path):
     tables = {**DIGITS, "data": {"set": "table", "path": "gone.csv", "label": "y"}}
-    with pytest.raises(FedgraphError, match=r"there is no table .*gone\.csv"):
+    with pytest.raises(FedgraphError, match=r"table.*gone\.csv"):
         run_methods(tables, [None, "local"], out=tmp_path, progress=False)
     assert not list(tmp_path.glob("[!.]*"))
 

@@ -37,7 +37,7 @@ def test_a_run_config_may_be_a_file(tmp_path):
     assert read_run_config([str(tmp_path / "config.toml")]) == {"lr": 0.2, "model.width": 3}
     with pytest.raises(AppError, match="not both"):
         read_run_config([str(tmp_path / "config.toml"), "lr=1"])
-    with pytest.raises(AppError, match=r"cannot read .*other\.toml: No such file"):
+    with pytest.raises(AppError, match=r"cannot read .*other\.toml"):
         read_run_config("other.toml")
 
 
@@ -63,23 +63,21 @@ def test_defaults_of_nested_tables_have_dots_and_unknown_keys_are_refused(write_
     assert app.run_config("model.width=9 lr=1")["model.width"] == 9
     assert type(app.run_config("lr=1")["lr"]) is int
     assert app.defaults["lr"] == 0.1
-    with pytest.raises(
-        AppError, match=r"of app has no key 'model.widht'; did you mean 'model.width'.*known: model.wid"
-    ):
+    with pytest.raises(AppError, match=r"'model\.widht'; .*'model\.width'"):
         app.run_config({"model": {"widht": 1}})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "is not a Flower app: it has no pyproject.toml"),
+        (None, "app: .*pyproject.toml"),
         ("[project]\nname = 'x'\n", r"has no table \[tool.flwr.app\]"),
         ("[tool.flwr.app.components]\nserverapp = 'a:app'\n", "needs clientapp = "),
         ("[tool.flwr.app.components]\nserverapp = 'a.py'\nclientapp = 'b:app'", "needs serverapp = "),
         ("[tool", "is not valid TOML"),
         (
             "[tool.flwr.app.components]\nserverapp = 'a:app'\nclientapp = 'b:app'\n[tool.flwr.app.config]\nx = [1]\n",
-            r"x of \[tool.flwr.app.config\] of .*pyproject.toml is list",
+            r"x of \[tool\.flwr\.app\.config\] .*list",
         ),
     ],
 )
@@ -95,11 +93,7 @@ def test_a_folder_that_is_no_app_is_said_to_be_that(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"client_app": "import not_installed_anywhere\n"},
-            r"clientapp = .*client_app:app.* cannot be imported: No module named 'not_installed_anywhere' in .*"
-            "client_app.py, line 1$",
-        ),
+        ({"client_app": "import not_installed_anywhere\n"}, r"'not_installed_anywhere' in .*client_app\.py, line 1$"),
         ({"client_app": "from task import nothing_of_that\n"}, "cannot import name 'nothing_of_that'"),
         ({"client_app": "application = 1\n"}, "module 'client_app' has no 'app'"),
         ({"client_app": "app = 1\n"}, "is int, not a ClientApp"),
@@ -115,7 +109,7 @@ def test_a_component_that_is_missing_is_named(write_app):
     folder = write_app()
     (folder / "client_app.py").unlink()
     with (
-        pytest.raises(AppError, match="cannot be imported: No module named 'client_app'$"),
+        pytest.raises(AppError, match="No module named 'client_app'$"),
         FlowerApp.open(folder).imported(),
     ):
         pass

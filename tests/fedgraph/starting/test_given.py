@@ -53,7 +53,7 @@ def test_a_data_frame_is_read_as_its_file_is(tmp_path):
     assert len(list((tmp_path / "runs" / ".given").iterdir())) == 1
     assert fedgraph.load_run(own.path).experiment.data.path == by_key.experiment.data.path
     assert len(own.predict(frame)) == 90
-    with pytest.raises(ExperimentError, match="data.path is given an array: give a data frame"):
+    with pytest.raises(ExperimentError, match=r"data\.path .*data frame"):
         ran(tables(**data, path=np.zeros((3, 4))), tmp_path)
 
 
@@ -173,7 +173,7 @@ def test_a_class_of_a_data_set_and_one_of_a_model(tmp_path):
     assert run.score(tmp_path / "new.npz", client="north").loc["north", "mae"] == pytest.approx(errors["north"])
     path = json.loads((run.path / "summary.json").read_text())
     assert path["data"] == "Wards, 3 clients"
-    with pytest.raises(ExperimentError, match=r"\[data\] \(set .*Wards\) has no key 'shfit'; known keys: set, shift"):
+    with pytest.raises(ExperimentError, match=r"Wards\) .*'shfit'; .*shift"):
         ran(tables(set=Wards, shfit=5.0), tmp_path)
 
 
@@ -192,16 +192,10 @@ def test_a_class_that_was_defined_anew_is_the_new_one(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (
-            {"train": (torch.zeros(5, 3), torch.zeros(5))},
-            r"client 'east', train: inputs are \[5, 3\], and the task says",
-        ),
+        ({"train": (torch.zeros(5, 3), torch.zeros(5))}, r"'east', train: .*\[5, 3\]"),
         ({"train": (torch.zeros(5, 2), torch.zeros(4))}, r"client 'east', train: targets are \[4, 1\], .* \[5, 1\]"),
-        (
-            {"test": (torch.zeros(5, 2), torch.zeros(5))},
-            r"returned \['test'\]; it is a dict with inputs and targets of",
-        ),
-        ({"train": (torch.zeros(5, 2), torch.full((5,), torch.inf))}, "client 'east', train: a target is infinite"),
+        ({"test": (torch.zeros(5, 2), torch.zeros(5))}, r"\['test'\]; .*inputs and targets"),
+        ({"train": (torch.zeros(5, 2), torch.full((5,), torch.inf))}, "'east', train: .*infinite"),
     ],
 )
 def test_examples_that_do_not_fit_are_named(wrong, message, tmp_path):
@@ -215,7 +209,7 @@ def test_examples_that_do_not_fit_are_named(wrong, message, tmp_path):
     with pytest.raises(DataError, match=message):
         Wrong(WardSettings(), tmp_path).load(["east"])
     assert Wards(WardSettings(), tmp_path).load(["east"]).splits["train"].num_examples.tolist() == [40]
-    with pytest.raises(DataError, match="Wards has no client 'south'; its clients: east, north, west"):
+    with pytest.raises(DataError, match="'south'; .*east, north, west"):
         Wards(WardSettings(), tmp_path).load(["south"])
 
 
@@ -238,9 +232,9 @@ def test_readings_that_are_missing_have_no_weight(tmp_path):
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):
-    with pytest.raises(ExperimentError, match=r"is not a data set class: it has no client_names; derive it from"):
+    with pytest.raises(ExperimentError, match="client_names; derive"):
         ran(tables(set=Net), tmp_path)
-    with pytest.raises(ExperimentError, match=r"\[data\] set = 'nowhere:Data': cannot import 'nowhere'"):
+    with pytest.raises(ExperimentError, match=r"\[data\] set = 'nowhere:Data'"):
         ran(tables(set="nowhere:Data"), tmp_path)
 
 
@@ -252,7 +246,7 @@ def test_a_node_that_allows_only_some_code_makes_no_other_data_set():
 
     experiment = json.dumps({"data": {"set": "nowhere.to_be:Found"}})
     node = SimpleNamespace(config={"allow": "fedgraph.clients.*"})
-    with pytest.raises(IdentityError, match=r"does not run \[data\] set = 'nowhere.to_be:Found'"):
+    with pytest.raises(IdentityError, match=r"\[data\] set = 'nowhere.to_be:Found'"):
         check_data_allowed(node, experiment)
     check_data_allowed(SimpleNamespace(config={"allow": "nowhere.*"}), experiment)
     check_data_allowed(SimpleNamespace(config={}), experiment)

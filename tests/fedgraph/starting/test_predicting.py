@@ -43,9 +43,9 @@ def test_samples_of_f3_are_as_far_off_as_its_own(people, tmp_path):
         assert np.allclose(found[name], own[name], atol=2e-6)
     accuracy = (found["predicted"].to_numpy() == own["label"].to_numpy()).mean()
     assert accuracy == pytest.approx(run.summary["metrics"]["test"]["accuracy"]["mean"])
-    with pytest.raises(RunError, match=r"stay with their owners, who are asked .*: fedgraph.predict\(run, data\)"):
+    with pytest.raises(RunError, match=r"fedgraph\.predict\(run, data\)"):
         run.predict(new)
-    with pytest.raises(ExperimentError, match="client is about runs of methods whose clients have models"):
+    with pytest.raises(ExperimentError, match="client is about"):
         fedgraph.predict(run, new, client="bank")
 
 
@@ -67,7 +67,7 @@ def test_windows_of_f3_forecast_are_as_far_off_as_its_own(targets, road_tables, 
     # Embeddings of other windows in a batch are rounded otherwise.
     assert errors.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
     np.savez(tmp_path / "some.npz", data=series[first:, :2], names=names[:2])
-    with pytest.raises(FedgraphError, match=r"some.npz has no readings of downstream, who took part in the run"):
+    with pytest.raises(FedgraphError, match=r"some\.npz .*downstream"):
         fedgraph.predict(run, tmp_path / "some.npz", nodes=4, progress=False)
 
 
@@ -88,8 +88,13 @@ def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path
     ill = fedgraph.predict(run, new.drop(columns="ill"), target="ill")
     assert np.allclose(ill[["probability n", "probability y"]].sum(axis=1), 1)
     assert (ill["predicted"].to_numpy() == new["ill"].to_numpy()).mean() > 0.6
-    with pytest.raises(RunError, match="predicts any feature: name the target, one of .*height"):
+    with pytest.raises(RunError, match="one of .*height"):
         fedgraph.predict(run, new)
+    east = run.predict(new, client="east", target="weight")["predicted"].to_numpy() - new["weight"].to_numpy()
+    scores = run.score(new, client="east", target="weight")
+    assert scores.loc["east", "weight-mae"] == pytest.approx(np.abs(east).mean(), rel=1e-5)
+    with pytest.raises(RunError, match="by 'fedngm' have no windows"):
+        run.predict(new, windows=3, target="ill")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,7 @@ def test_methods_that_leave_nothing_to_predict_with_say_so(method, why, road_tab
 
 def test_a_set_without_files_has_no_other_file_to_predict(patches_tables, run_experiment, tmp_path):
     folder = run_experiment(patches_tables)
-    with pytest.raises(ExperimentError, match="set 'image-patches' does not read files of yours.*--samples new"):
+    with pytest.raises(ExperimentError, match="'image-patches' .*--samples new"):
         fedgraph.predict(folder, tmp_path / "new.npz", progress=False)
 
 
@@ -121,5 +126,5 @@ def test_owners_whose_models_go_on_changing(people, tmp_path):
     tables = {**tables, "experiment": {"method": "vfl"}, "vfl": {"epochs": 1, "hidden": 4}}
     del tables["f3"]
     run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
-    with pytest.raises(RunError, match='go on changing with the fusion model.*method = "f3" leaves frozen models'):
+    with pytest.raises(RunError, match='method = "f3"'):
         fedgraph.predict(run, frame)

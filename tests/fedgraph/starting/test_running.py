@@ -184,7 +184,7 @@ def test_classes_of_a_notebook_run(tables):
     assert MyClient.asked == asked
     assert of("sfl", method="sfl", client=MyClient) == ("sfl", own)
     assert MyClient.asked > asked
-    with pytest.raises(ExperimentError, match="defined in this process alone.*move it to a module"):
+    with pytest.raises(ExperimentError, match="this process alone"):
         fedgraph.run(tables, strategy=Mine, grid="flower", progress=False)
     with pytest.raises(ExperimentError, match="a method or a strategy, not both"):
         fedgraph.run(tables, strategy=Mine, method="sfl")
@@ -235,9 +235,7 @@ def test_an_error_of_code_that_is_named_does_not_blame_the_experiment_alone(digi
     del digits_tables["experiment"]["method"]
     digits_tables["experiment"]["strategy"] = "a_faulty_method:Mine"
     folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / "runs")
-    with pytest.raises(
-        RunError, match="once its experiment.toml, or a_faulty_method:Mine, is mended, go on with --res"
-    ):
+    with pytest.raises(RunError, match=r"experiment\.toml, .*a_faulty_method:Mine.* --res"):
         run_one(folder, "local", 2, None, Console(quiet=True))
 
 
@@ -261,7 +259,7 @@ def test_going_on_from_python(tables, monkeypatch):
 
 @pytest.mark.parametrize("start", [fedgraph.run, fedgraph.resume])
 def test_the_grid_has_a_known_name(tables, start):
-    with pytest.raises(ExperimentError, match="the grid is 'local' or 'flower', not 'cloud'"):
+    with pytest.raises(ExperimentError, match="'flower', .*'cloud'"):
         start(tables, grid="cloud")
 
 
@@ -316,5 +314,5 @@ def test_models_that_owners_have_already_are_used_by_every_way_to_say_so(tmp_pat
     again = running.resume(stopped.path, nodes=1, progress=False)
     assert again.summary["weights_sha256"] == told.summary["weights_sha256"]
     (tmp_path / "gone.skops").rename(tmp_path / "own.skops")
-    with pytest.raises(IdentityError, match="'models' has the entry 'owner-7=.*the clients of this node are owner-"):
+    with pytest.raises(IdentityError, match="'models' .*'owner-7="):
         run(models={"owner-7": tmp_path / "own.skops"})

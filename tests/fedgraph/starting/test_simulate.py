@@ -219,7 +219,7 @@ def test_an_exception_of_a_client_is_an_error_reply_or_ends_the_run(caplog):
         fedgraph.simulate(*talking(handler, rounds=1), num_nodes=3, on_error="raise")
     assert raised.traceback[-1].name == "handler"
     assert "partition 1" in raised.value.__notes__[0]
-    with pytest.raises(AppError, match="on_error is 'reply' or 'raise', not 'ignore'"):
+    with pytest.raises(AppError, match="'reply' or 'raise'"):
         fedgraph.simulate(*talking(handler), on_error="ignore")
 
 
@@ -271,30 +271,30 @@ def test_a_strategy_that_waits_for_more_nodes_is_told_how_many_there_are(option)
         FedAvg(**{option: 5}).start(grid, ArrayRecord({"w": Array(np.zeros(3))}), num_rounds=1, train_config=lr)
 
     began = time.monotonic()
-    with pytest.raises(RunError, match="waits for 5 nodes, but there are 3, and no more will come: simulate 5 nodes"):
+    with pytest.raises(RunError, match="simulate 5 nodes"):
         fedgraph.simulate(server, client, num_nodes=3)
     assert time.monotonic() - began < 5
 
 
 def test_apps_of_the_old_api_are_refused():
     server, client = regression()
-    with pytest.raises(AppError, match=r"has a server_fn .* old API.*@app.main\(\)"):
+    with pytest.raises(AppError, match=r"server_fn .*@app\.main\(\)"):
         fedgraph.simulate(ServerApp(server_fn=lambda context: None), client)
-    with pytest.raises(AppError, match="has a client_fn, of Flower's old API"):
+    with pytest.raises(AppError, match="client_fn"):
         fedgraph.simulate(server, ClientApp(client_fn=lambda context: None))
-    with pytest.raises(AppError, match=r"no main function: register one with @app.main\(\)"):
+    with pytest.raises(AppError, match="main function"):
         fedgraph.simulate(ServerApp(), client)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_nodes": 3, "node_configs": [{}]}, "num_nodes is 3, but node_configs has 1"),
+        ({"num_nodes": 3, "node_configs": [{}]}, "num_nodes is 3, .*node_configs"),
         ({"num_nodes": 0}, "at least one node"),
         ({"node_configs": [{"table": np.zeros(3)}]}, r"table of node_configs\[0\] is ndarray"),
         ({"run_config": {"rows": [1]}}, "rows of the run config is list"),
         ({"seed": -1}, "seed is -1"),
-        ({"client_app": None}, "the second argument is the ClientApp"),
+        ({"client_app": None}, "second argument .*ClientApp"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments, message):
@@ -306,7 +306,7 @@ def test_arguments_that_do_not_fit_are_refused(arguments, message):
 def test_a_folder_brings_its_own_client_app_and_knows_its_keys(write_app):
     with pytest.raises(AppError, match="leave out client_app"):
         fedgraph.simulate(write_app(), ClientApp())
-    with pytest.raises(AppError, match="of app has no key 'learning-rate'"):
+    with pytest.raises(AppError, match="'learning-rate'"):
         fedgraph.simulate(write_app(), run_config={"learning-rate": 0.1})
 
 

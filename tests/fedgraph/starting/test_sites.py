@@ -89,7 +89,7 @@ def test_keys_and_models_of_single_sites(hospitals, tmp_path):
 def test_a_site_that_cannot_take_part_is_seen_before_anybody_starts_a_server(hospitals, tmp_path):
     bad = pd.read_csv(tmp_path / "mercy.csv").replace({"ward": {"a": "c"}})
     sites = {"county": tmp_path / "county.csv", "mercy": bad}
-    with pytest.raises(Exception, match="column 'ward' of .* holds 'c', which its list of categories does not"):
+    with pytest.raises(Exception, match="'ward' .*'c'"):
         fedgraph.run(tables(), sites=sites, out=tmp_path / "runs", progress=False)
 
 

@@ -96,7 +96,7 @@ def leftovers(target: Path) -> list[str]:
 def test_a_file_is_fetched_checked_and_put_in_place(server: Server, tmp_path: Path) -> None:
     steps: list[tuple[int, int | None]] = []
     target = tmp_path / "new" / "file.bin"
-    found = fetch(server.url, target, SHA256, len(CONTENT), lambda done, total: steps.append((done, total)))
+    found = fetch(server.url, target, SHA256, lambda done, total: steps.append((done, total)))
     assert found == target
     assert target.read_bytes() == CONTENT
     assert leftovers(target) == []
@@ -122,7 +122,7 @@ def test_another_file_in_its_place_is_never_overwritten(server: Server, tmp_path
 def test_a_broken_transfer_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.break_off = (300_000,)
     target = tmp_path / "file.bin"
-    with pytest.raises(DataError, match=r"broke off after 300,000 of 1,024,000 bytes.*kept") as caught:
+    with pytest.raises(DataError, match="300,000 of 1,024,000 .*kept") as caught:
         fetch(server.url, target, SHA256, attempts=1)
     assert server.url in str(caught.value)
     assert f"by hand and put it at {target}" in str(caught.value)
@@ -199,24 +199,14 @@ def test_a_wrong_checksum_leaves_nothing_and_names_both(server: Server, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_size_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="should have 7 bytes, but there are 1,024,000"):
-        fetch(server.url, tmp_path / "file.bin", size=7)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_page_is_asked_for_once(server: Server, tmp_path: Path) -> None:
-    server.status = 404
-    with pytest.raises(DataError, match="answered 404"):
-        fetch(server.url, tmp_path / "file.bin")
-    assert len(server.asked) == 1
-
-
-def test_a_server_fault_is_tried_again(server: Server, tmp_path: Path) -> None:
-    server.status = 503
-    with pytest.raises(DataError, match="answered 503"):
+@pytest.mark.parametrize(("7 bytes, .*1,024,000"), [(404, 1), (503, 2)])
+def test_a_missing_page_is_asked_for_once_and_a_server_fault_is_tried_again(
+    status: int, asked: int, server: Server, tmp_path: Path
+) -> None:
+    server.status = status
+    with pytest.raises(DataError, match=f"answered {status}"):
         fetch(server.url, tmp_path / "file.bin", attempts=2)
-    assert len(server.asked) == 2
+    assert len(server.asked) == asked
 
 
 def test_a_web_page_is_not_taken_for_the_file(server: Server, tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import torch
 
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import (
+    detect_separator,
     load_state,
     make_folder,
     remove_unfinished,
     replacing,
     save_state,
-    separator_of,
     with_decimal_point,
     write_atomically,
 )
@@ -110,7 +110,7 @@ def test_missing_file_is_named(tmp_path):
     ],
 )
 def test_separator_of_a_first_line(line, separator):
-    assert separator_of(line) == separator
+    assert detect_separator(line) == separator
 
 
 def test_decimal_commas_of_numbers_alone():

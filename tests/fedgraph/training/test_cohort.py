@@ -283,7 +283,7 @@ def test_predicted_classes_are_those_of_each_twin_beside_the_true_ones(workers):
         assert torch.equal(targets[client, :count], own.targets[client, :count])
     past = torch.arange(11) >= torch.tensor(SIZES)[:, None]
     assert bool((predicted[past] == -1).all() and (targets[past] == -1).all())
-    with pytest.raises(DataError, match="examples of a forecast task have no class"):
+    with pytest.raises(DataError, match="forecast task"):
         Cohort(GRU, make_data(), TrainSettings(), seed=0).classify(rows_of(GRU), "test")
 
 
@@ -379,7 +379,7 @@ def test_a_last_minibatch_of_one_is_left_out_where_it_has_no_statistics(monkeypa
         "a minibatch of one example has no batch statistics: it is left out where it comes last, for 'client-0', "
         "'client-1'; another [train] batch-size may avoid it, and a client with one example in all does not train"
     ]
-    with pytest.raises(ExperimentError, match="batch-size = 1: the model has layers such as batch normalisation"):
+    with pytest.raises(ExperimentError, match="batch-size = 1: "):
         Cohort(model, data, settings.model_copy(update={"batch_size": 1}), seed=0).train(start, round=1)
     # One example is enough for others.
     dropped = user_model(monkeypatch, Dropped)
@@ -475,11 +475,11 @@ def test_draws_are_the_clients_own_in_any_block_on_any_number_of_workers(monkeyp
 def test_messages():
     data = make_data(CLASSES)
     cohort = Cohort(MLP, data, TrainSettings(momentum=0.5, keep_optimizer=True), seed=0)
-    with pytest.raises(RunError, match=r"shape \(3, 51\), but 4 clients with 51 parameters each need \(4, 51\)"):
+    with pytest.raises(RunError, match=r"\(3, 51\), .*\(4, 51\)"):
         cohort.train(rows_of(MLP)[:3], round=1)
     with pytest.raises(RunError, match=r"shape \(4, 50\)"):
         cohort.evaluate(rows_of(MLP)[:, 1:], "test")
-    with pytest.raises(DataError, match="no split 'validation'; it has: train, test"):
+    with pytest.raises(DataError, match="'validation'; .*train, test"):
         cohort.evaluate(rows_of(MLP), "validation")
     with pytest.raises(RunError, match="kept optimiser state"):
         cohort.train(rows_of(MLP), round=1, optimizer_state={"step": torch.zeros(4)})

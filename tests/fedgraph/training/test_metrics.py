@@ -197,8 +197,8 @@ def test_no_valid_target_is_nan():
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (FORECAST_OF_TWO, "horizon 5 cannot be evaluated: forecasts have the steps 1 to 4"),
-        (TaskSpec("classification", (4,), (3,)), "horizon 5 .*a classification task has no steps"),
+        (FORECAST_OF_TWO, "horizon 5 .*1 to 4"),
+        (TaskSpec("classification", (4,), (3,)), "horizon 5 .*classification"),
     ],
 )
 def test_horizons_out_of_range(task, message):
@@ -212,7 +212,7 @@ def test_direction_goes_by_the_part_of_the_name_that_is_a_measure():
     # Features that are called as measures are.
     assert direction("test/loss-auc-local") == "higher"
     assert direction("test/accuracy-rmse") == "lower"
-    with pytest.raises(ExperimentError, match=r"no metric 'speed'; known metrics: accuracy, auc"):
+    with pytest.raises(ExperimentError, match="'speed'; .*accuracy, auc"):
         direction("speed")
 
 

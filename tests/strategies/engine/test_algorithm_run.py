@@ -78,7 +78,7 @@ def test_earlier_models_stand_in_for_those_that_are_missing_and_nothing_else_doe
 
 @pytest.mark.parametrize("exchange", [1, 2, 3])
 def test_every_exchange_wants_all_clients_unless_they_may_be_absent(exchange):
-    with pytest.raises(RunError, match="round 1: no usable reply from 1 clients"):
+    with pytest.raises(RunError, match="1: no usable"):
         one_round(made(), {exchange: "b"})
     run = made(on_missing="skip", min_clients=2)
     one_round(run, {exchange: "b"})
@@ -99,7 +99,7 @@ class OfTheEngine(TwoOfThree):
 
 
 def test_names_of_the_engine_are_taken():
-    with pytest.raises(RunError, match="OfTheEngine.init calls what it remembers 'progress'"):
+    with pytest.raises(RunError, match="OfTheEngine.init .*'progress'"):
         made(OfTheEngine)
 
 
@@ -127,9 +127,9 @@ class WithTuple(TwoOfThree):
 
 
 def test_a_state_that_would_not_be_the_same_in_a_resumed_run_is_refused_in_the_first_round():
-    with pytest.raises(RunError, match=r'ByPosition.init returned state\["told"\] with the key 0 of type int'):
+    with pytest.raises(RunError, match=r'ByPosition\.init .*state\["told"\] .*key 0'):
         made(ByPosition)
-    with pytest.raises(RunError, match=r'WithTuple.round, in round 1, returned state\["told"\] of type tuple'):
+    with pytest.raises(RunError, match=r'WithTuple\.round, .*state\["told"\] .*tuple'):
         one_round(made(WithTuple), {})
 
 

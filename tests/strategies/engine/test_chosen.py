@@ -110,5 +110,5 @@ class Own(FedNGM):
 def test_what_is_derived_from_a_strategy_for_own_apps_is_not_run_in_its_place(table_tables):
     table_tables["experiment"] |= {"strategy": f"{__name__}:Own"}
     del table_tables["experiment"]["method"], table_tables["fedngm"]
-    with pytest.raises(ExperimentError, match="Own is a strategy for a Flower app of its own.*fedngm:FedNGM, or call"):
+    with pytest.raises(ExperimentError, match="^Own .*fedngm:FedNGM"):
         ChosenMethod(parse_experiment(table_tables))

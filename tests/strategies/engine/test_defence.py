@@ -164,8 +164,8 @@ def test_what_is_usual_is_remembered():
 @pytest.mark.parametrize(
     ("method", "defence", "message"),
     [
-        ("ipa", {"clip": 2.0}, "clip is nothing that 'ipa' heeds; it heeds no key of this table"),
-        ("fedavg", {"average": "median"}, "it heeds warn, clip, krum; Flower has strategies of its own"),
+        ("ipa", {"clip": 2.0}, "clip .*'ipa'"),
+        ("fedavg", {"average": "median"}, "warn, clip, krum"),
         ("fedatt", {"average": "median"}, "average is nothing that 'fedatt' heeds"),
         ("sfl", {"krum": 0.4}, "needs at least 11 clients"),
     ],

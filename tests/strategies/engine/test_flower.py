@@ -376,7 +376,7 @@ def test_an_answer_that_cannot_be_used_is_left_out_with_client_and_layer(change,
 
 
 def test_without_the_mod_it_is_said_what_to_add():
-    with pytest.raises(IdentityError, match=r"no node says which client it is.*`ClientApp\(mods=\[client_name\]\)`"):
+    with pytest.raises(IdentityError, match=r"`ClientApp\(mods=\[client_name\]\)`"):
         STRATEGIES["sfl"]().start(Plain(mods=()).grid(), initial(), num_rounds=1)
 
 
@@ -388,9 +388,9 @@ def test_strategies_that_need_no_names_work_without_the_mod(method):
 
 
 def test_names_that_two_nodes_have_or_the_graph_lacks(caplog):
-    with pytest.raises(IdentityError, match="nodes 1000 and 1001 both say that they are client 'mercy'"):
+    with pytest.raises(IdentityError, match="1000 and 1001 .*'mercy'"):
         STRATEGIES["sfl"](min_available_nodes=2).start(Plain().grid(("mercy", "mercy")), initial(), num_rounds=1)
-    with pytest.raises(IdentityError, match="connected are 'county'.* node config `client`, else"):
+    with pytest.raises(IdentityError, match="'county'.*`client`"):
         SFL(ClientGraph.from_edges([("a", "b")])).start(Plain().grid(("county", "valley")), initial(), num_rounds=1)
     with caplog.at_level("WARNING", logger="fedgraph"):
         SFL(ClientGraph.from_edges([("mercy", "county")])).start(Plain().grid(), initial(), num_rounds=1)
@@ -743,7 +743,7 @@ def test_clients_are_sent_what_an_algorithm_asks_for_beside_models():
 @pytest.mark.parametrize("keyword", [{"start": "read-out"}, {"released": True}])
 def test_sfl_refuses_a_start_that_clients_of_an_app_do_not_have(keyword):
     for kind in (SFL, SFLStar):
-        with pytest.raises(ExperimentError, match="trains from its own personalised model: start and released are for"):
+        with pytest.raises(ExperimentError, match="start and released"):
             kind(GRAPH, **keyword)
 
 
@@ -873,7 +873,7 @@ def test_a_strategy_of_another_class_is_not_loaded(tmp_path):
     strategy = STRATEGIES["sfl"]()
     strategy.start(Plain().grid(), initial(), num_rounds=1)
     strategy.save(tmp_path)
-    with pytest.raises(RunError, match="has a strategy SFL, which IPA.load does not read"):
+    with pytest.raises(RunError, match="SFL, .*IPA.load"):
         IPA.load(tmp_path)
     with pytest.raises(RunError, match="cannot read the saved state"):
         SFL.load(tmp_path / "nowhere")
@@ -905,13 +905,10 @@ def test_mods_of_flower_around_it():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SFL(), r"SFL needs a client graph: SFL\(graph\)"),
-        (
-            lambda: SFL(GRAPH, hop=2),
-            "SFL has no keyword 'hop'; it has graph, seed, save_to, alpha.*did you mean 'hops'",
-        ),
+        (lambda: SFL(), r"SFL\(graph\)"),
+        (lambda: SFL(GRAPH, hop=2), "'hop'; .*did you mean 'hops'"),
         (lambda: SFL([("a", "b")]), r"graph is a fedgraph.ClientGraph, not \[\('a', 'b'\)\]"),
-        (lambda: SFL(GRAPH, alpha=2.0), "SFL alpha: Input should be less than or equal to 1"),
+        (lambda: SFL(GRAPH, alpha=2.0), "SFL alpha: .*got 2"),
     ],
 )
 def test_what_is_refused(make, words):
@@ -1021,10 +1018,10 @@ class Incomplete(Algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "words"),
     [
-        (TooFew, r"TooFew.round, in round 1, returned models \[2, 3\] in place of \[4, 3\].*answers.positions"),
-        (Arithmetic, r"models of a Flower app are not a tensor.*matrix\(models\)"),
-        (Tuples, r'Tuples.init returned state\["seen"\] of type tuple'),
-        (Incomplete, "Incomplete needs an aggregate, or a round of its own"),
+        (TooFew, r"TooFew\.round, in round 1, .*\[2, 3\] .*\[4, 3\]"),
+        (Arithmetic, r"Flower app .*matrix\(models\)"),
+        (Tuples, r'Tuples\.init .*state\["seen"\] .*tuple'),
+        (Incomplete, "Incomplete needs an aggregate"),
     ],
 )
 def test_what_an_algorithm_does_wrongly_is_told(algorithm, words):
@@ -1036,7 +1033,7 @@ def test_a_strategy_without_an_algorithm_says_what_to_set():
     class Mine(FlowerStrategy):
         pass
 
-    with pytest.raises(TypeError, match="Mine has no algorithm: set algorithm_class = YourAlgorithm"):
+    with pytest.raises(TypeError, match="algorithm_class = YourAlgorithm"):
         Mine()
 
 

@@ -179,7 +179,7 @@ def test_a_client_with_impossible_classes_costs_its_node_nothing_else(tables, ru
 def test_different_targets_are_refused_and_the_run_can_be_ended_without(tables, run_experiment, tmp_path):
     """Both are classes, so that only the comparison of all clients tells."""
     spoil = replaced("targets", lambda tensor, row: at(row, (int(tensor[row, 3]) + 1) % 10, tensor))
-    with pytest.raises(ExperimentError, match=r'test = "shared".*; those of client-2 .* compare-peers = false'):
+    with pytest.raises(ExperimentError, match="client-2 .*compare-peers = false"):
         run_experiment(tables, client=spoiling("client-2", spoil))
     (path,) = (tmp_path / "runs").iterdir()
     file = path / "experiment.toml"
@@ -228,5 +228,5 @@ def test_numbers_have_no_classes_to_compare(run_experiment):
         "model": {"name": "mlp", "hidden": [4]},
         "evaluation": {"compare-peers": True},
     }
-    with pytest.raises(ExperimentError, match="compares predicted classes, and a forecast task has none"):
+    with pytest.raises(ExperimentError, match="forecast task"):
         run_experiment(tables)

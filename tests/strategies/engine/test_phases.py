@@ -243,17 +243,17 @@ def test_what_an_algorithm_does_wrongly_is_told(tmp_path):
     with pytest.raises(RunError, match="Plain.phases must be a generator"):
         running(tmp_path, Plain).run(grid(Nodes()))
     algorithm, _ = of(7)
-    with pytest.raises(RunError, match=r"Stepping.phases yielded int in place of .*Opening"):
+    with pytest.raises(RunError, match=r"Stepping\.phases yielded int"):
         running(tmp_path, algorithm).run(grid(Nodes()))
 
     class Endless(Adding):
         def phases(self, run):
             yield Opening(Asked(), Hosts.unpack)
 
-    with pytest.raises(RunError, match="Endless.phases returned NoneType in place of an Outcome"):
+    with pytest.raises(RunError, match="Endless.phases .*NoneType"):
         running(tmp_path, Endless).run(grid(Nodes()))
     algorithm, _ = of(Query({"what": "numbers"}, numbers))
-    with pytest.raises(RunError, match="Stepping.phases asks with dict in place of a Request"):
+    with pytest.raises(RunError, match=r"Stepping\.phases asks with dict"):
         running(tmp_path, algorithm).run(grid(Nodes()))
 
 

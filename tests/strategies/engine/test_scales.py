@@ -150,5 +150,5 @@ def test_a_graph_is_needed_for_a_scale_over_it(tables, run_experiment):
 
 def test_somebody_must_be_warm(tables, run_experiment):
     everybody = [f"sensor-{number:03d}" for number in range(12)]
-    with pytest.raises(DataError, match=r"every client that takes part is cold.*sensor-000, sensor-001"):
+    with pytest.raises(DataError, match="sensor-000, sensor-001"):
         run_experiment(with_data(tables, **{"cold-scale": "everybody", "cold-clients": everybody, "cold-trains": True}))

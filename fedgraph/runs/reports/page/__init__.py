@@ -1,14 +1,5 @@
 """The report of runs: one HTML page without anything from elsewhere, for one run or for several side by side."""
 
-from fedgraph.runs.reports.page.sections import Shown, feature_graph_chart
 from fedgraph.runs.reports.page.write import Block, leave_report, place_of_report, report, write_page
 
-__all__ = [
-    "Block",
-    "Shown",
-    "feature_graph_chart",
-    "leave_report",
-    "place_of_report",
-    "report",
-    "write_page",
-]
+__all__ = ["Block", "leave_report", "place_of_report", "report", "write_page"]

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedgraph.graph import GraphChart, in_a_circle
 from fedgraph.graphical import GraphicalModel
 from fedgraph.runs.finished import Run
-from fedgraph.runs.reports.page import charts
+from fedgraph.runs.reports.charts import AnyChart, HeatMap, bars
 from fedgraph.runs.reports.peer_comparison import FILE, PeerComparison
 
 _MOST_QUERIED = 6
 _ENTROPY_BINS = 6
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A chart with what it says.
-
-    Attributes
-    ----------
-    title, text : str
-        Heading, and an explanation in a sentence or two.
-    figure : Figure
-        The chart.
-    """
-
-    title: str
-    text: str
-    figure: Any
-
-
-def method_charts(run: Run) -> list[Shown]:
+def method_charts(run: Run) -> list[AnyChart]:
     """Return the charts that the files of a run allow; none for methods that leave no such files."""
-    makers: dict[str, Callable[[Run], list[Shown]]] = {
+    makers: dict[str, Callable[[Run], list[AnyChart]]] = {
         "alignment.npz": _alignment,
         "entropies.csv": _disagreement,
         FILE: _peers,
@@ -53,7 +36,7 @@ def method_charts(run: Run) -> list[Shown]:
     return found
 
 
-def _alignment(run: Run) -> list[Shown]:
+def _alignment(run: Run) -> list[AnyChart]:
     with np.load(run.path / "alignment.npz", allow_pickle=False) as content:
         owners, matrices = content["owners"].tolist(), content["matrices"].astype(np.float64)
     flat = torch.from_numpy(matrices.reshape(len(owners), -1))
@@ -62,10 +45,10 @@ def _alignment(run: Run) -> list[Shown]:
         "Frobenius distance between the alignment matrices of two owners: how differently their embeddings are turned "
         "before they are fused. 0 means alike."
     )
-    return [Shown("Alignment of the owners", text, charts.heat_map(owners, distances, "distance"))]
+    return [HeatMap(owners, distances, "distance", "Alignment of the owners", text)]
 
 
-def _disagreement(run: Run) -> list[Shown]:
+def _disagreement(run: Run) -> list[AnyChart]:
     """Show in how many test samples the owners disagree, and how often the fusion is right there."""
     with (run.path / "entropies.csv").open(newline="") as stream:
         entropies = {row["key"]: float(row["entropy"]) for row in csv.DictReader(stream) if row["split"] == "test"}
@@ -87,70 +70,43 @@ def _disagreement(run: Run) -> list[Shown]:
         "Test samples by how much the owners' own predictions differ (entropy in bits; 0: all agree): which share of "
         "the samples this is, and for how many of them the fusion is right."
     )
-    figure = charts.bars(labels, {"share of samples": shares, "fusion right": accuracy}, "share", "entropy, bits")
-    return [Shown("Where owners disagree", text, figure)]
+    found: dict[str, list[float | None]] = {"share of samples": [*shares], "fusion right": accuracy}
+    return [bars(labels, found, "share", "entropy, bits", title="Where owners disagree", text=text)]
 
 
-def _peers(run: Run) -> list[Shown]:
+def _peers(run: Run) -> list[AnyChart]:
     compared = PeerComparison.read(run.path / FILE)
     share = compared.matrix("hamming").double().numpy() / compared.examples
     text = f"Share of {compared.examples:,} test examples for which two peers predict different classes."
-    return [Shown("Predictions of the peers", text, charts.heat_map(compared.names, share, "share"))]
+    return [HeatMap(compared.names, share, "share", "Predictions of the peers", text)]
 
 
-def _distances(run: Run) -> list[Shown]:
+def _distances(run: Run) -> list[AnyChart]:
     models = run.models.at_server
     names = list(models)
     flat = torch.stack([torch.cat([value.flatten() for value in models[name].values()]) for name in names])
     distances = torch.cdist(flat.double(), flat.double()).numpy()
     text = "Euclidean distance between the parameters of two peers at the end of the run."
-    return [Shown("Distances of the peers", text, charts.heat_map(names, distances, "distance"))]
+    return [HeatMap(names, distances, "distance", "Distances of the peers", text)]
 
 
-def _dependencies(run: Run) -> list[Shown]:
+def _dependencies(run: Run) -> list[AnyChart]:
     with (run.path / "dependencies.csv").open(newline="") as stream:
         rows = [(row["feature"], row["depends on"], float(row["strength"])) for row in csv.DictReader(stream)]
     names = run.graphical_model.graph.names if "model_file" in run.summary else tuple({one for one, *_ in rows})
-    position = {name: number for number, name in enumerate(names)}
+    rows = [(one, other, strength) for one, other, strength in rows if {one, other} <= set(names)]
     matrix = np.zeros((len(names), len(names)))
-    strongest: dict[tuple[str, str], float] = {}
-    for feature, other, strength in rows:
-        if feature in position and other in position:
-            matrix[position[feature], position[other]] = strength
-            pair = (min(feature, other), max(feature, other))
-            strongest[pair] = max(strength, strongest.get(pair, 0.0))
-    edges = [(*pair, strength) for pair, strength in strongest.items()]
+    for one, other, strength in rows:
+        matrix[names.index(one), names.index(other)] = strength
+    wide = "The consensus graph of the features; the wider an edge, the stronger the dependency in the global model."
+    text = "How much the feature of a row changes with that of a column, in the global model."
     return [
-        Shown(
-            "What depends on what",
-            "The consensus graph of the features; the wider an edge, the stronger the dependency in the global model.",
-            feature_graph_chart(names, edges),
-        ),
-        Shown(
-            "Strength of the dependencies",
-            "How much the feature of a row changes with that of a column, in the global model.",
-            charts.heat_map(names, matrix, "strength"),
-        ),
+        GraphChart.of(rows, in_a_circle(names), named=True, title="What depends on what", text=wide),
+        HeatMap(names, matrix, "strength", "Strength of the dependencies", text),
     ]
 
 
-def feature_graph_chart(names: Sequence[str], edges: Sequence[tuple[str, str, float]]) -> Any:
-    """Draw a graph of features, each in the same place of a circle whatever the edges are.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The features.
-    edges : sequence of tuple
-        Pairs of features, and the strength of their dependency.
-    """
-    import networkx as nx  # takes a fifth of a second
-
-    places = {name: (float(x), float(y)) for name, (x, y) in nx.circular_layout(names).items()}
-    return charts.feature_graph(names, edges, places)
-
-
-def _answer(model: GraphicalModel) -> list[Shown]:
+def _answer(model: GraphicalModel) -> list[AnyChart]:
     """Ask the model about a feature with few categories, for each category of one that it is joined to."""
     schema = model.encoding.schema
     few = [name for name in schema.names if schema[name].categories and len(schema[name].categories) <= _MOST_QUERIED]
@@ -165,5 +121,5 @@ def _answer(model: GraphicalModel) -> list[Shown]:
         answer: Any = model.conditional({given: category}, [asked])[asked]
         answers[f"{given} = {category}"] = [float(share) for share in answer.probabilities[0]]
     text = f"The distribution of {asked} if all that is known is {given}, for each of its {len(categories)} values."
-    figure = charts.bars([str(each) for each in schema[asked].categories], answers, "probability", asked)
-    return [Shown("An answer of the model", text, figure)]
+    labels = [str(each) for each in schema[asked].categories]
+    return [bars(labels, answers, "probability", asked, title="An answer of the model", text=text)]

@@ -1,17 +1,127 @@
-"""The tables of a report, as the template shows them."""
+"""The tables of a page: results, features, clients, costs and absences, with the numbers of the table of results."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgraph.runs.reports.results import Results, Spread
-from fedgraph.runs.reports.words import mean_text, range_text, shown_number, spread_text
+from fedgraph.runs.finished import Run
+from fedgraph.runs.reports.results import Results
+from fedgraph.runs.reports.words import costs, lost_clients, mean_text, range_text, shown_number, spread_text
 
 _MOST_ROWS = 3000
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table of a page.
+
+    Attributes
+    ----------
+    heads : sequence of str
+        What columns are called. Of heads and cells, lines after the first are small.
+    rows : sequence of sequence of str
+        The cells.
+    title, text, below : str
+        Heading, and what is said above and below the table.
+    groups : sequence of pair
+        Headings above those of several columns, each with their number.
+    sortable : bool
+        Whether a click on a heading sorts the rows.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    text: str = ""
+    below: str = ""
+    groups: Sequence[tuple[str, int]] = ()
+    sortable: bool = False
+
+
+def heads(results: Results) -> list[str]:
+    """Return what columns are called, with the remark that is needed to read the numbers of a run."""
+    remarks = ("" if each.ending else results.summaries[each.run].get("remark", "") for each in results.columns)
+    return [_lines(each.name, remark) for each, remark in zip(results.columns, remarks, strict=True)]
+
+
+def results_of(results: Results) -> PageTable:
+    """Return the table of results: of one model worst and best clients in columns of their own, of more below means."""
+    title = f"Results on {results.split} data"
+    if len(results.columns) == 1:
+        (column,) = results.columns
+        cells = {row: results.cell(row, column) or {} for row in results.overall}
+        rows = [[row, spread_text(of), *(shown_number(of.get(end)) for end in ("worst5", "best5"))]
+                for row, of in cells.items()]  # fmt: skip
+        remark = "".join(f" {line}." for line in heads(results)[0].splitlines()[1:])
+        below = "Mean and standard deviation over clients, and the means of the worst and of the best 5 % of them."
+        return PageTable(("metric", "mean ± std", "worst 5 %", "best 5 %"), rows, title, below=f"{below}{remark}")
+    rows = [[row, *(_lines(spread_text(of), range_text(of)) for of in results.row(row))] for row in results.overall]
+    below = "Mean and standard deviation over clients; below, the means of the worst and of the best 5 % of them."
+    return PageTable(("metric", *heads(results)), rows, title, below=below)
+
+
+def features_of(results: Results) -> PageTable:
+    """Return the table of single features: a row for each, a column for each measure, a line for each model."""
+    measures = list(dict.fromkeys(measure for _, measure in results.features.values()))
+    found: dict[str, dict[str, str]] = {}
+    for row, (feature, measure) in results.features.items():
+        found.setdefault(feature, {})[measure] = "\n".join(map(mean_text, results.row(row)))
+    rows = [[name, *(of.get(measure, "") for measure in measures)] for name, of in found.items()]
+    names = ", ".join(column.name for column in results.columns)
+    below = f"Means over clients{f', from above: {names}' if len(results.columns) > 1 else ''}."
+    return PageTable(("feature", *measures), rows, "Feature by feature", below=below, sortable=True)
+
+
+def clients_of(results: Results) -> PageTable:
+    """Return the table of clients, a column for each model: of one run of every metric, else of the telling one."""
+    one = len(results.summaries) == 1
+    wanted = results.overall if one else [results.telling] if results.telling else []
+    columns = [(row, column, results.clients(row, column)) for row in wanted for column in results.columns]
+    columns = [each for each in columns if each[2]]
+    groups = results.summaries[0].get("groups", {})
+    every = [values for *_, values in columns]
+    for summary in results.summaries:
+        every += summary["per_client"].get(results.split, {}).values()
+    names = list(dict.fromkeys(name for values in every for name in values)) if columns else []
+    rows = [
+        [name, *([groups.get(name, "")] if groups else []), *(shown_number(of.get(name)) for *_, of in columns)]
+        for name in names[:_MOST_ROWS]
+    ]
+    first = ["client", *(["group"] if groups else [])]
+    models = len(results.columns) > 1
+    counts = Counter(row for row, *_ in columns)
+    more = len(names) - len(rows)
+    return PageTable(
+        [*first, *(column.name if models else row for row, column, _ in columns)],
+        rows, "Every client",
+        f"{'' if one else f'{results.telling} of each client. '}Click a heading to sort."
+        f"{f' {more} more clients are in summary.json.' if more else ''}",
+        groups=[("", len(first)), *counts.items()] if models and len(counts) > 1 else (), sortable=True,
+    )  # fmt: skip
+
+
+def costs_of(results: Results) -> PageTable:
+    """Return the table of traffic and time, and of clients that were lost."""
+    lost = lost_clients(results.summaries, results.split)
+    rows = [[label, *of] for label, of in (lost | costs(results.summaries)).items()]
+    names = [str(summary["method"]) for summary in results.summaries]
+    return PageTable(["", *names], rows, "Lost clients, traffic and time" if lost else "Traffic and time")
+
+
+def absences_of(runs: Mapping[str, Run]) -> PageTable:
+    """Return the table of clients that were absent, by run: in how many rounds, and the last reason."""
+    rows = [
+        [str(client), *([label] if len(runs) > 1 else []), str(missed["round"].nunique()), missed["reason"].iloc[-1]]
+        for label, run in runs.items()
+        for client, missed in run.absences.groupby("client", sort=True)
+    ]
+    names = ["client", *(["run"] if len(runs) > 1 else []), "rounds", "last reason"]
+    return PageTable(names, rows, "Absent clients", "" if rows else "Every client answered every time.")
 
 
 def made(labels: Sequence[str], environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
@@ -36,56 +146,5 @@ def _typed(arguments: Sequence[str]) -> str:
     return shlex.join(["python", path.name, *rest]) if is_script else ""
 
 
-def heads(results: Results) -> list[dict[str, str]]:
-    """Return what columns are called, with the remark that is needed to read the numbers of a run."""
-    return [
-        {"name": each.name, "remark": "" if each.ending else results.summaries[each.run].get("remark", "")}
-        for each in results.columns
-    ]
-
-
-def features(results: Results) -> dict[str, Any]:
-    """Return the table of single features: a row for each, a column for each measure, a line for each model."""
-    measures = list(dict.fromkeys(measure for _, measure in results.features.values()))
-    rows: dict[str, dict[str, list[str]]] = {}
-    for row, (feature, measure) in results.features.items():
-        rows.setdefault(feature, {})[measure] = [mean_text(values) for values in results.row(row)]
-    empty = ["" for _ in results.columns]
-    return {
-        "measures": measures,
-        "rows": [(name, [found.get(measure, empty) for measure in measures]) for name, found in rows.items()],
-    }
-
-
-def cell(values: Spread | None) -> dict[str, str]:
-    """Return mean with deviation, from the worst to the best clients, and these by themselves, as text."""
-    worst, best = (shown_number((values or {}).get(key)) for key in ("worst5", "best5"))
-    return {"mean": spread_text(values), "range": range_text(values), "worst": worst, "best": best}
-
-
-def clients(results: Results, telling: str | None) -> dict[str, Any]:
-    """Return the table of clients, a column for each model: of every metric of one run, of the telling one of several.
-
-    ``metrics`` are headings above those of the models, each with the number of its columns.
-    """
-    wanted = list(results.overall) if len(results.summaries) == 1 else [telling] if telling else []
-    columns = [(row, column, results.clients(row, column)) for row in wanted for column in results.columns]
-    columns = [each for each in columns if each[2]]
-    groups = results.summaries[0].get("groups", {})
-    names = dict.fromkeys(name for *_, values in columns for name in values)
-    for summary in results.summaries:
-        for values in summary["per_client"].get(results.split, {}).values():
-            names |= dict.fromkeys(values)
-    rows = [
-        (name, [*([groups.get(name, "")] if groups else []), *(shown_number(of.get(name)) for *_, of in columns)])
-        for name in names
-    ]
-    models = len(results.columns) > 1
-    counts = Counter(row for row, *_ in columns)
-    return {
-        "metrics": list(counts.items()) if models else [],
-        "groups": bool(groups),
-        "heads": [*(["group"] if groups else []), *(column.name if models else row for row, column, _ in columns)],
-        "rows": rows[:_MOST_ROWS] if columns else [],
-        "left_out": max(0, len(rows) - _MOST_ROWS),
-    }
+def _lines(*lines: str) -> str:
+    return "\n".join(filter(None, lines))

@@ -51,10 +51,29 @@ thead .above th { text-align: center; position: static; border-left: 1px solid v
 nav a { color: var(--accent); margin-right: 16px; }
 </style>
 </head>
-{% macro sections(some, named) %}
+{% macro lines(text) %}{% for line in text.split("\n") %}{% if loop.first %}{{ line }}{% else %}<span class="spread">{{ line }}</span>{% endif %}{% endfor %}{% endmacro %}
+{% macro table(shown) %}
+{% if shown.title %}<h3>{{ shown.title }}</h3>{% endif %}
+{% if shown.text %}<p class="soft">{{ shown.text }}</p>{% endif %}
+{% if shown.rows %}
+<div class="scroll fit{% if shown.rows | length > 40 %} tall{% endif %}"><table{% if shown.sortable %} class="sortable"{% endif %}>
+<thead>
+{% if shown.groups %}<tr class="above">{% for head, columns in shown.groups %}<th colspan="{{ columns }}">{{ head }}</th>{% endfor %}</tr>{% endif %}
+<tr>{% for head in shown.heads %}<th>{% if shown.sortable %}<button>{{ lines(head) }}</button>{% else %}{{ lines(head) }}{% endif %}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in shown.rows %}<tr>{% for cell in row %}<td{% if shown.heads[loop.index0] == "last reason" %} class="text"{% endif %}>{{ lines(cell) }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+{% if shown.below %}<p class="soft">{{ shown.below }}</p>{% endif %}
+{% endmacro %}
+{% macro table_section(shown) %}
+<section{% if shown.heads | length > 5 %} class="wide"{% endif %}>{{ table(shown) }}</section>
+{% endmacro %}
+{% macro charts(some) %}
 {% for shown in some %}
 <section>
-<h3>{{ shown.title }}{% if named %} ({{ shown.run }}){% endif %}</h3>
+<h3>{{ shown.title }}</h3>
 <p class="soft">{{ shown.text }}</p>
 <div class="chart" data-chart="{{ shown.chart }}"></div>
 </section>
@@ -72,13 +91,11 @@ nav a { color: var(--accent); margin-right: 16px; }
 <article id="part-{{ part }}">
 {% if block.title %}<h2>{{ block.title }}</h2>{% endif %}
 {% if block.text %}<p>{{ block.text }}</p>{% endif %}
-{% if not block.command %}
 {% for label, began, command in block.made %}<p class="soft">{% if label %}{{ label }}: {% endif %}{{ began }}{% if command %} <code>{{ command }}</code>{% endif %}</p>
 {% endfor %}
-{% endif %}
-{% if block.facts or block.first is not none %}
+{% if block.facts or block.first %}
 <div class="columns">
-{% if block.first is not none %}<section><div class="chart" data-chart="{{ block.first }}"></div></section>{% endif %}
+{% for shown in block.first %}<section><div class="chart" data-chart="{{ shown.chart }}"></div></section>{% endfor %}
 {% if block.facts %}
 <section><div class="scroll fit facts"><table><tbody>
 {% for row in block.facts %}<tr>{% for each in row %}<td>{{ each }}</td>{% endfor %}</tr>
@@ -88,109 +105,33 @@ nav a { color: var(--accent); margin-right: 16px; }
 </div>
 {% endif %}
 {% if block.command %}<pre>{{ block.command }}</pre>{% endif %}
-{% if block.shown | rejectattr("run") | list %}<div class="columns">{{ sections(block.shown | rejectattr("run") | list, false) }}</div>{% endif %}
+{% if block.own %}<div class="columns">{{ charts(block.own) }}</div>{% endif %}
 
 <div class="columns">
-<section>
-{% if block.strips is not none %}
-<h3>{{ "Clients at the end: " if block.many else "At the end: " }}{{ block.telling }}</h3>
-{% if block.many %}<p class="soft">Every point is a client; the dashed line and the number are their mean.</p>{% endif %}
-<div class="chart" data-chart="{{ block.strips }}"></div>
-{% endif %}
-{% if block.columns | length > 4 %}</section><section>{% endif %}
+{{ charts(block.ends) }}
+{{ table_section(block.results) if block.results.rows }}
+</div>
 <p class="soft">{{ block.sentence }}</p>
 {% for label, note in block.notes %}<p>{% if label %}{{ label }}: {% endif %}{{ note }}.</p>{% endfor %}
-</section>
-{% if block.results %}
-<section{% if block.columns | length > 4 %} class="wide"{% endif %}>
-<h3>Results on {{ block.split }} data</h3>
-<div class="scroll fit results"><table>
-{% if block.columns | length == 1 %}
-<thead><tr><th>metric</th><th>mean ± std</th><th>worst 5 %</th><th>best 5 %</th></tr></thead>
-<tbody>
-{% for metric, values in block.results %}
-<tr><td>{{ metric }}</td><td>{{ values[0].mean }}</td><td>{{ values[0].worst }}</td><td>{{ values[0].best }}</td></tr>
-{% endfor %}
-{% else %}
-<thead><tr><th>metric</th>{% for head in block.columns %}<th>{{ head.name }}{% if head.remark %}<span class="spread">{{ head.remark }}</span>{% endif %}</th>{% endfor %}</tr></thead>
-<tbody>
-{% for metric, values in block.results %}
-<tr><td>{{ metric }}</td>{% for value in values %}<td>{{ value.mean }}{% if value.range %}<span class="spread">{{ value.range }}</span>{% endif %}</td>{% endfor %}</tr>
-{% endfor %}
-{% endif %}
-</tbody></table></div>
-<p class="soft">Mean and standard deviation over clients{{ ", and the means of" if block.columns | length == 1 else "; below, the means of" }} the worst and of the best 5 % of them.{% if block.columns | length == 1 and block.columns[0].remark %} {{ block.columns[0].remark }}.{% endif %}</p>
-</section>
-{% endif %}
-</div>
-{% if block.features.rows %}
-<h3>Feature by feature</h3>
-<div class="scroll fit"><table class="sortable">
-<thead><tr><th><button>feature</button></th>{% for head in block.features.measures %}<th><button>{{ head }}</button></th>{% endfor %}</tr></thead>
-<tbody>
-{% for feature, cells in block.features.rows %}
-<tr><td>{{ feature }}</td>{% for values in cells %}<td>{{ values[0] }}{% for value in values[1:] %}<span class="spread">{{ value }}</span>{% endfor %}</td>{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
-<p class="soft">Means over clients{% if block.columns | length > 1 %}, from above: {{ block.columns | map(attribute="name") | join(", ") }}{% endif %}.</p>
-{% endif %}
+{{ table(block.features) if block.features.rows }}
 
 <div class="columns">
 {% if block.curves %}
 <section>
 <h3>Learning curves</h3>
-<p class="soft"><label>Shown: <select data-charts="curves-{{ part }}">{% for curve in block.curves %}<option value="{{ curve.chart }}">{{ curve.name }}</option>{% endfor %}</select></label>{% if block.many %}
- Mean over clients, and the middle half of them.{% endif %}</p>
+<p class="soft"><label>Shown: <select data-charts="curves-{{ part }}">{% for curve in block.curves %}<option value="{{ curve.chart }}">{{ curve.title }}</option>{% endfor %}</select></label> {{ block.curves[0].text }}</p>
 <div class="chart" id="curves-{{ part }}" data-chart="{{ block.curves[0].chart }}"></div>
 </section>
 {% endif %}
-{% for graph in block.graphs %}
-<section>
-<h3>{{ graph.title }}</h3>
-<p class="soft">{{ graph.text }}{% if graph.left_out %}; the {{ graph.left_out }} weakest edges are not drawn{% endif %}.</p>
-<div class="chart" data-chart="{{ graph.chart }}"></div>
-</section>
-{% endfor %}
-{{ sections(block.shown | selectattr("run") | list, block.labels | length > 1) }}
+{{ charts(block.graphs) }}
+{{ charts(block.of_methods) }}
 </div>
 
 {% if blocks | length > 1 %}<details><summary>Every client, traffic and time</summary>{% endif %}
 <div class="columns">
-{% if block.clients.rows %}
-<section{% if block.clients.heads | length > 5 %} class="wide"{% endif %}>
-<h3>Every client</h3>
-<p class="soft">{% if block.labels | length > 1 %}{{ block.telling }} of each client. {% endif %}Click a heading to sort.{% if block.clients.left_out %} {{ block.clients.left_out }} more clients are in summary.json.{% endif %}</p>
-<div class="scroll fit{% if block.clients.rows | length > 40 %} tall{% endif %}"><table class="sortable">
-<thead>
-{% if block.clients.metrics | length > 1 %}
-<tr class="above"><th></th>{% if block.clients.groups %}<th></th>{% endif %}{% for metric, columns in block.clients.metrics %}<th colspan="{{ columns }}">{{ metric }}</th>{% endfor %}</tr>
-{% endif %}
-<tr><th><button>client</button></th>{% for head in block.clients.heads %}<th><button>{{ head }}</button></th>{% endfor %}</tr></thead>
-<tbody>
-{% for client, values in block.clients.rows %}
-<tr><td>{{ client }}</td>{% for value in values %}<td>{{ value }}</td>{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
-</section>
-{% endif %}
-<section>
-<h3>{{ "Lost clients, traffic and time" if block.lost else "Traffic and time" }}</h3>
-<div class="scroll"><table>
-<thead><tr><th></th>{% for label in block.labels %}<th>{{ label }}</th>{% endfor %}</tr></thead>
-<tbody>{% for name, values in block.costs.items() %}<tr><td>{{ name }}</td>{% for value in values %}<td>{{ value }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div>
-</section>
-<section>
-<h3>Absent clients</h3>
-{% if block.absences %}
-<div class="scroll"><table>
-<thead><tr><th>client</th>{% if block.labels | length > 1 %}<th>run</th>{% endif %}<th>rounds</th><th>last reason</th></tr></thead>
-<tbody>{% for label, client, rounds, reason in block.absences %}<tr><td>{{ client }}</td>{% if block.labels | length > 1 %}<td>{{ label }}</td>{% endif %}<td>{{ rounds }}</td><td class="text">{{ reason }}</td></tr>
-{% endfor %}</tbody></table></div>
-{% else %}
-<p class="soft">Every client answered every time.</p>
-{% endif %}
-</section>
+{{ table_section(block.clients) if block.clients.rows }}
+{{ table_section(block.costs) }}
+{{ table_section(block.absences) }}
 </div>
 
 {% if blocks | length > 1 %}</details>{% else %}<h3>Experiment and environment</h3>{% endif %}

@@ -14,23 +14,19 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
-from fedgraph.graph import ClientGraph, spring_layout
-from fedgraph.runs import attendance
 from fedgraph.runs.comparison import Comparison, compare
 from fedgraph.runs.finished import Run
-from fedgraph.runs.reports.page import charts, tables
-from fedgraph.runs.reports.page.sections import Shown, method_charts
+from fedgraph.runs.reports.charts import AnyChart, Chart, client_graphs, ends, learning_curves, ranked
+from fedgraph.runs.reports.page import tables
+from fedgraph.runs.reports.page.figures import figure
+from fedgraph.runs.reports.page.sections import method_charts
 from fedgraph.runs.reports.page.template import PAGE
-from fedgraph.runs.reports.results import Results
-from fedgraph.runs.reports.words import costs, mean_text, sentence
+from fedgraph.runs.reports.words import sentence
 from fedgraph.support.files import write_atomically
 
 log = logging.getLogger("fedgraph")
-
-_PHASES = ("training", "evaluation")
 
 
 def place_of_report(runs: Sequence[Run]) -> Path:
@@ -72,7 +68,7 @@ class Block:
         Of these numbers.
     own : str
         Which of them is of what the part is about.
-    shown : tuple of Shown
+    shown : tuple of Chart
         Charts above those of the runs.
     """
 
@@ -84,15 +80,14 @@ class Block:
     compared: Mapping[str, float] = field(default_factory=dict)
     unit: str = "%"
     own: str = ""
+    shown: tuple[AnyChart, ...] = ()
 
     @property
     def numbers(self) -> list[tuple[str, str]]:
-        """The compared numbers as text, with their unit: 2 decimals below 10, else 1."""
+        """The compared numbers as text, with their unit, and with 2 decimals below 10, else 1."""
         return [
             (words, f"{value:.{2 if abs(value) < 10 else 1}f} {self.unit}") for words, value in self.compared.items()
         ]
-
-    shown: tuple[Shown, ...] = ()
 
 
 def report(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path | None = None) -> Path:
@@ -150,45 +145,41 @@ def _library() -> str:
 def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the template shows of one part, and add its charts to ``figures``."""
     compared = block.runs
-    runs, summaries, labels = compared.runs, compared.summaries, compared.labels
-    results = Results(summaries)
-    split, first = results.split, results.telling
-    environments = [json.loads((run.path / "environment.json").read_text()) for run in runs]
+    results, first = compared.results, compared.results.telling
+    runs = dict(zip(compared.labels, compared.runs, strict=True))
+    folders = {label: run.folder for label, run in runs.items()}
+    environments = [json.loads((run.path / "environment.json").read_text()) for run in compared]
 
-    def place(figure: Any) -> int:
-        """Keep a figure for the page, and return its number there."""
-        figures.append(json.loads(figure.to_json()))
-        return len(figures) - 1
+    def placed(*charts: AnyChart, of: str = "") -> list[dict[str, Any]]:
+        """Keep charts for the page, and return for each its heading, its text, and its number there."""
+        figures.extend(json.loads(figure(chart).to_json()) for chart in charts)
+        titles = [f"{chart.title}{f' ({of})' if of else ''}" for chart in charts]
+        return [
+            {"title": title, "text": chart.text, "chart": len(figures) - len(charts) + number}
+            for number, (title, chart) in enumerate(zip(titles, charts, strict=True))
+        ]
 
-    drawn = _graphs(compared, split, first) if first else []
     return {
         "title": block.title,
         "text": block.text,
         "command": block.command,
+        "made": [] if block.command else tables.made(compared.labels, environments),
         "facts": block.facts,
-        "sentence": sentence(summaries),
-        "split": split,
-        "labels": labels,
-        "made": tables.made(labels, environments),
-        "columns": tables.heads(results),
-        "results": [(row, [tables.cell(values) for values in results.row(row)]) for row in results.overall],
-        "features": tables.features(results),
-        "first": place(charts.ranked(block.compared, dict(block.numbers), block.own)) if block.compared else None,
-        "curves": [{"name": name, "chart": place(figure)} for name, figure in _curves(compared, split)],
-        "telling": first,
-        "strips": place(_strips(results, first)) if first else None,
-        "clients": tables.clients(results, first),
-        "many": max(each["clients"] for each in summaries) > 1,
-        "graphs": [{**graph, "chart": place(graph["chart"])} for graph in drawn],
-        "shown": [
-            {"title": shown.title, "text": shown.text, "chart": place(shown.figure), "run": label}
-            for label, charts_of in [("", block.shown), *zip(labels, map(_shown, runs), strict=True)]
-            for shown in charts_of
+        "first": placed(ranked(block.compared, dict(block.numbers), block.own)) if block.compared else [],
+        "own": placed(*block.shown),
+        "ends": placed(ends(results, first)) if first else [],
+        "sentence": sentence(results.summaries),
+        "notes": _notes(compared.labels, results.summaries),
+        "results": tables.results_of(results),
+        "features": tables.features_of(results),
+        "curves": placed(*filter(_goes_on, learning_curves(folders, results.split).values())),
+        "graphs": placed(*client_graphs(folders, results, first)) if first else [],
+        "of_methods": [
+            each for label, run in runs.items() for each in placed(*_shown(run), of=label if len(runs) > 1 else "")
         ],
-        "costs": attendance.rows(summaries, split) | costs(summaries),
-        "lost": bool(attendance.rows(summaries, split)),
-        "absences": _absences(compared),
-        "notes": _notes(labels, summaries),
+        "clients": tables.clients_of(results),
+        "costs": tables.costs_of(results),
+        "absences": tables.absences_of(runs),
         "runs": [
             {
                 "label": label,
@@ -196,9 +187,14 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
                 "toml": (run.path / "experiment.toml").read_text(encoding="utf-8"),
                 "environment": environment,
             }
-            for label, run, environment in zip(labels, runs, environments, strict=True)
+            for (label, run), environment in zip(runs.items(), environments, strict=True)
         ],
     }
+
+
+def _goes_on(chart: Chart) -> bool:
+    """Return whether a curve has more than one point."""
+    return any(len(each.x) > 1 for each in chart.series)
 
 
 def _notes(labels: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -210,99 +206,9 @@ def _notes(labels: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> lis
     return [("" if len(who) == len(labels) else ", ".join(who), note) for note, who in told.items()]
 
 
-def _curves(compared: Comparison, split: str) -> list[tuple[str, Any]]:
-    """Return a chart for each metric that was measured more than once: that of the shown split first."""
-    histories: dict[tuple[str, str], dict[str, dict[int, Sequence[float]]]] = {}
-    units: dict[str, str] = {}
-    for label, run in zip(compared.labels, compared.runs, strict=True):
-        for line in run.folder.lines():
-            if line.get("restored"):
-                continue
-            if line["phase"] in _PHASES:
-                name, series = line["split"], label
-                found = {metric: list(values.values()) for metric, values in line["per_client"].items()}
-            else:
-                name, series = line["phase"], label
-                if "learning_rate" in line:
-                    series = f"{label}, learning rate {line['learning_rate']:g}"
-                found = {key.replace("_", " "): [value] for key, value in line.items() if key.endswith("loss")}
-            units[name] = "round" if line["phase"] in _PHASES else "epoch"
-            for metric, values in found.items():
-                histories.setdefault((name, metric), {}).setdefault(series, {})[line["round"]] = values
-    order = {split: 0, "validation": 1, "train": 2}
-    wanted = [key for key, runs in histories.items() if any(len(rounds) > 1 for rounds in runs.values())]
-    wanted.sort(key=lambda key: order.get(key[0], 3))
-    return [
-        (
-            f"{name}: {metric}",
-            charts.curves(
-                {
-                    series: (list(rounds), np.array(list(rounds.values()), dtype=float))
-                    for series, rounds in histories[name, metric].items()
-                },
-                units[name],
-                metric,
-            ),
-        )
-        for name, metric in wanted
-    ]
-
-
-def _strips(results: Results, metric: str) -> Any:
-    """Return the chart of every client at the end, model by model."""
-    return charts.strips(
-        {
-            column.name: (results.clients(metric, column), mean_text(values))
-            for column, values in zip(results.columns, results.row(metric), strict=True)
-            if values
-        },
-        f"{results.split} {metric}",
-    )
-
-
-def _graphs(compared: Comparison, split: str, metric: str | None) -> list[dict[str, Any]]:
-    """Return the given client graph of the first run that has one, and what each run has learned."""
-    found: list[tuple[str, ClientGraph, Run]] = []
-    given = next((run for run in compared.runs if run.graph is not None), None)
-    if given is not None and given.graph is not None:
-        found.append(("The client graph", given.graph, given))
-    for label, run in zip(compared.labels, compared.runs, strict=True):
-        if (learned := run.learned_graph) is not None:
-            found.append((f"Learned by {label}", learned, run))
-    if not found:
-        return []
-    places, on_map = _places(found[0][1], found[0][2])
-    drawn = []
-    for title, graph, run in found:
-        values = run.summary["per_client"].get(split, {}).get(metric, {})
-        known = {name: value for name, value in values.items() if value is not None}
-        figure, left_out = charts.client_graph(graph, places, known, str(metric), on_map)
-        drawn.append({"title": title, "text": graph.describe(), "left_out": left_out, "chart": figure})
-    return drawn
-
-
-def _places(graph: ClientGraph, run: Run) -> tuple[dict[str, tuple[float, float]], bool]:
-    """Return where each client is drawn, and whether that is a place on a map: else neighbours are drawn together."""
-    known = run.folder.coordinates()
-    if known and all(name in known for name in graph.names):
-        # East is as long as north only at the equator.
-        middle = np.cos(np.radians(np.mean([known[name][0] for name in graph.names])))
-        return {name: (known[name][1] * middle, known[name][0]) for name in graph.names}, True
-    return spring_layout(graph.without_self_loops().to_networkx().to_undirected()), False
-
-
-def _shown(run: Run) -> list[Shown]:
+def _shown(run: Run) -> list[AnyChart]:
     try:
         return method_charts(run)
     except Exception as error:  # the page is worth having without what a damaged file would have shown
         log.warning("a part of the report of %s is left out: %s", run.path, error)
         return []
-
-
-def _absences(compared: Comparison) -> list[tuple[str, str, int, str]]:
-    """Return run, client, number of rounds and last reason of all absent clients."""
-    rows = []
-    for label, run in zip(compared.labels, compared.runs, strict=True):
-        for client, missed in run.absences.groupby("client", sort=True):
-            rows.append((label, str(client), int(missed["round"].nunique()), str(missed["reason"].iloc[-1])))
-    return rows

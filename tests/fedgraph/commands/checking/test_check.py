@@ -111,9 +111,9 @@ class Rows(Configured):
     @classmethod
     def handle(cls, message, node):
         config = message.content.config_records["config"]
-        assignment = Assignment.of(Request.header_of(config)["experiment"])
+        assignment = Assignment.of(Request.read_header(config)["experiment"])
         clients = node.hosted(assignment)
-        rows = node.cohort(Request.header_of(config)["experiment"], clients).data.splits["train"]
+        rows = node.cohort(Request.read_header(config)["experiment"], clients).data.splits["train"]
         rows = rows.batch(torch.zeros(len(clients), 1, dtype=torch.long)).inputs.flatten(1)
         rows = (rows + 0.1).log() / 3
         told = {"clients": list(clients), "partition": list(node.partition())}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fedgraph.data.columns import read_categories, read_table
-from fedgraph.data.columns.cells import MISSING, without
+from fedgraph.data.columns.cells import MISSING, mask_missing
 from fedgraph.support.errors import DataError
 
 
@@ -67,7 +67,7 @@ def test_thousands_are_read_where_the_settings_say_what_separates_them(tmp_path,
 def test_a_column_with_three_decimals_is_in_doubt_where_another_has_decimal_commas(tmp_path):
     path = tmp_path / "lab.csv"
     path.write_text("platelets;crp\n1.009;15,02\n2.782;10,66\n")
-    with pytest.raises(DataError, match=r"'platelets' .* holds '1\.009' in row 1 and '15,02' in another column"):
+    with pytest.raises(DataError, match=r"'platelets'.*'1\.009' .*'15,02'"):
         read_table(path).numbers("platelets")
     np.testing.assert_array_equal(read_table(path).numbers("crp"), [15.02, 10.66])
 
@@ -90,7 +90,7 @@ def test_decimals_stay_decimals(tmp_path, separator, cells, numbers):
 
 
 def test_decimal_commas_between_commas_are_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"holds '0,5' in row 2: decimals have a point, unless semicolons"):
+    with pytest.raises(DataError, match="'0,5' in row 2"):
         table(tmp_path, ["1", "0,5", "12,25"], ",").numbers("x")
 
 
@@ -115,12 +115,12 @@ MARKS = ("", "-999.0", "-9", "unk")
     ],
 )
 def test_marks_match_as_numbers_in_columns_of_any_type(column):
-    assert [place for place, cell in enumerate(without(column, MARKS).to_pylist()) if cell is not None] == [1]
+    assert [place for place, cell in enumerate(mask_missing(column, MARKS).to_pylist()) if cell is not None] == [1]
 
 
 def test_marks_are_no_numbers_in_columns_of_words_with_zeros_in_front():
-    assert without(pa.array(["099", "99", "a"]), ("99",)).to_pylist() == ["099", None, "a"]
-    assert without(pa.array([True, False]), ("1",)).to_pylist() == [True, False]
+    assert mask_missing(pa.array(["099", "99", "a"]), ("99",)).to_pylist() == ["099", None, "a"]
+    assert mask_missing(pa.array([True, False]), ("1",)).to_pylist() == [True, False]
 
 
 @pytest.mark.parametrize("kind", ["decimal", "category", "float", "int"])
@@ -142,9 +142,9 @@ def test_categories_compare_as_numbers_however_they_are_written(tmp_path):
     assert read_categories(table(tmp_path, cells), "x")[1] == ("0", "1")
     codes, classes = read_categories(table(tmp_path, cells), "x", ("1.0", "0"))
     assert (codes.tolist(), classes) == ([1, 1, 0, 0], ("1.0", "0"))
-    with pytest.raises(DataError, match=r"lists '0', '0\.0', which are the same category"):
+    with pytest.raises(DataError, match=r"'0', '0\.0'"):
         read_categories(table(tmp_path, cells), "x", ("0", "0.0", "1"))
-    with pytest.raises(DataError, match=r"holds 'DEAD', which .*; 'DEAD' is 'dead' but for upper and lower"):
+    with pytest.raises(DataError, match="'DEAD', .*'dead'"):
         read_categories(table(tmp_path, ["dead", "DEAD"]), "x", ("dead", "alive"))
 
 

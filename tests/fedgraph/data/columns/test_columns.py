@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.data.columns.columns import as_category, in_order, is_number, read_column, read_numbers
+from fedgraph.data.columns.columns import as_category, is_number, read_column, read_numbers, sort_categories
 from fedgraph.data.columns.table_files import Table
 from fedgraph.support.errors import DataError
 
@@ -62,7 +62,7 @@ def test_numbers_that_are_nan_are_missing_and_infinite_ones_are_refused():
         np.testing.assert_array_equal(column.as_numbers(), [1, np.nan, 2])
     for cells in (["1", "nan", "-inf"], [1.0, float("nan"), float("-inf")]):
         for read in (read_column, read_numbers):
-            with pytest.raises(DataError, match="column 'x' of t.csv holds -inf in row 3: leave the cell empty"):
+            with pytest.raises(DataError, match="'x' .*-inf in row 3"):
                 read(table(cells), "x")
     with pytest.raises(DataError, match="holds inf in row 2"):
         read_column(table(["none", "inf", "3"]), "x", ["none"])
@@ -81,9 +81,7 @@ def test_a_few_words_in_a_column_of_numbers():
 
 def test_words_in_the_place_of_numbers_or_categories():
     column = read_column(table(["1", "<5", "?", *"abcd"]), "x")
-    with pytest.raises(
-        DataError, match=r"'x' of t.csv must be numeric, but holds '<5', '\?', .* and 1 more .the first in row 2.: "
-    ):
+    with pytest.raises(DataError, match=r"'x' .*t\.csv .*'<5'"):
         column.as_numbers()
     with pytest.raises(DataError, match="holds unknown categories: '<5'"):
         column.as_codes(("a", "b", "1"))
@@ -94,7 +92,7 @@ def test_words_in_the_place_of_numbers_or_categories():
 def test_columns_that_cannot_be():
     with pytest.raises(DataError, match="no column 'y'; its columns: x"):
         read_column(table(["1"]), "y")
-    with pytest.raises(DataError, match=r"of type list<.*>: use numbers or text"):
+    with pytest.raises(DataError, match="of type list<"):
         read_column(table([[1], [2]]), "x")
 
 
@@ -118,8 +116,8 @@ def test_late_words_are_found():
 
 
 def test_order():
-    assert in_order(["10", "9", "-1.5"]) == ("-1.5", "9", "10")
-    assert in_order(["10", "9", "x"]) == ("10", "9", "x")
+    assert sort_categories(["10", "9", "-1.5"]) == ("-1.5", "9", "10")
+    assert sort_categories(["10", "9", "x"]) == ("10", "9", "x")
     assert is_number("1e3")
     assert not any(map(is_number, ["nan", "inf", "1_000", "٣", "x"]))
     assert as_category(99.0) == as_category(" 99") == "99"

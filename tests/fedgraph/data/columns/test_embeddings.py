@@ -41,12 +41,12 @@ def test_lists_in_a_parquet_file_and_columns_in_a_csv_file(tmp_path):
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (table(age=[1]), "t.csv has no embedding 'scan': it is a column of lists of that name, or columns scan.0"),
-        (table(scan_0=[1], scan_2=[1]), "has 2 columns of the embedding 'scan', .* from 0, but lacks scan.1"),
-        (table(scan_0=["a"]), "column 'scan.0' of t.csv must be numeric, but holds 'a'"),
-        (table(scan=[1.0]), "column 'scan' of t.csv is to be an embedding, so lists of numbers, but is of type double"),
-        (table(scan=[["a"]]), "so lists of numbers, but is of type list"),
-        (table(scan=[[1.0], [1.0, 2.0]]), "with equally many numbers in all rows; there are 1, 2"),
+        (table(age=[1]), r"t\.csv .*'scan': .*scan\.0"),
+        (table(scan_0=[1], scan_2=[1]), "'scan', .*scan.1"),
+        (table(scan_0=["a"]), r"'scan\.0' .*'a'"),
+        (table(scan=[1.0]), "'scan' .*of type double"),
+        (table(scan=[["a"]]), "lists of numbers., .*type list"),
+        (table(scan=[[1.0], [1.0, 2.0]]), "equally many .*1, 2"),
         (table(scan=pa.array([None], pa.list_(pa.float64()))), "there are no list"),
     ],
 )

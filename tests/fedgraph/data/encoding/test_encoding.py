@@ -73,23 +73,21 @@ def test_skewed_numbers_there_and_back():
     np.testing.assert_allclose(encoding.decode(units), values, rtol=1e-6)
     clipped = Encoding(schema, encoding.scaling, "clip").encode(values)
     assert clipped[4:, 0].tolist() == [0, 1, 0]
-    with pytest.raises(DataError, match=r"'cells' has 1 values such as 200000 far outside its range 1 to 101"):
+    with pytest.raises(DataError, match="'cells' .*200000 .*1 to 101"):
         encoding.encode(np.array([[2e5, 1], [2e4, 1]]))
 
 
 def test_values_far_outside_are_a_mistake():
     values = np.array([[0, 60.0, 0, 0, 99_999, 1]] * 3)
-    with pytest.raises(
-        DataError, match=r"'age' has 3 values such as 99999 far outside its range 20 to 30: .*missing-codes"
-    ):
+    with pytest.raises(DataError, match="'age' .*missing-codes"):
         ENCODING.encode(values)
     assert Encoding(SCHEMA, SCALING, outside="clip").encode(values)[0, 6] == 1
 
 
 def test_matrices_that_do_not_fit():
-    with pytest.raises(DataError, match=r"values of shape \[2, 5\] .* needs \[rows, 6\]"):
+    with pytest.raises(DataError, match=r"\[2, 5\] .*\[rows, 6\]"):
         ENCODING.encode(np.zeros((2, 5)))
-    with pytest.raises(DataError, match=r"units of shape \[2, 6\] .* needs \[rows, 8\]"):
+    with pytest.raises(DataError, match=r"\[2, 6\] .*\[rows, 8\]"):
         ENCODING.decode(torch.zeros(2, 6))
     with pytest.raises(DataError, match="no range for weight, stage"):
         Encoding(SCHEMA, Scaling({"age": (0, 1)})).encode(np.zeros((1, 6)))

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.encoding.rows import values_of
+from fedgraph.data.encoding.rows import to_values
 from fedgraph.support.errors import DataError
 
 NAN = np.nan
@@ -19,18 +19,18 @@ def test_tables_dicts_and_values_say_the_same(mixed):
     frame = pd.DataFrame({"other": [1, 2], "place": pd.Categorical(["c", None]), "age": pd.array([None, 41], "Int64"),
                           "size": [0.5, NAN], "ill": ["yes", "no"]}, index=["x", "y"])  # fmt: skip
     for rows in (dicts, table, np.array(wanted), frame, pa.table(table.columns)):
-        np.testing.assert_array_equal(values_of(rows, schema), wanted)
-    np.testing.assert_array_equal(values_of(dicts[0], schema), wanted[:1])
-    np.testing.assert_array_equal(values_of({}, schema), [[NAN] * 4])
-    np.testing.assert_array_equal(values_of(table, schema, ["ill"]), [[0.5, NAN, 2, NAN], [NAN, NAN, NAN, 41]])
+        np.testing.assert_array_equal(to_values(rows, schema), wanted)
+    np.testing.assert_array_equal(to_values(dicts[0], schema), wanted[:1])
+    np.testing.assert_array_equal(to_values({}, schema), [[NAN] * 4])
+    np.testing.assert_array_equal(to_values(table, schema, ["ill"]), [[0.5, NAN, 2, NAN], [NAN, NAN, NAN, 41]])
 
 
 def test_what_is_ignored_is_not_even_read(mixed):
     schema, _ = mixed(1)
     rows = [{"ill": "perhaps", "age": 3}]
-    np.testing.assert_array_equal(values_of(rows, schema, ["ill"]), [[NAN, NAN, NAN, 3]])
-    np.testing.assert_array_equal(values_of(pd.DataFrame(rows), schema, ["ill"]), [[NAN, NAN, NAN, 3]])
-    np.testing.assert_array_equal(values_of(pd.DataFrame(rows)[["ill"]], schema, ["ill"]), [[NAN] * 4])
+    np.testing.assert_array_equal(to_values(rows, schema, ["ill"]), [[NAN, NAN, NAN, 3]])
+    np.testing.assert_array_equal(to_values(pd.DataFrame(rows), schema, ["ill"]), [[NAN, NAN, NAN, 3]])
+    np.testing.assert_array_equal(to_values(pd.DataFrame(rows)[["ill"]], schema, ["ill"]), [[NAN] * 4])
 
 
 def test_mistakes_are_named(mixed):
@@ -49,4 +49,4 @@ def test_mistakes_are_named(mixed):
         (3, "this int cannot be read"),
     ):
         with pytest.raises(DataError, match=message):
-            values_of(rows, schema)
+            to_values(rows, schema)

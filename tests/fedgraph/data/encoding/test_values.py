@@ -40,7 +40,7 @@ def test_columns_become_numbers():
     values = read_values(table, SCHEMA, keys)
     assert values.dtype == np.float64
     np.testing.assert_array_equal(values, [[1.25, NAN, 2, 0, 2], [NAN, 30, 0, 1, 0], [3, 31, 1, NAN, NAN]])
-    with pytest.raises(DataError, match=r"column 'sick' of t.csv holds unknown categories: '\?'"):
+    with pytest.raises(DataError, match=r"'sick' .*t\.csv .*'\?'"):
         read_values(table, SCHEMA)
     unknown = read_values(table, SCHEMA, SchemaSettings(unknown="missing"))
     assert unknown[0, 1] == 99
@@ -56,11 +56,11 @@ def test_columns_become_numbers():
 
 def test_tables_that_do_not_fit():
     table = Table({"weight": pa.array(["1", "heavy"])}, "t.csv")
-    with pytest.raises(DataError, match="column 'weight' of t.csv must be numeric, but holds 'heavy'"):
+    with pytest.raises(DataError, match=r"'weight' .*t\.csv .*'heavy'"):
         read_values(table, Schema((Feature("weight", "real"),)))
     with pytest.raises(DataError, match="t.csv has no column 'age'"):
         read_values(table, Schema((Feature("age", "real"),)))
-    with pytest.raises(DataError, match=r"shape \[2, 3\] do not fit the schema: it needs \[rows, 5\]"):
+    with pytest.raises(DataError, match=r"\[2, 3\] .*\[rows, 5\]"):
         as_table(np.zeros((2, 3)), SCHEMA)
 
 

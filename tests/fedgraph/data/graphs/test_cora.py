@@ -48,7 +48,7 @@ def test_communities_are_dealt_out_and_divided_where_there_are_too_few():
     many = communities(pairs, 20, 9, 1.0, 0)
     assert sorted(np.concatenate(many).tolist()) == list(range(20))
     assert min(map(len, many)) > 0
-    with pytest.raises(DataError, match="21 clients cannot have a node each, there are 20"):
+    with pytest.raises(DataError, match="21 clients .*20"):
         communities(pairs, 20, 21, 1.0, 0)
 
 
@@ -69,5 +69,5 @@ def test_files_that_are_not_there_or_not_as_published(tmp_path):
             read_citations(content, cites)
     content.write_text(whole)
     cites.write_text("1 2 3\n")
-    with pytest.raises(DataError, match="two papers in each line, and not '1 2 3'"):
+    with pytest.raises(DataError, match="'1 2 3'"):
         read_citations(content, cites)

@@ -1,7 +1,5 @@
 """What a data set of graphs loads: classes, splits, and clients that do not fit each other."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -60,7 +58,7 @@ def test_masks_of_the_data_and_nodes_without_a_class(tmp_path):
     drawn = source(tmp_path, {"mercy": graph}, masks="drawn").load(["mercy"])
     assert sum(len(rows(drawn, split)[0]) for split in drawn.splits) == 18
     graph.y[:5] = -1
-    with pytest.raises(DataError, match=r"client 'mercy' \(.*/mercy.pt\): no node of train_mask has a class"):
+    with pytest.raises(DataError, match=r"mercy\.pt\): .*train_mask"):
         source(tmp_path, {"mercy": graph}).load(["mercy"])
 
 
@@ -78,12 +76,12 @@ def test_whole_graphs_are_examples(tmp_path):
 @pytest.mark.parametrize(
     ("clients", "keys", "message"),
     [
-        ({"a": data(), "b": data(features=4)}, {}, r"'b' .*/b.pt. has 4 features of a node, and client 'a' .* has 3"),
-        ({"a": data(), "b": data(y=None)}, {}, r"client 'b' .*/b.pt. has no classes: y is missing, or -1 throughout"),
-        ({"a": data(classes=3)}, {"classes": 2}, r"'a' .*/a.pt. has the class 2, and there are 2, counted from 0"),
-        ({"a": data(classes=1)}, {}, r"has one class only, 0: there is nothing to learn"),
-        ({"a": data(2)}, {}, r"client 'a' .*/a.pt. has too few examples .2. to split"),
-        ({"a": data()}, {"level": "graph"}, r"y has 20 classes, and there is one graph; .data. level = .node."),
+        ({"a": data(), "b": data(features=4)}, {}, r"/b\.pt. has 4 .*'a' .*3"),
+        ({"a": data(), "b": data(y=None)}, {}, r"/b\.pt. .*y is missing"),
+        ({"a": data(classes=3)}, {"classes": 2}, r"/a\.pt. .*class 2"),
+        ({"a": data(classes=1)}, {}, "one class only"),
+        ({"a": data(2)}, {}, r"/a\.pt. .*too few"),
+        ({"a": data()}, {"level": "graph"}, "20 classes, .*level = .node."),
     ],
 )  # fmt: skip
 def test_clients_that_do_not_fit(tmp_path, clients, keys, message):
@@ -145,12 +143,14 @@ def test_the_form_reads_new_graphs_and_refuses_others(tmp_path):
             form.read(tmp_path / "new.pt", None)
 
 
-@pytest.mark.parametrize(("classes", "message"), [(1, "two classes at least"), (["a", "b", "a"], "named once")])
-def test_classes_that_cannot_be(classes, message):
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("classes", 1, "two classes at least"),
+        ("classes", ["a", "b", "a"], "must differ"),
+        ("lable", "y", r"\[data\] \(set graphs\) .*'lable'"),
+    ],
+)
+def test_settings_that_cannot_be(key, value, message):
     with pytest.raises(ExperimentError, match=message):
-        parse_data({"set": "graphs", "classes": classes})
-
-
-def test_unknown_keys_are_refused():
-    with pytest.raises(ExperimentError, match=re.escape("[data] (set graphs) has no key 'lable'")):
-        parse_data({"set": "graphs", "lable": "y"})
+        parse_data({"set": "graphs", key: value})

@@ -33,7 +33,7 @@ def test_a_folder_has_a_file_or_a_folder_for_each_client(tmp_path):
     assert files.read("county")[0]["y"].tolist() == [0, 1, 1]
     assert files.where("mercy") == f"client 'mercy' ({tmp_path}/mercy.pt)"
     torch.save(data(), tmp_path / "mercy.pth")
-    with pytest.raises(DataError, match="has mercy.pt and mercy.pth, both of client 'mercy': keep one"):
+    with pytest.raises(DataError, match=r"mercy\.pt and mercy\.pth"):
         GraphFiles(tmp_path)
 
 
@@ -42,10 +42,10 @@ def test_one_file_of_all_clients(tmp_path):
     files = GraphFiles(tmp_path / "all.pt")
     assert files.names == ["mercy", "county"]
     assert len(files.read("county")) == 2
-    with pytest.raises(DataError, match="all.pt has no graphs of client 'west'; it has those of mercy, county"):
+    with pytest.raises(DataError, match=r"all\.pt .*'west'"):
         files.read("west")
     torch.save(data(), tmp_path / "one.pt")
-    with pytest.raises(DataError, match="does not say of whom: make a folder with a file for each client"):
+    with pytest.raises(DataError, match="a file for each client"):
         GraphFiles(tmp_path / "one.pt")
     assert GraphFiles(tmp_path / "one.pt", ["mercy"]).names == ["mercy"]
     assert GraphFiles(Path(f"{tmp_path}/{{client}}.pt"), ["one"]).names == ["one"]
@@ -63,10 +63,10 @@ def test_several_graphs_as_arrays(tmp_path):
     assert (one["y"].tolist(), two["y"].tolist(), two["edge_weight"].tolist()) == ([1], [0], [3.0])
     assert (one["train_mask"].tolist(), two["train_mask"].tolist()) == ([True], [False])
     np.savez(tmp_path / "two.npz", x=np.ones((3, 1)), edge_index=[[0], [2]], batch=[0, 0, 1])
-    with pytest.raises(DataError, match="an edge leads from one graph to another"):
+    with pytest.raises(DataError, match="one graph to another"):
         GraphFiles(tmp_path / "two.npz", ["mercy"])
     np.savez(tmp_path / "two.npz", x=np.ones((3, 1)), edge_index=[[0], [2]], batch=[1, 0, 1])
-    with pytest.raises(DataError, match="batch is the graph of each of 3 nodes, whole numbers that never fall"):
+    with pytest.raises(DataError, match="batch .*3 nodes"):
         GraphFiles(tmp_path / "two.npz", ["mercy"])
 
 
@@ -79,11 +79,11 @@ def test_nothing_in_a_file_is_executed(tmp_path):
     trap = Trap()
     trap.place = str(tmp_path / "sprung")
     torch.save({"x": trap, "edge_index": RING}, tmp_path / "mercy.pt")
-    with pytest.raises(DataError, match=r"mercy.pt has more than graphs \(.*\), and what is not known to be harmless"):
+    with pytest.raises(DataError, match=r"mercy\.pt .*harmless"):
         GraphFiles(tmp_path).read("mercy")
     (tmp_path / "mercy.pt").unlink()
     np.savez(tmp_path / "mercy.npz", x=np.array([trap], dtype=object), edge_index=RING.numpy())
-    with pytest.raises(DataError, match="mercy.npz cannot be read as an .npz file with arrays of numbers"):
+    with pytest.raises(DataError, match=r"mercy\.npz cannot be read"):
         GraphFiles(tmp_path).read("mercy")
     assert not (tmp_path / "sprung").exists()
 
@@ -105,14 +105,12 @@ def test_files_with_anything_else(tmp_path, content, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "mercy.pt").write_bytes(pickle.dumps([1])[:-1] + b"\x00")
-    with pytest.raises(DataError, match=r"mercy.pt (cannot be read by torch.load|has more than graphs)"):
+    with pytest.raises(DataError, match=r"mercy.pt (cannot be read by torch.load|holds objects other than graphs)"):
         GraphFiles(tmp_path).read("mercy")
-    with pytest.raises(DataError, match=r"there is no .*nowhere: a relative \[data\] path is looked for"):
+    with pytest.raises(DataError, match=r"nowhere: .*\[data\] path"):
         GraphFiles(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        DataError, match="empty has no graphs: it is to have a file NAME.pt or NAME.npz for each client"
-    ):
+    with pytest.raises(DataError, match=r"empty .*NAME\.pt"):
         GraphFiles(tmp_path / "empty")
 
 

@@ -29,23 +29,23 @@ def mask(*places):
         ({"x": None}, "has no x, the features of its nodes.*torch.ones"),
         ({"edge_index": None}, "has no edge_index"),
         ({"edge_index": None, "adj_t": RING}, "has adj_t and no edge_index: leave out the transform ToSparseTensor"),
-        ({"x": torch.ones(4)}, r"x is float32 \[4\]; it is numbers \[nodes, features\]"),
+        ({"x": torch.ones(4)}, r"x is float32 \[4\]; it must be numbers \[nodes, features\]"),
         ({"x": torch.zeros(0, 3), "edge_index": RING[:, :0]}, "has no nodes: leave it out"),
-        ({"x": torch.tensor([[0.0, 1, 2]] * 3 + [[0, np.nan, 1]])}, "1 nodes, of which the first is 3, are NaN or inf"),
-        ({"edge_index": RING.float()}, r"edge_index is float32 \[2, 4\], and numbers of nodes are whole: .*long"),
+        ({"x": torch.tensor([[0.0, 1, 2]] * 3 + [[0, np.nan, 1]])}, "1 nodes, first 3, are NaN or inf"),
+        ({"edge_index": RING.float()}, r"edge_index is float32 \[2, 4\], and must be integers: .*long"),
         ({"edge_index": RING.t()}, r"it is \[2, edges\]: transpose it, edge_index.t\(\)"),
         ({"edge_index": RING + 1}, "an edge has the node 4, and there are 4 nodes, counted from 0: .*relabel_nodes"),
         ({"edge_index": RING - 1}, "an edge has the node -1"),
         ({"edge_weight": torch.ones(3)}, r"edge_weight is float32 \[3\], and there are 4 edges"),
-        ({"edge_weight": torch.tensor([1.0, 1, 1, np.inf])}, "a weight of an edge is NaN or infinite"),
-        ({"y": torch.ones(4)}, r"y is float32 \[4\], and classes are whole numbers from 0: y.long"),
+        ({"edge_weight": torch.tensor([1.0, 1, 1, np.inf])}, "an edge weight is NaN or infinite"),
+        ({"y": torch.ones(4)}, r"y is float32 \[4\], and classes must be integers from 0: y.long"),
         ({"y": torch.eye(4).long()}, "there is one class of each node: y.argmax"),
         (
             {"y": torch.tensor([1])},
             'y has 1 classes, and there are 4 nodes; .data. level = "graph" is for classes of whole',
         ),
-        ({"train_mask": mask(0, 1), "test_mask": mask(1, 2)}, "1 nodes are in train_mask and in test_mask.*drawn"),
-        ({"train_mask": mask(0)[:3]}, "train_mask is bool .3.; it is true or false for each of 4 examples"),
+        ({"train_mask": mask(0, 1), "test_mask": mask(1, 2)}, "1 nodes are in train_mask and test_mask.*drawn"),
+        ({"train_mask": mask(0)[:3]}, "train_mask is bool .3.; it must be boolean, with 4 entries"),
         ({"train_mask": torch.ones(4, 10)}, "train_mask has 10 columns, one for each of several splits"),
         ({"y": np.array(["a"] * 4)}, "y is no tensor of numbers"),
     ],
@@ -56,11 +56,11 @@ def test_what_cannot_be(changes, message):
 
 
 def test_what_cannot_be_of_several_graphs_names_the_one():
-    with pytest.raises(DataError, match="mercy.pt.*, graph 1: an edge has the node 9"):
+    with pytest.raises(DataError, match=r"mercy\.pt.*, graph 1: .*node 9"):
         of(raw(), raw(edge_index=RING + 6))
-    with pytest.raises(DataError, match="differing numbers of features, 3 in .*graph 0 and 2 in .*graph 1"):
+    with pytest.raises(DataError, match="graph 0 and 2 .*graph 1"):
         of(raw(), raw(x=torch.ones(4, 2)))
-    with pytest.raises(DataError, match='graph 0: y has 4 classes, and there is one graph; .data. level = "node"'):
+    with pytest.raises(DataError, match='graph 0: .*level = "node"'):
         of(raw(), raw(), level="graph")
     with pytest.raises(DataError, match="mercy.pt. has no graphs"):
         of()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 import fedgraph
 from fedgraph.data.images.images import ImageSettings, ImageSource
-from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import parse
 
 PLAIN = {"set": "digits", "clients": 6, "partition": "iid", "limit": 300, "test": "shared"}
 
@@ -30,7 +27,7 @@ def test_labels_of_a_group_are_in_one_order_and_images_as_they_are():
     _, plain = load()
     source, grouped = load(groups=3)
     assert grouped.groups == ("group-1", "group-2", "group-3", "group-1", "group-2", "group-3")
-    assert "in 3 groups, each with an order of classes of its own" in source.describe()
+    assert "in 3 groups, each with its own order of classes" in source.describe()
     orders = []
     for client in range(6):
         for kind in ("train", "validation", "test"):
@@ -71,15 +68,6 @@ def test_the_graph_of_the_data_joins_a_group():
     assert graph.num_edges == 6
     assert graph.agreement(cohort.groups) == {"precision": 1.0, "recall": 1.0, "weight": 1.0}
     assert load()[0].given_graph() is None
-
-
-@pytest.mark.parametrize(
-    "table",
-    [{"groups": 7}, {"groups": 5, "groups-differ": "turned"}, {"groups": 0}, {"groups": 2, "groups-differ": "size"}],
-)
-def test_groups_that_cannot_be(table):
-    with pytest.raises(ExperimentError, match="groups"):
-        parse(ImageSettings, PLAIN | table, "[data]")
 
 
 def test_a_run_holds_the_graph_that_it_learned_against_the_groups(tmp_path):

@@ -60,10 +60,10 @@ def test_idx_round_trip(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"<html>not found</html>", "not an idx file of unsigned bytes: its first bytes are '3c 68 74 6d'"),
+        (b"<html>not found</html>", "'3c 68 74 6d'"),
         (b"\0\0\x0d\x01\0\0\0\x01\0", "not an idx file of unsigned bytes"),
         (b"", "not an idx file"),
-        (idx(np.zeros((3, 2), np.uint8))[:-1], r"should hold \(3, 2\) bytes after its header, and holds 5"),
+        (idx(np.zeros((3, 2), np.uint8))[:-1], r"\(3, 2\) bytes .*holds 5"),
     ],
 )
 def test_idx_header_is_checked(tmp_path, content, message):
@@ -73,7 +73,7 @@ def test_idx_header_is_checked(tmp_path, content, message):
 
 def test_damaged_gzip_and_other_content_are_named(tmp_path):
     path = write(tmp_path / "images.gz", idx(RANDOM.integers(0, 256, (50, 50), dtype=np.uint8)))
-    with pytest.raises(DataError, match=r"images.gz does not hold the published data.*SHA-256 00"):
+    with pytest.raises(DataError, match=r"images\.gz .*SHA-256 00"):
         image_files.read_idx(path, "00")
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DataError, match=r"images.gz cannot be read"):
@@ -112,7 +112,7 @@ def test_files_are_read_once_until_they_change(tmp_path):
 
 def test_images_and_labels_must_match(tmp_path):
     paths, *_ = idx_set(tmp_path, num_labels=5)
-    with pytest.raises(DataError, match=r"images \(6, 4, 4\), its labels are \(5,\)"):
+    with pytest.raises(DataError, match=r"images \(6, 4, 4\).*labels \(5,\)"):
         image_files.read_images(image_files.file_key(paths))
 
 
@@ -162,18 +162,18 @@ class Trap:
 
 def test_pickles_are_read_without_executing_them():
     for value in ({"data": Trap()}, {"data": os.system}, {"data": np.float64(1)}, {"data": np.array([Trap()])}):
-        with pytest.raises(DataError, match="file cannot be read as a CIFAR batch"):
+        with pytest.raises(DataError, match="CIFAR batch"):
             image_files.unpickle_arrays(pickle.dumps(value, 4), "file")
     assert Trap.opened == []
     with pytest.raises(DataError, match=r"asks for (posix|nt).system"):
         image_files.unpickle_arrays(pickle.dumps({"data": os.system}, 4), "file")
-    with pytest.raises(DataError, match="an array of type 'i8' instead of bytes"):
+    with pytest.raises(DataError, match="type 'i8'"):
         image_files.unpickle_arrays(pickle.dumps({"data": np.arange(3)}, 4), "file")
 
 
 @pytest.mark.parametrize("raw", [b"", b"garbage", pickle.dumps([1]), pickle.dumps({"data": 1})[:-3]])
 def test_damaged_pickles_are_named(raw):
-    with pytest.raises(DataError, match="batch_1 cannot be read as a CIFAR batch"):
+    with pytest.raises(DataError, match="batch_1 .*CIFAR"):
         image_files.unpickle_arrays(raw, "batch_1")
 
 
@@ -184,14 +184,14 @@ def test_incomplete_cifar_is_named(tmp_path):
         member = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
-    with pytest.raises(DataError, match="does not hold data_batch_2, data_batch_3, data_batch_4, data_batch_5, test_b"):
+    with pytest.raises(DataError, match="data_batch_2, .*data_batch_5, test_b"):
         image_files.read_images(image_files.file_key([archive]))
     archive.write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"cifar-10-python.tar.gz cannot be read"):
+    with pytest.raises(DataError, match=r"cifar-10-python.tar\.gz .*read"):
         image_files.read_images(image_files.file_key([archive]))
     paths, _ = cifar_folder(tmp_path / "batches", image_files.CIFAR100_NAMES)
     paths[0].write_bytes(python2_batch(np.zeros((2, 100), np.uint8), [1, 2]))
-    with pytest.raises(DataError, match=r"train of .* has no 'data' of 3072 bytes .*it has: data, labels"):
+    with pytest.raises(DataError, match="'data' .*3072 bytes"):
         image_files.read_images(image_files.file_key(paths))
 
 
@@ -210,19 +210,19 @@ def test_mosaics(tmp_path, monkeypatch):
     assert images.labels.tolist() == [*np.arange(60) % 10, *np.arange(12) % 10]
 
     np.savez(paths[0], y_train=np.arange(59), y_test=np.arange(12))
-    with pytest.raises(DataError, match=r"labels.npz has 71 labels, and the mosaics beside it hold 72"):
+    with pytest.raises(DataError, match="71 labels, .*72"):
         image_files.read_images(image_files.file_key(paths))
     np.savez(paths[0], labels=np.arange(59))
-    with pytest.raises(DataError, match=r"no arrays y_train and y_test .it has: labels"):
+    with pytest.raises(DataError, match="y_train and y_test .*labels"):
         image_files.read_mosaic_labels(paths[0])
     paths[0].write_bytes(b"no zip")
-    with pytest.raises(DataError, match=r"labels.npz cannot be read as labels"):
+    with pytest.raises(DataError, match=r"labels\.npz .*labels"):
         image_files.read_mosaic_labels(paths[0])
     Image.new("RGB", (8, 8)).save(paths[1], lossless=True)
-    with pytest.raises(DataError, match=r"train_00.webp is 8 x 8 pixels, and a mosaic is 96 x 64"):
+    with pytest.raises(DataError, match=r"train_00\.webp .*8 x 8 .*96 x 64"):
         image_files._tiles(paths[1])
     paths[1].write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"train_00.webp cannot be read as an image"):
+    with pytest.raises(DataError, match=r"train_00\.webp cannot be read"):
         image_files._tiles(paths[1])
 
 

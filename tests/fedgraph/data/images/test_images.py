@@ -160,8 +160,6 @@ def test_shared_validation_is_what_was_kept_of_everybody():
     batch = everything(shared, "validation")
     assert sorted(set(batch.targets[0].tolist())) == list(range(10)), "all classes, of which a client trains on five"
     assert [rows(shared, client, "train") for client in (0, 1)] == [rows(own, client, "train") for client in (0, 1)]
-    with pytest.raises(ExperimentError, match='validation = "shared" .*validation-share'):
-        parse(ImageSettings, {"set": "digits", "validation": "shared", "validation-share": 0.0}, "[data]")
 
 
 def test_limit_is_balanced_over_classes():
@@ -176,15 +174,13 @@ def test_descriptions():
 
 
 def test_errors_name_the_client():
-    with pytest.raises(DataError, match="digits has no client 'anna': they are client-00 to client-19"):
+    with pytest.raises(DataError, match="'anna': .*client-19"):
         digits().load(["client-00", "anna"])
-    with pytest.raises(
-        DataError, match=r"client-\d+ gets no test examples, as there are 359 for 500 clients: use test"
-    ):
+    with pytest.raises(DataError, match=r"client-\d+ .*359 for 500"):
         digits(partition="iid", clients=500).load(["client-000"])
     with pytest.raises(DataError, match="leaves client-1438 without examples"):
         digits(partition="iid", clients=1439).load(["client-0000"])
-    with pytest.raises(DataError, match=r"client-0038 has too few examples \(1\) to split"):
+    with pytest.raises(DataError, match=r"client-0038 .*\(1\)"):
         digits(partition="iid", clients=1400, test="shared").load(["client-1399"])
 
 
@@ -197,23 +193,23 @@ def test_augmentation_is_that_of_the_settings():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"augment": ["crop"], "layout": "flat"}, 'augment moves pixels around and needs layout = "image"'),
-        ({"augment": ["crop"], "crop-padding": 8}, "crop-padding must be less than the 8 pixels of an image; got 8"),
-        ({"augment": ["cutout"]}, "cutout-size must be less than the 8 pixels of an image; got 8"),
-        ({"augment": ["flip", "flip"]}, "augment: every kind of change can be named once"),
+        ({"augment": ["crop"], "layout": "flat"}, 'augment .*layout = "image"'),
+        ({"augment": ["crop"], "crop-padding": 8}, "crop-padding .*8$"),
+        ({"augment": ["cutout"]}, "cutout-size .*8$"),
+        ({"augment": ["flip", "flip"]}, "augment: .*named differ"),
         ({"augment": ["rotate"]}, "augment.0: .*'crop', 'flip' or 'cutout'"),
+        ({"normalize": "unit"}, "'normalize'; .*normalise"),
+        ({"validation-share": 1.0}, "validation-share"),
+        ({"validation": "shared", "validation-share": 0.0}, 'validation = "shared" .*validation-share'),
+        ({"groups": 0}, "groups"),
+        ({"clients": 6, "groups": 7}, "groups"),
+        ({"groups": 5, "groups-differ": "turned"}, "groups"),
+        ({"groups": 2, "groups-differ": "size"}, "groups"),
     ],
 )
-def test_augmentation_that_does_not_fit_is_refused(table, message):
+def test_settings_that_cannot_be(table, message):
     with pytest.raises(ExperimentError, match=message):
         parse(ImageSettings, {"set": "digits", **table}, "[data]")
-
-
-def test_unknown_keys_are_refused():
-    with pytest.raises(ExperimentError, match=r"has no key 'normalize'; known keys: .*normalise.*partition-seed"):
-        parse(ImageSettings, {"set": "digits", "normalize": "unit"}, "[data]")
-    with pytest.raises(ExperimentError, match="validation-share"):
-        parse(ImageSettings, {"set": "digits", "validation-share": 1.0}, "[data]")
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "cifar100"])
@@ -262,7 +258,7 @@ def test_mnist_reads_packed_and_unpacked_files_and_refuses_others(tmp_path):
     shutil.copy(DATA / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz", tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz")
     for name in image_sets.IDX_NAMES[:3]:
         shutil.copy(DATA / "mnist" / f"{name}.gz", tmp_path / "mnist")
-    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte.gz does not hold the published data"):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz"):
         ImageSource(ImageSettings(set="mnist"), tmp_path).load(["client-00"])
 
 

@@ -64,33 +64,33 @@ def test_arrays_with_names_or_numbers_of_classes(tmp_path):
 
 
 def test_folders_that_cannot_be(folder):
-    with pytest.raises(DataError, match="has the sub-folders 'owl', which .* does not list; it lists cat, dog"):
+    with pytest.raises(DataError, match="'owl', .*cat, dog"):
         read_labelled(folder, CLASSES[:2], (1, 4, 3))
-    with pytest.raises(DataError, match="holds no images: image files in sub-folders .* cat, dog, owl"):
+    with pytest.raises(DataError, match="no images: .*cat, dog, owl"):
         read_labelled(folder / "owl", CLASSES, (1, 4, 3))
-    with pytest.raises(DataError, match="no .*nowhere: .* beside the experiment file .* current folder .*data-dir"):
+    with pytest.raises(DataError, match="nowhere: .*data-dir"):
         read_labelled(folder / "nowhere", CLASSES, (1, 4, 3))
     (folder / "text.txt").write_text("no images")
-    with pytest.raises(DataError, match="neither a folder .* nor an .npz file"):
+    with pytest.raises(DataError, match="neither a folder"):
         read_labelled(folder / "text.txt", CLASSES, (1, 4, 3))
     (folder / "text.txt").unlink()
     Image.fromarray(pixels(0).astype(np.float32) / 255).save(folder / "cat/deep.tif")
-    with pytest.raises(DataError, match=r"deep.tif has colours that are no whole numbers from 0 to 65,535"):
+    with pytest.raises(DataError, match=r"deep\.tif .*65,535"):
         read_labelled(folder, CLASSES, (1, 4, 3))
     (folder / "cat/deep.tif").unlink()
     (folder / "cat/deep.png").write_bytes((folder / "owl/b.png").read_bytes()[:40])
-    with pytest.raises(DataError, match=r"deep.png cannot be read as an image"):
+    with pytest.raises(DataError, match=r"deep\.png cannot be read"):
         read_labelled(folder, CLASSES, (1, 4, 3))
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"images": pixels(0, (5, 4, 3))}, "needs the arrays images and labels; it holds images"),
+        ({"images": pixels(0, (5, 4, 3))}, "images and labels; .*images$"),
         ({"images": pixels(0, (5, 3, 4)), "labels": np.zeros(5, int)}, r"\[images, 4, 3, 1\].* uint8 \[5, 3, 4\]"),
         ({"images": np.zeros((5, 4, 3)), "labels": np.zeros(5, int)}, "must be bytes .* they are float64"),
         ({"images": pixels(0, (5, 4, 3)), "labels": np.zeros(4, int)}, "labels must be 5 names of classes"),
-        ({"images": pixels(0, (5, 4, 3)), "labels": np.full(5, 3)}, "has the labels '3', which .* lists cat, dog, owl"),
+        ({"images": pixels(0, (5, 4, 3)), "labels": np.full(5, 3)}, "'3', .*cat, dog, owl"),
         ({"images": pixels(0, (5, 4, 3)), "labels": np.array(["cow"] * 5)}, "has the labels 'cow'"),
         ({"images": pixels(0, (5, 4, 3)), "labels": np.array([object()] * 5)}, "cannot be read as an .npz file"),
     ],
@@ -121,7 +121,7 @@ def test_images_of_all_kinds_and_in_deeper_folders(tmp_path):
     assert found.labels.tolist() == [0] * 6 + [1] * 3
     np.testing.assert_array_equal(found.pixels[:, 0], [grey] * 9)
     assert found.notes == (
-        "2 images have 16 bits per colour; the upper 8 are used",
+        "2 images have 16 bits per channel; the upper 8 are used",
         "1 images have several frames; the first is used",
     )
 
@@ -141,7 +141,7 @@ def test_palettes_and_transparent_parts_on_a_stated_ground(tmp_path):
         assert (found.pixels[1][:, :2] == value).all()
         np.testing.assert_array_equal(found.pixels[1][:, 2:].transpose(1, 2, 0), colours[2:])
         np.testing.assert_array_equal(found.pixels[2].transpose(1, 2, 0), colours)
-        assert found.notes == (f"1 images have transparent parts, and are on {ground} ground",)
+        assert found.notes == (f"1 images have transparent parts, and are put on a {ground} background",)
 
 
 def test_what_is_left_out_is_counted_and_a_class_without_an_image_is_an_error(folder):
@@ -152,13 +152,13 @@ def test_what_is_left_out_is_counted_and_a_class_without_an_image_is_an_error(fo
     (folder / "cat/.ipynb_checkpoints/z.png").write_bytes(b"x")
     notes = read_labelled(folder, CLASSES, (1, 4, 3)).notes
     assert notes == ("2 files are no images and were left out (1 .txt in 'cat', 1 .dcm in 'cat')",)
-    with pytest.raises(DataError, match="there is no image of class 'dog'"):
+    with pytest.raises(DataError, match="class 'dog'"):
         read_labelled(folder, CLASSES, (1, 4, 3), every_class=True)
     (folder / "dog").mkdir()
     assert read_labelled(folder, CLASSES, (1, 4, 3)).notes == notes
     for name in ("a.dcm", "b.dcm", "c.nii"):
         (folder / "dog" / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=r"class 'dog' has files, and none of them is an image .* \(2 \.dcm, 1 \.nii\)"):
+    with pytest.raises(DataError, match=r"'dog' .*\(2 \.dcm, 1 \.nii\)"):
         read_labelled(folder, CLASSES, (1, 4, 3))
 
 
@@ -177,7 +177,7 @@ def test_a_folder_for_each_site(tmp_path):
     np.testing.assert_array_equal(found.pixels[3, 0], pixels(0))
     np.testing.assert_array_equal(found.pixels[5, 0], pixels(11))
     (tmp_path / "notes").mkdir()
-    with pytest.raises(DataError, match="has the sub-folders .*'county', 'mercy'.* a folder for each site"):
+    with pytest.raises(DataError, match="'county', 'mercy'.*each site"):
         read_labelled(tmp_path, CLASSES, (1, 4, 3))
 
 
@@ -192,6 +192,6 @@ def test_parts_of_the_data_are_no_sites(tmp_path):
     for part in ("train", "Test"):
         for name in ("cat", "owl"):
             save(tmp_path, f"{part}/{name}/a.png", Image.fromarray(pixels(0)))
-    with pytest.raises(DataError, match=r"folders Test, train, which seem to be parts .* path = .*test-path"):
+    with pytest.raises(DataError, match="Test, train, .*test-path"):
         read_labelled(tmp_path, CLASSES, (1, 4, 3))
     assert len(read_labelled(tmp_path / "train", CLASSES, (1, 4, 3)).labels) == 2

@@ -49,7 +49,7 @@ def test_all_of_a_nodes_own_images_are_of_its_client(folder):
     data = source.load(["mercy"])
     assert rows_of(data) == [list(range(60))]
     assert data.task.classes == ("cat", "dog")
-    with pytest.raises(DataError, match="own data has no client 'client-0'; its clients: mercy"):
+    with pytest.raises(DataError, match="'client-0'; .*mercy"):
         source.load(["client-0"])
     with pytest.raises(IdentityError, match="it names 2, mercy, st-olav"):
         open_source(settings, folder, OwnData(folder / "x.npz", ("mercy", "st-olav"))).client_names()
@@ -106,9 +106,9 @@ def test_all_clients_are_tested_on_images_of_another_file(folder):
     [
         ({"classes": ["cat"]}, "classes"),
         ({"classes": ["cat", "cat"]}, "every class can be named once"),
-        ({"normalise": "standard"}, "needs mean, a number for each of 3 channels"),
+        ({"normalise": "standard"}, "mean, .*3 channels"),
         ({"normalise": "standard", "mean": [0.1, 0.1, 0.1], "deviation": [0.2]}, "needs deviation, a number for each"),
-        ({"augment": ["crop"]}, "crop-padding must be less than the 4 pixels"),
+        ({"augment": ["crop"]}, "crop-padding .*less .*4 pixels"),
         ({"augment": ["flip"], "layout": "flat"}, "augment moves pixels around"),
         ({"size": [4, 0]}, "size"),
     ],
@@ -135,7 +135,7 @@ def test_folders_of_sites_are_the_clients(tmp_path):
     assert source.client_names() == ["north", "south"]
     told = source.describe()
     assert "40 images 4x4 of 2 classes, 2 clients, the folders of sites" in told
-    assert told.endswith("; 1 files are no images and were left out (1 .txt in 'a')")
+    assert told.endswith("; 1 files are not images and were left out (1 .txt in 'a')")
     data = source.load(["south", "north"])
     for row, odd in ((0, 1), (1, 0)):
         for split in data.splits.values():

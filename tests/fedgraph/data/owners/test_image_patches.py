@@ -93,8 +93,8 @@ def test_patches_that_touch_are_neighbours(tmp_path):
     ("keys", "message"),
     [
         ({"grid": [9, 2]}, r"grid = \[9, 2\] is finer than the 8 x 8 pixels"),
-        ({"as-rows": ["patch-2-0"]}, "as-rows names 'patch-2-0'; the clients are patch-0-0 to patch-1-1"),
-        ({"as-rows": ["patch-0-0"], "flatten": ["patch-0-0"]}, "'patch-0-0' is in as-rows and in flatten"),
+        ({"as-rows": ["patch-2-0"]}, "as-rows .*'patch-2-0'; .*patch-1-1"),
+        ({"as-rows": ["patch-0-0"], "flatten": ["patch-0-0"]}, "'patch-0-0' .*as-rows"),
     ],
 )
 def test_settings_that_cannot_be(keys, message):

@@ -61,7 +61,7 @@ def test_incomplete_hours_are_left_out_wherever_they_are(tmp_path):
     assert data.keys == ("2012-03-01T07", "2012-03-01T08")
     first = RushHourSource(MetrLaRushHourSettings(first_steps=28), tmp_path).load_owners(["11"])
     assert first.keys == ("2012-03-01T07",)
-    with pytest.raises(DataError, match="no hour with all 12 five-minute steps"):
+    with pytest.raises(DataError, match="all 12 five-minute steps"):
         RushHourSource(MetrLaRushHourSettings(first_steps=16), tmp_path).load_owners(["11"])
 
 
@@ -158,5 +158,5 @@ def test_blocks_in_order_end_with_those_to_be_tested(tmp_path):
 
 def test_too_few_blocks_for_a_split(tmp_path):
     write(tmp_path, steps=20 * 288)
-    with pytest.raises(DataError, match="3 blocks are too few for validation samples.*make block-days smaller"):
+    with pytest.raises(DataError, match="3 blocks .*block-days"):
         splits_of_days(tmp_path, block_days=7, shares=(0.7, 0.1, 0.2))

@@ -62,7 +62,7 @@ def test_what_a_cohort_says_of_itself():
 def test_inputs_of_different_shapes_are_refused_with_both_names():
     data = two_owners()
     uneven = replace(data, inputs=(data.inputs[0], torch.zeros(6, 5)), tasks=(task(2, 1), task(5)))
-    with pytest.raises(DataError, match=r"'north' has inputs of the shape \(2, 1\), and client 'south' .*\(5,\).*f3"):
+    with pytest.raises(DataError, match=r"'north' .*\(2, 1\).*'south' .*\(5,\)"):
         cohort_data(uneven)
 
 
@@ -70,7 +70,7 @@ def test_an_owner_without_training_samples_is_named():
     data = two_owners()
     present = data.present.clone()
     present[1, data.split == 0] = False
-    with pytest.raises(DataError, match="client 'south' has no training sample"):
+    with pytest.raises(DataError, match="'south' .*sample"):
         cohort_data(replace(data, present=present))
     cohort = cohort_data(replace(data, present=present), untrained=("north", "south"))
     assert cohort.untrained == ("south",), "north may be without training samples, and is not"
@@ -83,7 +83,7 @@ def test_each_class_is_held_out_alike_and_keeps_a_sample():
     assert torch.bincount(labels[split == 1], minlength=3).tolist() == [6, 4, 0]
     assert not torch.equal(split, held_out(labels, 0.1, seed=1))
     assert int((held_out(torch.tensor([0, 0, 1]), 0.01, 0) == 1).sum()) == 1
-    with pytest.raises(ValueError, match="n_samples=2 none can be held out"):
+    with pytest.raises(ValueError, match="n_samples=2 .*held"):
         held_out(torch.tensor([0, 1]), 0.5, 0)
     with pytest.raises(ValueError, match="above 0 and below 1; got 1.0"):
         held_out(labels, 1.0, 0)

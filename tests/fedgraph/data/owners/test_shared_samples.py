@@ -187,7 +187,7 @@ def test_clients_that_are_away_lack_all_test_and_new_samples_and_learn_from_the_
     assert (data.inputs[1][asked] == 0).all()
     assert torch.equal(data.present[1][~asked], full.present[1][kept][~asked])
     assert torch.equal(data.present[[0, 2]], full.present[[0, 2]][:, kept])
-    with pytest.raises(DataError, match="key test-without: there is no client 'souht'"):
+    with pytest.raises(DataError, match="test-without: .*'souht'"):
         Toy(test_without=("souht",)).client_names()
 
 
@@ -264,7 +264,7 @@ def test_an_overlap_of_data_that_are_a_nodes_own_is_refused():
     source = Toy(overlap=0.5)
     source.own = object()
     source.client_names = lambda: ["north"]
-    with pytest.raises(DataError, match="overlap .*leave it out"):
+    with pytest.raises(DataError, match="leave out overlap"):
         source.load_owners(["north"])
 
 
@@ -283,9 +283,9 @@ def test_chosen_clients_their_graph_and_description():
     assert source.given_graph().names == ("west", "north")
     assert source.describe() == "toy, 2 of 3 clients, 400 samples of 3 classes"
     assert source.load(["north"]).names == ("north",)
-    with pytest.raises(DataError, match="there is no client 'south'; the clients are west, north"):
+    with pytest.raises(DataError, match="'south'; .*west, north"):
         source.load_owners(["south"])
-    with pytest.raises(DataError, match="key clients: there is no client 'east'"):
+    with pytest.raises(DataError, match="key .*'east'"):
         Toy(clients=("east",)).client_names()
 
 
@@ -293,14 +293,14 @@ def test_clients_can_be_left_out():
     every = Toy().client_names()
     assert Toy(without=(every[1],)).client_names() == [every[0], *every[2:]]
     assert Toy(clients=("west", "north"), without=("west",)).client_names() == ["north"]
-    with pytest.raises(DataError, match="key without: there is no client 'east'"):
+    with pytest.raises(DataError, match="key .*'east'"):
         Toy(without=("east",)).client_names()
     with pytest.raises(DataError, match="leaves no clients"):
         Toy(without=tuple(every)).client_names()
 
 
 def test_two_samples_of_one_key_are_refused():
-    with pytest.raises(DataError, match="the sample key 'twice' occurs more than once"):
+    with pytest.raises(DataError, match="'twice' occurs"):
         Toy(keys=("twice", "once", "twice", "d", "e", "f")).load_owners(["north"])
 
 

@@ -97,9 +97,9 @@ def test_a_node_needs_the_columns_of_its_own_clients_only(folder, tmp_path):
     [
         ({"bundled": "iris"}, "give either path"),
         ({"num-owners": 2}, "give either owners"),
-        ({"owners": {"lab": ["age", "age"]}}, "'lab' must have a column or more, each once"),
-        ({"owners": {"lab": ["age", "ill"]}}, "'lab' cannot have the column 'ill', which is the label"),
-        ({"owners": {"lab": ["id"]}}, "'lab' cannot have the column 'id', which is the key-column"),
+        ({"owners": {"lab": ["age", "age"]}}, "'lab' .*column"),
+        ({"owners": {"lab": ["age", "ill"]}}, "'ill', .*label"),
+        ({"owners": {"lab": ["id"]}}, "'lab' .*'id', .*key-column"),
     ],
 )
 def test_settings_that_cannot_be(changes, message):
@@ -114,11 +114,11 @@ def test_tables_that_cannot_be(folder):
         source = open_source(parse_data(table), folder)
         source.load_owners(source.client_names())
 
-    with pytest.raises(DataError, match="num-owners is 9, but there are only 4 columns"):
+    with pytest.raises(DataError, match="num-owners is 9, .*4"):
         load({"owners": None, "num-owners": 9})
-    with pytest.raises(DataError, match="row 3 of .*other.csv has no key in column 'id'"):
+    with pytest.raises(DataError, match=r"row 3 .*other\.csv .*'id'"):
         load({}, CSV.replace("p2,", ","))
-    with pytest.raises(DataError, match="the sample key 'p1' occurs more than once"):
+    with pytest.raises(DataError, match="'p1' occurs"):
         load({}, CSV.replace("p2,", "p1,"))
     with pytest.raises(DataError, match="has no column 'height'"):
         load({"owners": {"lab": ["height"]}})
@@ -169,12 +169,12 @@ class TestInputsOfAFrozenModel:
         found = self.later(folder, text, kept)
         assert torch.equal(found.inputs[0][0], data.inputs[0][data.keys.index("p3")])
         assert found.inputs[0][1, 1:].tolist() == [0, 0]
-        assert "client 'lab': not there when its model was trained, and counted as missing: colour=amber" in caplog.text
+        assert "client 'lab': unknown when its model was trained, and counted as missing: colour=amber" in caplog.text
 
     def test_other_columns_are_refused(self, folder, prepared):
-        with pytest.raises(DataError, match=r"client 'lab': the features are not those .* \(weight\)"):
+        with pytest.raises(DataError, match=r"'lab': .*\(weight\)"):
             self.later(folder, "id,weight,age,colour\nn1,heavy,30,red\nn2,light,20,red\n", prepared[0])
-        with pytest.raises(DataError, match=r"client 'lab': the features are not those .* \(colour"):
+        with pytest.raises(DataError, match=r"'lab': .*\(colour"):
             self.later(folder, "id,weight,age,colour\nn1,60,30,1\nn2,70,20,2\n", prepared[0])
         with pytest.raises(DataError, match="'colour'"):
             self.later(folder, "id,weight,age\nn1,60,30\n", prepared[0])
@@ -188,5 +188,5 @@ class TestInputsOfAFrozenModel:
 
 def test_names_of_columns_are_exact(folder):
     source = open_source(parse_data({**TABLE, "owners": {"lab": ["weight"], "sugar": ["gl*"]}}), folder)
-    with pytest.raises(DataError, match=r"owners: 'sugar' has 'gl\*', .*names are exact here.*glucose"):
+    with pytest.raises(DataError, match=r"'sugar' .*'gl\*'"):
         source.load_owners(["sugar"])

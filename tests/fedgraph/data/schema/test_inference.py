@@ -50,7 +50,7 @@ def test_rules(cells, kind, categories):
 def test_columns_without_values_are_no_features():
     found = infer_schema(table(a=["1", "2"], empty=[None], only=["9"]), told(missing_codes={"only": [9]}))
     assert found.names == ("a",)
-    with pytest.raises(DataError, match=r"t.csv has no feature: none of its columns empty is left"):
+    with pytest.raises(DataError, match=r"t\.csv .*columns empty"):
         infer_schema(table(empty=[None]))
 
 
@@ -119,28 +119,20 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
     assert found.features == (Feature("x", "binary", ("a", "b")), Feature("y", "categorical", ("0",)))
     listed = parse(SchemaSettings, {"kinds": {"x": {"kind": "categorical", "categories": ["a", "b", "c"]}}}, "[s]")
     assert infer_schema(held, listed)["x"].categories == ("a", "b", "c")
-    with pytest.raises(DataError, match="holds '<5' .the first in row 151.*: list marks of missing values under"):
+    with pytest.raises(DataError, match="'<5' .*row 151"):
         infer_schema(table(x=[*map(str, range(150)), "<5"]), SchemaSettings())
 
 
 @pytest.mark.parametrize(
     ("cells", "keys", "message"),
     [
-        (
-            [f"id{n}" for n in range(101)],
-            {},
-            "'x' of t.csv has 101 different values, and 100 categories .*leave it out",
-        ),
-        ([f"id{n}" for n in range(4)], {"max_categories": 3}, "has 4 different values, and 3 categories are the most"),
-        (
-            [*map(str, range(150)), "<5"],
-            {},
-            "holds '<5' .*, and all other values are numbers: list marks of missing values",
-        ),
-        (["1.5", "2", "?"], {}, "holds '\\?' .the first in row 3., and all other values are numbers"),
-        (["a", "b", "c"], {"kinds": {"x": "binary"}}, "2 categories are the most it may have: make it categorical"),
+        ([f"id{n}" for n in range(101)], {}, "'x' .*101 .*leave it out"),
+        ([f"id{n}" for n in range(4)], {"max_categories": 3}, "4 .*3 categories"),
+        ([*map(str, range(150)), "<5"], {}, "'<5' .*list marks"),
+        (["1.5", "2", "?"], {}, r"'\?' .*row 3"),
+        (["a", "b", "c"], {"kinds": {"x": "binary"}}, "2 categories .*categorical"),
         (["a", "b"], {"kinds": {"x": "real"}}, "must be numeric, but holds 'a', 'b'"),
-        (["a", "b"], {"kinds": {"x": "ordinal"}}, r"is to be ordinal and holds words: .*kinds.x = \{ kind = "),
+        (["a", "b"], {"kinds": {"x": "ordinal"}}, r"kinds.x = \{ kind ="),
     ],
 )
 def test_columns_that_cannot_be(cells, keys, message):
@@ -173,7 +165,7 @@ def test_a_misspelled_column_to_drop_is_no_feature():
     for check in (lambda: check_dropped(held, settings), lambda: infer_schema(held, settings, partial=True)):
         with pytest.raises(DataError, match=message):
             check()
-    with pytest.raises(DataError, match="names 'ward', and t.csv has no such column; its columns: patient_number, age"):
+    with pytest.raises(DataError, match=r"'ward', .*t\.csv .*patient_number"):
         check_dropped(held, told(drop=["ward"]))
     # Other clients may have it, or another number of it.
     assert infer_schema(held, told(drop=["ward"]), partial=True).names == ("patient_number", "age")
@@ -188,7 +180,7 @@ def test_settings_for_tables_of_several_clients():
     schemas = [infer_schema(held, keys, partial=True) for held in (left, right)]
     assert [schema.names for schema in schemas] == [("a",), ("b",)]
     check_used(keys, schemas)
-    with pytest.raises(ExperimentError, match="features names b, which no client has .* features are a"):
+    with pytest.raises(ExperimentError, match="names b, .*are a"):
         check_used(keys, schemas[:1])
     with pytest.raises(ExperimentError, match="missing-codes names agee"):
         check_used(told(missing_codes={"agee": [9]}), [Schema((Feature("age", "real"),))])

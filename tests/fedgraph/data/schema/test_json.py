@@ -42,7 +42,7 @@ def one(**changes):
         ("", "is malformed"),
         ("{}", "is malformed"),
         ("[" * 5000, "is malformed"),
-        ("[]", "1 to 2,000 features, and this one has 0"),
+        ("[]", "2,000 .*0$"),
         (one(name=1), "malformed: 0.name Input should be a valid string"),
         (one(name=None), "0.name"),
         (one(kind="number"), "0.kind"),
@@ -53,10 +53,10 @@ def one(**changes):
         (one(kind="binary"), "is binary and cannot have 0 categories"),
         (one(categories=["x"]), "is real and cannot have 1 categories"),
         (one(kind="categorical", categories=["x", "x"]), "lists a category twice"),
-        (json.dumps([json.loads(one())[0]] * 2), "the feature 'a' is there twice"),
+        (json.dumps([json.loads(one())[0]] * 2), "duplicate feature 'a'"),
         (one(name=""), "the name of a feature is empty"),
         (one(kind="categorical", categories=["x", " "]), "a category of feature 'a' is empty"),
-        (one(name="a" * (LONGEST_NAME + 1)), "is 201 letters long, and 200 are the most"),
+        (one(name="a" * (LONGEST_NAME + 1)), "201 letters"),
         (one(name="a\nb"), "line breaks or control characters"),
         (one(name="a\u202eb"), "line breaks or control characters"),
         (one(name="a\x1b[31m"), r"'a\\\\x1b\[31m', holds line breaks"),
@@ -67,7 +67,7 @@ def one(**changes):
             json.dumps(
                 [{"name": str(n), "kind": "categorical", "categories": list(map(str, range(1000)))} for n in range(21)]
             ),
-            "at most 20,000 units, and this one has 21,000",
+            "20,000 .*21,000",
         ),
     ],
 )
@@ -80,10 +80,10 @@ def test_what_is_no_schema(text, message):
 
 
 def test_what_is_too_long_is_not_even_read():
-    with pytest.raises(ReplyError, match="is 5,000,001 letters long"):
+    with pytest.raises(ReplyError, match="has 5,000,001 characters"):
         schema_from_json(" " * (LONGEST_JSON + 1))
 
 
 def test_the_owner_learns_what_would_not_be_let_in():
-    with pytest.raises(DataError, match="a category of feature 'note', 'two.*lines', holds line breaks"):
+    with pytest.raises(DataError, match="'note', .*line breaks"):
         schema_as_json(Schema((Feature("note", "categorical", ("two\nlines",)),)))

@@ -19,7 +19,7 @@ def test_units_of_a_feature_lie_side_by_side():
 
 def test_features_are_chosen_by_name_in_the_order_given():
     assert MIXED.select(["weight", "age"]).names == ("weight", "age")
-    with pytest.raises(DataError, match="no feature 'height'; there are age, ward"):
+    with pytest.raises(DataError, match="'height'; .*age, ward"):
         MIXED.select(["height"])
 
 
@@ -45,5 +45,5 @@ def test_what_is_no_feature(kind, categories, message):
 
 
 def test_a_name_stands_once():
-    with pytest.raises(DataError, match="feature 'age' is there twice"):
+    with pytest.raises(DataError, match="duplicate feature 'age'"):
         Schema((Feature("age", "real"), Feature("age", "integer")))

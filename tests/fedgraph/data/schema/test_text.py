@@ -35,7 +35,7 @@ def test_with_its_table():
     assert lines[2] == "count integer 1 to 99, 4 values 0.0% missing"
     assert lines[3] == "sick binary n, y 25.0% missing"
     assert lines[5] == "paid categorical NA, no, yes 0.0% missing NA may mean missing: missing-codes?"
-    assert lines[6] == "no features: empty"
+    assert lines[6] == "not features: empty"
 
 
 def test_codes_that_mean_missing_are_missing_here_too():
@@ -43,4 +43,4 @@ def test_codes_that_mean_missing_are_missing_here_too():
     keys = SchemaSettings(missing_codes={"age": (99,)}, kinds=whole, drop=("town",), least_rows=1)
     lines = [" ".join(line.split()) for line in as_text(infer_schema(TABLE, keys), TABLE, keys).splitlines()]
     assert lines[1] == "age integer 20 to 31, 2 values 50.0% missing"
-    assert lines[-1] == "no features: town, empty"
+    assert lines[-1] == "not features: town, empty"

@@ -14,8 +14,7 @@ from fedgraph.data.series.cold_start import ColdStartSettings, cold_clients, des
 from fedgraph.data.series.series_files import SeriesTable
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.models.base import Batch
-from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.settings import parse
+from fedgraph.support.errors import DataError
 
 NAMES = tuple(f"c{number}" for number in range(6))
 STEPS, TRAIN, COLD = 100, 70, 20
@@ -191,8 +190,8 @@ def test_the_description() -> None:
     [
         ({"cold_clients": ("c1", "zz")}, "`cold-clients` names unknown clients: zz"),
         ({"cold_clients": None, "cold_share": 0.05}, "`cold-share` 0.05 of 6 clients is nobody"),
-        ({"cold_steps": 71}, "`cold-steps` is 71, but the training part has only 70 time steps"),
-        ({"cold_steps": 5}, "`cold-steps` is 5, too few for one window of 6 steps"),
+        ({"cold_steps": 71}, "`cold-steps` is 71, .*70"),
+        ({"cold_steps": 5}, "`cold-steps` is 5, .*6 steps"),
     ],
 )
 def test_messages(keys: dict[str, Any], message: str) -> None:
@@ -207,10 +206,3 @@ def test_a_cold_client_without_a_reading_in_its_stretch_is_named() -> None:
     with pytest.raises(DataError, match=silent):
         build_cohort(data, config(), NAMES)
     build_cohort(data, config(cold_clients=("c1",)), NAMES)
-
-
-def test_share_and_names_exclude_each_other() -> None:
-    with pytest.raises(ExperimentError, match="give `cold-share` or `cold-clients`, not both"):
-        parse(WindowSettings, {"cold-share": 0.2, "cold-clients": ["a"]}, "[data]")
-    with pytest.raises(ExperimentError, match="cold-share"):
-        parse(WindowSettings, {"cold-share": 1.0}, "[data]")

@@ -3,11 +3,9 @@ import pytest
 import torch
 
 from fedgraph.data.series.cohort import build_cohort
-from fedgraph.data.series.covariates import WeeklyProfile, covariates, seconds_of, weekly_profile
+from fedgraph.data.series.covariates import WeeklyProfile, covariates, week_seconds, weekly_profile
 from fedgraph.data.series.series_files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings
-from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import parse
 
 HOURS = 24 * 7
 HOUR = 3600
@@ -125,12 +123,10 @@ def test_a_cold_client_has_a_profile_of_its_few_days():
     np.testing.assert_allclose(cohort.splits["train"].series[0, :HOURS, 1], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_seconds_are_counted_from_a_monday_and_unknown_covariates_are_refused():
+def test_seconds_are_counted_from_a_monday():
     table, _ = hourly()
-    seconds = seconds_of(table, None, 60.0, 5)
+    seconds = week_seconds(table, None, 60.0, 5)
     assert (seconds % (HOURS * HOUR)).tolist() == [HOUR * step for step in range(5)]
     values, names = covariates(["time-of-day"], seconds, None, 2, HOUR)
     assert names == ("time-of-day",)
     assert values.shape == (2, 5, 1)
-    with pytest.raises(ExperimentError, match=r"covariates.*time-of-day"):
-        parse(WindowSettings, {"covariates": ["month"]}, "[data]")

@@ -94,9 +94,7 @@ OPENAQ = {
 
 
 def test_what_is_forecast_is_not_guessed(tmp_path):
-    with pytest.raises(
-        DataError, match=r"which of the columns .*'lat', 'value' to forecast: \[data\] target = \"value\""
-    ):
+    with pytest.raises(DataError, match=r"'lat', 'value' .*target = \"value\""):
         source(tmp_path, rows(**OPENAQ)).client_names()
     found = source(tmp_path, rows(**OPENAQ), target="value")
     # Columns that divide the rows alike name the same clients: the words are their names.
@@ -115,17 +113,15 @@ def test_columns_that_could_each_be_clients_are_named(tmp_path):
         "station": lambda step, client: NAMES[client],
         "device": lambda step, client: f"d{client + 3 * (step > 40)}",  # replaced half way
     }
-    with pytest.raises(
-        DataError, match=r"columns 'station', 'device' could each tell clients .* client-column = \"station\""
-    ):
+    with pytest.raises(DataError, match=r"'station', 'device' .*client-column = \"station\""):
         source(tmp_path, rows(**BASE, **more)).client_names()
     check(source(tmp_path, rows(**BASE, **more), target="value", **{"client-column": "station"}), by="station")
 
 
 def test_no_column_that_tells_clients_apart(tmp_path):
-    with pytest.raises(DataError, match=r"no column tells clients apart \('region': several rows .* client-column"):
+    with pytest.raises(DataError, match="'region': .*client-column"):
         source(tmp_path, rows(**BASE, region=lambda step, client: "north")).client_names()
-    with pytest.raises(DataError, match=r"a\.csv has no column 'sensr'; its columns: time, value, sensor"):
+    with pytest.raises(DataError, match="'sensr'; .*sensor"):
         source(
             tmp_path, rows(**BASE, sensor=lambda step, client: NAMES[client]), **{"client-column": "sensr"}
         ).client_names()
@@ -133,7 +129,7 @@ def test_no_column_that_tells_clients_apart(tmp_path):
 
 def test_a_row_without_a_client(tmp_path):
     frame = rows(**BASE, sensor=lambda step, client: NAMES[client] if step != 5 or client else None)
-    with pytest.raises(DataError, match="row 16 has no client in column 'sensor'"):
+    with pytest.raises(DataError, match="row 16 .*'sensor'"):
         source(tmp_path, frame).client_names()
 
 
@@ -148,9 +144,7 @@ def test_a_file_of_one_client_that_it_names(tmp_path):
 
 def test_columns_of_one_client_that_the_file_does_not_name(tmp_path):
     frame = pd.DataFrame({"time": TIMES, "flow": FLOW[:, 0], "speed": FLOW[:, 1], "state": "ok"})
-    with pytest.raises(
-        DataError, match=r"column 'state' holds no number in row 1, but 'ok': .* without = \[\"state\"\]"
-    ):
+    with pytest.raises(DataError, match=r"'state' .*'ok': .*without = \[\"state\"\]"):
         source(tmp_path, frame).client_names()
     assert source(tmp_path, frame, without=["state"]).client_names() == ["flow", "speed"]
     one = source(tmp_path, frame, target="speed")
@@ -201,7 +195,7 @@ def test_clients_that_never_change_and_those_without_a_test_reading_are_told(tmp
     frame.loc[60:, "d"] = np.nan
     told = source(tmp_path, frame).describe()
     assert "0 throughout, so that small errors pull means down: a;" in told
-    assert "never changing, so that small errors pull means down: b;" in told
+    assert "constant, so that small errors pull means down: b;" in told
     assert told.endswith("without a reading in the test part, so that means are over the others: d")
     assert source(tmp_path, frame[["time", "c"]]).describe() == "a.csv, 1 client, 80 hourly steps"
 
@@ -220,7 +214,7 @@ def test_whole_numbers_beyond_those_of_single_precision(tmp_path):
 
 def test_columns_that_name_clients_together(tmp_path):
     more = {"site": lambda step, client: "XXY"[client], "sensor": lambda step, client: [1, 2, 1][client]}
-    with pytest.raises(DataError, match=r"no column tells clients apart \('site', 'sensor': .*or several, that do so"):
+    with pytest.raises(DataError, match=r"\('site', 'sensor'"):
         source(tmp_path, rows(**BASE, **more)).client_names()
     found = source(tmp_path, rows(**BASE, **more), **{"client-column": ["site", "sensor"]})
     check(found, ("X/1", "X/2", "Y/1"), by="site/sensor")
@@ -237,7 +231,7 @@ def test_parts_of_the_time_are_no_clients(tmp_path):
     )
     found = source(tmp_path, frame)
     assert found.client_names() == ["a", "b"]
-    assert "'hour' left out, as it tells the time; 'weekday' left out" in found.describe()
+    assert "'hour' left out, as it holds times; 'weekday' left out" in found.describe()
     years = pd.DataFrame({"year": range(1941, 2021), "a": FLOW[:, 0], "b": FLOW[:, 1]})
     yearly = source(tmp_path, years)
     assert yearly.client_names() == ["a", "b"]
@@ -247,9 +241,7 @@ def test_parts_of_the_time_are_no_clients(tmp_path):
 @pytest.mark.parametrize("first", [738_000, 2_459_215.5])
 def test_times_that_are_counted_in_another_way_are_refused(tmp_path, first):
     frame = pd.DataFrame({"time": first + np.arange(80) / 24, "a": FLOW[:, 0]})
-    with pytest.raises(
-        DataError, match="column 'time' holds numbers that are no times known here: write times as 2012"
-    ):
+    with pytest.raises(DataError, match="column 'time' .*2012"):
         source(tmp_path, frame).client_names()
     assert source(tmp_path, frame.assign(time=5 * np.arange(80))).table().times is None
 

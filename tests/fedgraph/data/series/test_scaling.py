@@ -154,13 +154,15 @@ def test_known_scales_of_nobody_are_an_error_and_one_of_them_is_told(caplog: pyt
         ({"scales": {"a": [float("inf"), 1.0]}}, "scales.a.0"),
         ({"scales": {"a": [1.0, float("nan")]}}, "scales.a.1"),
         ({"scales": {"a": [1.0]}}, "scales.a.1"),
-        (
-            {"scales": {"a": [1.0, 2.0]}, "scaling": "none"},
-            '`scales` is about scaled readings, but `scaling` is "none"',
-        ),
-        ({"cold-scale": "graph", "scaling": "none"}, "`cold-scale` is about scaled readings"),
+        ({"scales": {"a": [1.0, 2.0]}, "scaling": "none"}, '`scales` .*`scaling` is "none"'),
+        ({"cold-scale": "graph", "scaling": "none"}, "`cold-scale` .*scaled readings"),
         ({"cold-scale": "neighbours"}, "cold-scale"),
-        ({"cold-scale": "graph", "scaling": "pooled"}, 'with `scaling` "pooled" cold clients have the scale of all'),
+        ({"cold-scale": "graph", "scaling": "pooled"}, '`scaling` "pooled" cold clients'),
+        ({"cold-share": 0.2, "cold-clients": ["a"]}, "`cold-share` .*`cold-clients`"),
+        ({"cold-share": 1.0}, "cold-share"),
+        ({"covariates": ["month"]}, "covariates.*time-of-day"),
+        ({"shares": [0.7, 0.2, 0.2]}, "must add up to 1"),
+        ({"shares": [0.0, 0.5, 0.5]}, "train must not be 0"),
     ],
 )
 def test_unusable_settings(keys: dict[str, Any], message: str) -> None:

@@ -105,7 +105,7 @@ def test_npz_with_groups(key: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", speed=VALUES, **{key: words})
     assert read_series(tmp_path / "a.npz").groups == tuple(words)
     np.savez(tmp_path / "b.npz", speed=VALUES, **{key: words[:1]})
-    with pytest.raises(DataError, match=rf"b\.npz: the 1 groups are not a word for each of the {len(words)} clients"):
+    with pytest.raises(DataError, match=rf"b\.npz: 1 groups for {len(words)} clients"):
         read_series(tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", speed=VALUES)
     assert read_series(tmp_path / "c.npz").groups is None
@@ -128,7 +128,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     trap[:] = VALUES
     np.savez(tmp_path / "a.npz", speed=trap, flow=VALUES)
     assert read_series(tmp_path / "a.npz").features == ("flow",)
-    with pytest.raises(DataError, match="has no series 'speed'; it holds: flow"):
+    with pytest.raises(DataError, match="'speed'; .*flow"):
         read_series(tmp_path / "a.npz", "speed")
 
 
@@ -159,10 +159,10 @@ def test_csv_without_timestamps_and_with_a_row_number(tmp_path: Path) -> None:
 
 def test_csv_with_other_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("when,a\nmorning,1\nevening,2\n")
-    with pytest.raises(DataError, match="column 'when' holds neither numbers nor times: row 1 has 'morning'"):
+    with pytest.raises(DataError, match="'when' .*'morning'"):
         read_series(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text("a,b\n1,x\n2,y\n")
-    with pytest.raises(DataError, match="column 'b' holds no number in row 1, but 'x': leave the cell empty"):
+    with pytest.raises(DataError, match="'b' .*'x'"):
         read_series(tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("a,b\n")
     with pytest.raises(DataError, match=r"c\.csv has no rows"):
@@ -178,7 +178,7 @@ def test_parquet(tmp_path: Path) -> None:
 
 def test_repeated_names_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", speed=VALUES, sensor_ids=np.array([7, 8, 7]))
-    with pytest.raises(DataError, match=r"a\.npz: client names must differ.*: 7"):
+    with pytest.raises(DataError, match=r"a\.npz: duplicate client names: 7"):
         read_series(tmp_path / "a.npz")
 
 
@@ -190,9 +190,9 @@ def test_too_few_names_are_refused(tmp_path: Path) -> None:
 
 def test_which_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", one=VALUES, two=VALUES)
-    with pytest.raises(DataError, match="name the series to read with `array`; the file holds: one, two"):
+    with pytest.raises(DataError, match="`array`; .*one, two"):
         read_series(tmp_path / "a.npz")
-    with pytest.raises(DataError, match="has no series 'three'; it holds: one, two"):
+    with pytest.raises(DataError, match="series 'three'"):
         read_series(tmp_path / "a.npz", "three")
 
 
@@ -211,10 +211,10 @@ def test_a_damaged_member_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_unknown_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"gone\.npz: cannot be read \(No such file"):
+    with pytest.raises(DataError, match=r"gone\.npz: cannot be read"):
         read_series(tmp_path / "gone.npz")
     (tmp_path / "a.txt").write_text("1")
-    with pytest.raises(DataError, match=r"unknown kind of file; series are read from \.npz"):
+    with pytest.raises(DataError, match="unknown kind of file"):
         read_series(tmp_path / "a.txt")
 
 
@@ -255,10 +255,10 @@ def test_decimal_commas_where_commas_do_not_separate(tmp_path):
     (tmp_path / "a.csv").write_text(text)
     same(read_series(tmp_path / "a.csv"))
     (tmp_path / "b.csv").write_text(text.replace("2,5", "2.5"))
-    with pytest.raises(DataError, match=r"column 'b' of .* holds '2\.5' in row 3, .* decimal commas: write all"):
+    with pytest.raises(DataError, match=r"'b' .*'2\.5' in row 3"):
         read_series(tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text('a,b\n1,"0,5"\n2,3\n')
-    with pytest.raises(DataError, match="column 'b' of .* holds '0,5' in row 1: decimals have a point") as caught:
+    with pytest.raises(DataError, match="'b' .*'0,5' in row 1") as caught:
         read_series(tmp_path / "c.csv")
     assert "0,5" not in caught.value.without_values
 
@@ -288,13 +288,13 @@ def test_times_of_a_zone_are_in_utc(tmp_path):
     assert times is not None
     assert times.astype(str).tolist() == ["2024-10-27T00:30:00", "2024-10-27T01:00:00", "2024-10-27T01:30:00"]
     (tmp_path / "b.csv").write_text("time,a\n2024-10-27T02:30:00Z,1\n2024-10-27T02:40:00,2\n")
-    with pytest.raises(DataError, match="column 'time' has times with a zone and without: write all of them in UTC"):
+    with pytest.raises(DataError, match="'time' .*UTC"):
         read_series(tmp_path / "b.csv")
 
 
 def test_a_step_number_that_skips_rows_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("index,a\n0,1\n1,3\n4,2\n5,2\n")
-    with pytest.raises(DataError, match=r"'index', seems to number the rows, but not in equal steps .row 3.: put"):
+    with pytest.raises(DataError, match="'index'.*row 3"):
         read_series(tmp_path / "a.csv")
 
 
@@ -326,7 +326,7 @@ def test_rows_of_time_and_client_with_several_features(tmp_path):
 
 def test_names_that_only_pickle_could_read_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", speed=VALUES, names=np.array(NAMES, dtype=object))
-    with pytest.raises(DataError, match=r"a\.npz: array 'names' cannot be read .*np\.array\(names, dtype=str\)"):
+    with pytest.raises(DataError, match=r"a\.npz: .*'names' .*np\.array\(names"):
         read_series(tmp_path / "a.npz")
 
 
@@ -336,11 +336,11 @@ def test_npz_with_times(tmp_path):
         os.utime(tmp_path / "a.npz", ns=(1, int(times[0] == TIMES[0])))
         timed(read_series(tmp_path / "a.npz"))
     np.savez(tmp_path / "b.npz", speed=VALUES, times=np.arange(4))
-    with pytest.raises(DataError, match=r"array 'times' holds numbers that are too small for seconds from 1970"):
+    with pytest.raises(DataError, match="'times' .*1970"):
         read_series(tmp_path / "b.npz")
 
 
 def test_infinite_readings_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("a,b\n1,2\n3,inf\n")
-    with pytest.raises(DataError, match=r"the reading of client 'b' in row 2 is infinite"):
+    with pytest.raises(DataError, match="'b' in row 2 is infinite"):
         read_series(tmp_path / "a.csv", every_step=True)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from fedgraph.data.series.series_files import read_series
-from fedgraph.data.series.stamps import times_of
+from fedgraph.data.series.stamps import parse_times
 from fedgraph.support.errors import DataError
 
 HOURS = pd.date_range("2021-01-30 21:00", periods=60, freq="h")
@@ -54,7 +54,7 @@ def test_seconds_from_1970_stay_seconds(tmp_path):
 def test_digits_of_which_one_is_no_date_are_refused(tmp_path):
     digits = HOURS.strftime("%Y%m%d%H").tolist()
     digits[7] = "2021013125"
-    with pytest.raises(DataError, match="column 'time' holds '2021013125' in row 8, and most other cells are times as"):
+    with pytest.raises(DataError, match="'time' .*'2021013125'"):
         read_series(write(tmp_path, {"time": digits, **readings()}))
 
 
@@ -108,7 +108,7 @@ def test_intervals_are_told_by_their_beginning(tmp_path):
     check(write(tmp_path, {"MTU": both, **readings()}))
     check(write(tmp_path, {"start_time": HOURS, "end_time": end, **readings()}, "b.csv"))
     twice = {"utc_time": HOURS, "local_time": HOURS + pd.to_timedelta(HOURS.hour // 12, unit="h"), **readings()}
-    with pytest.raises(DataError, match=r"'utc_time' and 'local_time' both hold times.* time-column = \"utc_time\""):
+    with pytest.raises(DataError, match="'utc_time' .*'local_time' .*time-column"):
         read_series(write(tmp_path, twice, "c.csv"))
 
 
@@ -118,13 +118,13 @@ def test_midnight_at_the_end_of_a_day(tmp_path):
         for time in HOURS
     ]
     check(write(tmp_path, {"time": ends, **readings()}))
-    assert times_of("x", np.array(["31.12.2020 24:00"])) == np.datetime64("2021-01-01T00:00:00")
+    assert parse_times("x", np.array(["31.12.2020 24:00"])) == np.datetime64("2021-01-01T00:00:00")
 
 
 @pytest.mark.parametrize("cells", [["1", "2", "5"], ["44197,5", "x", "y"], ["07:05", "07:10", "07:15"]])
 def test_what_is_no_time_is_refused(cells):
     with pytest.raises(DataError, match="too small for seconds from 1970|neither numbers nor times"):
-        times_of("column 'time'", np.array(cells))
+        parse_times("column 'time'", np.array(cells))
 
 
 def test_a_column_of_years_and_months_is_no_client(tmp_path):
@@ -153,7 +153,7 @@ def test_seconds_of_jitter_are_one_step(tmp_path):
 
 def test_clients_half_a_step_off_are_refused(tmp_path):
     apart = {"a": HOURS, "b": HOURS + pd.Timedelta(minutes=30)}
-    with pytest.raises(DataError, match=r"'a' and 'b' are both read every 1 hours, but 30 minutes apart") as caught:
+    with pytest.raises(DataError, match="'a' and 'b' .*30 minutes") as caught:
         read_series(write(tmp_path, long(apart)), every_step=True)
     assert "2021" not in caught.value.without_values
     # A client that is read twice as often is different.
@@ -166,5 +166,5 @@ def test_an_error_names_the_row_of_the_file_and_its_client(tmp_path):
     columns["time"].append(HOURS[30] + pd.Timedelta(minutes=25))
     columns["sensor"].append("b")
     columns["flow"].append(1)
-    with pytest.raises(DataError, match=r"^.*: row 121 \(client 'b'\) comes 25 minutes after row 31 \(client 'a'\)"):
+    with pytest.raises(DataError, match="row 121 .*'b'.* row 31 .*'a'"):
         read_series(write(tmp_path, columns), every_step=True)

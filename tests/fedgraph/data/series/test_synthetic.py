@@ -147,11 +147,10 @@ def test_the_catalogue_entry_has_the_name_of_the_settings() -> None:
     assert SYNTHETIC[0].alternatives == ()
 
 
-def test_wrong_settings_are_named() -> None:
-    with pytest.raises(ExperimentError, match="sensors"):
-        parse(SyntheticTrafficSettings, {"sensors": 1}, "[data]")
-    with pytest.raises(ExperimentError, match="missing-share"):
-        parse(SyntheticTrafficSettings, {"missing-share": 0.95}, "[data]")
+@pytest.mark.parametrize(("key", "value"), [("sensors", 1), ("missing-share", 0.95)])
+def test_wrong_settings_are_named(key: str, value: float) -> None:
+    with pytest.raises(ExperimentError, match=key):
+        parse(SyntheticTrafficSettings, {key: value}, "[data]")
 
 
 def test_clients_can_be_left_out() -> None:

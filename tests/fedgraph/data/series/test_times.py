@@ -42,7 +42,7 @@ def test_unsorted_times_are_refused(tmp_path: Path) -> None:
 
 def test_repeated_times_are_refused(tmp_path: Path) -> None:
     write(tmp_path, [0, 1, 2, 2, 3])
-    with pytest.raises(DataError, match=r"rows 3 and 4 have the same time, .*T00:10:00 .*keep one row") as caught:
+    with pytest.raises(DataError, match="rows 3 and 4 .*T00:10:00") as caught:
         source(tmp_path).client_names()
     assert "2024" not in caught.value.without_values
 
@@ -56,9 +56,9 @@ def test_rows_without_a_time_are_refused() -> None:
 
 
 def test_times_that_are_no_regular_steps_are_refused() -> None:
-    with pytest.raises(DataError, match="row 4 comes 7 minutes after row 3, but most rows are 5 minutes apart"):
+    with pytest.raises(DataError, match="row 4 .*7 minutes"):
         table([0, 5, 10, 17, 22, 27]).with_every_step()
-    with pytest.raises(DataError, match="of the 205 steps of 5 minutes .* has only 6; the longest gap is from"):
+    with pytest.raises(DataError, match="205 steps .*only 6"):
         table([0, 5, 10, 1010, 1015, 1020]).with_every_step()
 
 

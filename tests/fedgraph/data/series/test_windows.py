@@ -17,8 +17,7 @@ from fedgraph.data.series.naive import times_ahead
 from fedgraph.data.series.series_files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.models.base import Batch
-from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.settings import parse
+from fedgraph.support.errors import DataError
 
 
 def table(clients: int = 3, steps: int = 60, features: int = 1, seed: int = 0, lost: float = 0.1) -> SeriesTable:
@@ -197,8 +196,8 @@ def test_first_steps_cut_the_time_axis() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"first_steps": 8}, "training part has 5 time steps, too few.*4 input and 3 output"),
-        ({"target_feature": 1}, "no feature 1; the file has 1, counted from 0: f0"),
+        ({"first_steps": 8}, "5 time steps, .*4 input and 3 output"),
+        ({"target_feature": 1}, "no feature 1; .*f0"),
         ({"features": (0, 2)}, "no feature 2"),
         ({"covariates": ("weekly-profile",)}, "`covariates` need `start` and `step-minutes`"),
     ],
@@ -209,7 +208,7 @@ def test_messages(keys: dict[str, Any], message: str) -> None:
 
 
 def test_the_target_must_be_used() -> None:
-    with pytest.raises(DataError, match=r"`target-feature` 0 must be one of `features` \[1\]"):
+    with pytest.raises(DataError, match=r"`target-feature` .*`features` \[1\]"):
         build_cohort(table(features=2), config(features=(1,), target_feature=0), ["c0"])
 
 
@@ -222,20 +221,13 @@ def test_contradicting_step_lengths() -> None:
 def test_clients_without_readings_or_unknown_are_named() -> None:
     data = table()
     data.values[1, :42] = np.nan
-    with pytest.raises(DataError, match=r"for c1 \(1 of this node's 3 clients\).*\[data\] without = \['c1'\]"):
+    with pytest.raises(DataError, match=r"c1 .*without = \['c1'\]"):
         build_cohort(data, config(), list(data.names))
     build_cohort(data, config(), ["c0", "c2"])
-    with pytest.raises(DataError, match="no client named zz; there are 3 clients: c0, c1, c2"):
+    with pytest.raises(DataError, match="zz; .*c0, c1, c2"):
         build_cohort(data, config(), ["c0", "zz"])
     with pytest.raises(DataError, match="a client is named twice: c1"):
         build_cohort(data, config(), ["c0", "c1", "c1"])
-
-
-def test_shares_must_add_up() -> None:
-    with pytest.raises(ExperimentError, match="must add up to 1"):
-        parse(WindowSettings, {"shares": [0.7, 0.2, 0.2]}, "[data]")
-    with pytest.raises(ExperimentError, match="train must not be 0"):
-        parse(WindowSettings, {"shares": [0.0, 0.5, 0.5]}, "[data]")
 
 
 @pytest.mark.parametrize("covariates", [(), ("weekly-profile",)])
@@ -268,7 +260,7 @@ def test_later_windows_have_the_scale_and_the_profile_of_the_first_steps(covaria
         assert torch.equal(other.inputs[..., 1:], batch.inputs[..., 1:])
     cut = after.splits["test"].latest(3)  # type: ignore[attr-defined]
     assert torch.equal(cut.batch(torch.arange(3).expand(3, -1)).inputs, batch.inputs[:, -3:])
-    with pytest.raises(DataError, match="47 time steps, fewer than the 48 that were there in training"):
+    with pytest.raises(DataError, match="47 time steps"):
         build_cohort(longer, keys, longer.names, known_steps=48)
 
 
@@ -294,7 +286,7 @@ def test_training_steps_are_the_last_of_the_training_part(covariates: tuple[Any,
     for split in SPLITS:
         for one, other in zip(everything(found, split), everything(wanted, split), strict=True):
             assert torch.equal(one, other)
-    with pytest.raises(DataError, match="has 5 time steps, too few for one window .* or more `train-steps`"):
+    with pytest.raises(DataError, match="5 time steps.*`train-steps`"):
         build_cohort(data, config(train_steps=5, **keys), data.names)
     every = build_cohort(data, config(train_steps=1000, **keys), data.names)
     assert torch.equal(every.mean, build_cohort(data, config(**keys), data.names).mean)

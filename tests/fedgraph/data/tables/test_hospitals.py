@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgraph.data import open_source, parse_data
-from fedgraph.data.tables.hospitals import NAMES, PATIENTS, Chosen, Measured, hospitals_table, simulated
+from fedgraph.data.tables.hospitals import NAMES, PATIENTS, CategoryColumn, NumberColumn, hospitals_table, simulated
 
 COLUMNS = {
     "university": {"troponin"},
@@ -37,7 +37,7 @@ def test_hospitals_lack_columns_of_others_and_an_event_is_rare():
 def test_categories_are_drawn_by_their_probabilities(patients):
     for name in ("smoker", "event", "pain"):
         column = PATIENTS[name]
-        assert isinstance(column, Chosen)
+        assert isinstance(column, CategoryColumn)
         for place in range(len(column.categories)):
             told = np.exp(column.log_density(patients, np.full(200_000, float(place))))
             assert (patients[name] == place).mean() == pytest.approx(told.mean(), abs=0.004)
@@ -47,7 +47,7 @@ def test_categories_are_drawn_by_their_probabilities(patients):
 def test_numbers_are_drawn_by_their_densities(name):
     """The expectation of a ratio of densities is one, whatever the other density is of."""
     column = PATIENTS[name]
-    assert isinstance(column, Measured)
+    assert isinstance(column, NumberColumn)
     row = {"hospital": 0.0, "age": 70.0, "sex": 0.0, "smoker": 1.0, "bmi": 30.0, "diabetes": 1.0, "event": 1.0}
     before = {each: np.full(400_000, value) for each, value in row.items()}
     drawn = column.drawn(before, np.random.default_rng(0).uniform(1e-12, 1, 400_000))

@@ -83,18 +83,16 @@ def test_what_is_missing_is_told_and_rows_without_the_label_are_left_out(source)
 
 
 def test_what_cannot_be_is_said(source, table_tables, tmp_path):
-    with pytest.raises(DataError, match="label: .* has no feature 'pulse'; it has height, weight, ill"):
+    with pytest.raises(DataError, match="label: .*'pulse'; .*height"):
         source("pulse").load(["east"])
-    with pytest.raises(DataError, match="'ecg' cannot be predicted, as it is private to a client"):
+    with pytest.raises(DataError, match="'ecg' .*private"):
         source("ecg").load(["east"])
     table_tables["data"]["public-share"] = 0.0
-    with pytest.raises(
-        DataError, match='label needs rows that everybody may see.*set public-share; or take set = "tab'
-    ):
+    with pytest.raises(DataError, match='label .*public-share; .*set = "tab'):
         source("ill").load(["east"])
     with pytest.raises(ExperimentError, match='test = "shared"'):
         parse_data({**table_tables["data"], "test": "shared"})
-    with pytest.raises(DataError, match="'fedngm' makes one of all features: leave it out; targets of"):
+    with pytest.raises(DataError, match="'fedngm' .*leave it out"):
         client_table_source(source("ill"), "fedngm")
 
 

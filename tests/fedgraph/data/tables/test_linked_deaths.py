@@ -83,16 +83,16 @@ def test_a_header_that_is_whole(tmp_path):
 
 
 def test_files_of_no_use_are_named(tmp_path):
-    with pytest.raises(DataError, match="there is no file .*missing.zip: put linkco2015usnum.zip there"):
+    with pytest.raises(DataError, match=r"missing\.zip: .*linkco2015usnum\.zip"):
         read_linked_deaths(tmp_path / "missing.zip")
     (tmp_path / "broken.zip").write_text("no archive")
-    with pytest.raises(DataError, match="broken.zip cannot be read as a file of linked deaths: File is not a zip file"):
+    with pytest.raises(DataError, match=r"broken\.zip .*not a zip file"):
         read_linked_deaths(tmp_path / "broken.zip")
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("guide.pdf", "")
-    with pytest.raises(DataError, match="two.zip should hold one .csv file; it holds guide.pdf"):
+    with pytest.raises(DataError, match=r"two\.zip .*guide.pdf"):
         read_linked_deaths(tmp_path / "two.zip")
-    with pytest.raises(DataError, match="has no column mager, sex: it must be a file of linked deaths"):
+    with pytest.raises(DataError, match="mager, sex"):
         read_linked_deaths(write(tmp_path / "a.csv", [{}], lambda name: "x" if name in ("mager", "sex") else name))
 
 

@@ -12,7 +12,7 @@ import torch
 from fedgraph.data import open_source, parse_data
 from fedgraph.data.columns.columns import read_column
 from fedgraph.data.images.images import ImageSettings, ImageSource
-from fedgraph.data.tables.client_tables import client_table_source, rows_of
+from fedgraph.data.tables.client_tables import client_table_source, select_rows
 from fedgraph.support.errors import DataError, ExperimentError
 
 ROWS = 3000
@@ -92,7 +92,7 @@ def test_a_cell_that_is_wrong_is_found_by_its_row_in_the_file(folder, ways, cell
     found = source(folder, **ways)
     for name in found.client_names():
         held = found.load_table(name)
-        for table in (held.table, rows_of(held.table, held.rows("train"))):
+        for table in (held.table, select_rows(held.table, held.rows("train"))):
             with pytest.raises(DataError, match=f"column 'age' of .*people.csv.* holds '?{cell}'?") as caught:
                 read_column(table, "age").as_numbers()
             row = int(re.search(r"in row (\d+)", str(caught.value))[1])
@@ -151,8 +151,8 @@ def test_rows_of_a_network(folder):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({}, "give one of clients, client-column and segments"),
-        ({"clients": 2, "client-column": "site"}, "give one of clients, client-column and segments"),
+        ({}, "one of clients, .*segments"),
+        ({"clients": 2, "client-column": "site"}, "one of clients, .*segments"),
         ({"clients": 2, "path": "{client}.csv"}, "needs the names of the clients"),
         ({"clients": ["a"], "path": "{client}.csv", "public-share": 0.5}, "with a file for each client, give public"),
         ({"clients": 2, "public-share": 0.5, "public": "p.csv"}, "not both"),
@@ -166,19 +166,19 @@ def test_settings_that_do_not_go_together(folder, keys, message):
 
 
 def test_what_cannot_be_found(folder):
-    with pytest.raises(DataError, match="column 'pay' .* has no value rich; it has own, state"):
+    with pytest.raises(DataError, match="'pay' .*rich"):
         source(folder, segments={"a": {"pay": ["rich"]}, "b": {}}).load_table("a")
-    with pytest.raises(DataError, match="has no client 'z'; its clients: client-0, client-1"):
+    with pytest.raises(DataError, match="'z'; .*client-0, client-1"):
         source(folder, clients=2).load_table("z")
     (folder / "few.csv").write_text("x\n1\n")
-    with pytest.raises(DataError, match="there is no row for client"):
+    with pytest.raises(DataError, match="no row for client"):
         source(folder, path="few.csv", clients=2).load_table("client-1")
 
 
 def test_methods_for_one_label_are_told_so(folder):
-    with pytest.raises(DataError, match="only methods such as fedngm can use"):
+    with pytest.raises(DataError, match="methods such as fedngm"):
         source(folder, clients=2).load(["client-0"])
-    with pytest.raises(DataError, match="sets that do: mixed-table, linked-deaths, bayesian-network"):
+    with pytest.raises(DataError, match="mixed-table, .*bayesian-network"):
         client_table_source(ImageSource(ImageSettings(set="digits"), folder), "fedngm")
 
 
@@ -195,7 +195,7 @@ def test_rows_and_cells_can_be_left_out_to_see_what_gaps_do(folder):
     assert numbers(again.public_table()) == numbers(tables[-1]) != numbers(other.public_table())
     with pytest.raises(DataError, match="no column 'name'"):
         source(folder, clients=3, whole=["name"]).load_table("client-0")
-    with pytest.raises(ExperimentError, match="limit and gaps are of one file for all"):
+    with pytest.raises(ExperimentError, match="limit and gaps"):
         source(folder, path="{client}.csv", clients=["a", "b"], gaps=0.1)
 
 
@@ -207,7 +207,7 @@ def test_folds_test_every_row_once(folder):
         assert counts == [2100, 300, 600]
         seen[held.rows("test")] += 1
     assert (seen == 1).all()
-    with pytest.raises(ExperimentError, match="there are 5 folds, numbered from 0, and no fold 5"):
+    with pytest.raises(ExperimentError, match="5 folds, .*fold 5"):
         source(folder, clients=2, fold=5)
 
 

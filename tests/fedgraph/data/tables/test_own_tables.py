@@ -64,7 +64,7 @@ def test_a_site_with_decimals_has_the_classes_that_the_experiment_lists(tmp_path
         assert found.load([site]).task.classes == ("0", "1")
         assert int(found.load([site]).label_counts.sum()) == 28
     odd = frames["hungary"].assign(num="yes")
-    with pytest.raises(DataError, match="column 'num' of .* holds 'yes', which its list of categories does not"):
+    with pytest.raises(DataError, match="'num' .*'yes'"):
         source(tmp_path, odd, "odd.csv", own=("hungary",), categories={"num": ["0", "1"]}).load(["hungary"])
 
 
@@ -104,9 +104,9 @@ def test_columns_that_are_left_out(tmp_path, frames):
     left = source(tmp_path, frame, drop=["id", "name"], **keys)
     assert left.load(["a"]).task.features == ("age", "chol")
     assert "id" not in left.describe()
-    with pytest.raises(DataError, match=r"drop: .*t\.csv has no column 'names'; did you mean 'name' for 'names'"):
+    with pytest.raises(DataError, match="drop: .*'names'; .*'name'"):
         source(tmp_path, frame, drop=["names"], **keys).load(["a"])
-    with pytest.raises(ExperimentError, match="drop .*'num', .*label, client-column or features"):
+    with pytest.raises(ExperimentError, match="'num',.*client-column"):
         source(tmp_path, frame, drop=["num"], **keys)
 
 
@@ -133,5 +133,5 @@ def test_a_column_that_is_nearly_all_numbers_is_told_or_refused(tmp_path, frames
     told = source(tmp_path, frame, **{"client-column": "site"}).describe()
     assert "'lab' is categories, as" in told
     frame["lab"] = ["low" if n == 3 else f"{n / 7:.2f}" for n in range(40)]
-    with pytest.raises(DataError, match=r"holds 'low' .the first in row 4., and all other values are numbers"):
+    with pytest.raises(DataError, match="'low' .*row 4"):
         source(tmp_path, frame, **{"client-column": "site"}).describe()

@@ -206,20 +206,20 @@ def test_a_bundled_table_can_be_learned(tmp_path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"label": "ill"}, "people.csv has no column 'ill'; its columns: site, age, colour, code, weight, sick"),
+        ({"label": "ill"}, r"people\.csv .*'ill'; .*sick"),
         ({"features": ("age", "size")}, "has no column 'size'; its columns"),
         ({"client_column": "clinic"}, "has no column 'clinic'"),
         ({"categories": {"color": ("red",)}}, "has no column 'color'"),
         ({"categories": {"colour": ("red", "blue")}}, "column 'colour' .* holds 'green', which its list"),
-        ({"features": ("age", "sick")}, "features of .* must be other columns than the label"),
+        ({"features": ("age", "sick")}, "features .*label"),
         ({"task": "regression", "partition": "iid"}, "column 'sick' .* holds more than numbers"),
         ({"task": "regression", "label": "weight", "partition": "shards"}, "a regression has none"),
-        ({"max_categories": 2}, "column 'colour' .* has 3 different values, too many for one-hot"),
-        ({"max_categories": 11, "label": "code"}, "'code' .* has 12 different values, each of which would be a class"),
-        ({"path": "nobody.csv"}, "there is no table .*nobody.csv: put the file there"),
-        ({"columns": ("a", "b")}, "has 6 columns, and .data. columns names 2"),
-        ({"clients": 40}, r"client 'client-00' has too few examples \(2\) to split"),
-        ({"clients": 70}, "leaves client-60, client-61, .* and 5 more without examples"),
+        ({"max_categories": 2}, "'colour' .*3 .*one-hot"),
+        ({"max_categories": 11, "label": "code"}, "'code' .*12 different values"),
+        ({"path": "nobody.csv"}, r"nobody\.csv"),
+        ({"columns": ("a", "b")}, "6 columns, .*2$"),
+        ({"clients": 40}, r"'client-00' .*\(2\)"),
+        ({"clients": 70}, "client-60, client-61, .*5 more"),
     ],
 )
 def test_errors_say_what_to_change(folder, table, message):
@@ -229,16 +229,14 @@ def test_errors_say_what_to_change(folder, table, message):
 
 def test_numbers_with_fractions_are_classes_only_where_they_are_listed(folder):
     (folder / "people.csv").write_text("size,mark\n" + "\n".join(f"{row},{(1, 1.5, 2)[row % 3]}" for row in range(60)))
-    with pytest.raises(
-        DataError, match=r"'mark' .* 3 different values.*: use task = \"regression\".*categories\] mark"
-    ):
+    with pytest.raises(DataError, match=r"'mark' .*task = \"regression\""):
         load_all(source(folder, label="mark"))
     listed = source(folder, label="mark", categories={"mark": ("1", "1.5", "2")})
     assert load_all(listed).task.classes == ("1", "1.5", "2")
 
 
 def test_unknown_clients_are_refused(folder):
-    with pytest.raises(DataError, match="has no client 'anna'; its clients: client-0, client-1, client-2, client-3"):
+    with pytest.raises(DataError, match="'anna'; .*client-0"):
         source(folder).load(["anna"])
 
 
@@ -250,8 +248,8 @@ def test_unknown_clients_are_refused(folder):
         ("people.csv", b"a,sick\n1,2,3\n4,5\n", "people.csv cannot be read as a table"),
         ("people.csv", b"a,a,sick\n1,2,3\n", "people.csv has two columns named a"),
         ("people.csv", b"a,sick\n\x81\xff,1\n", "people.csv cannot be read as a table"),
-        ("people.csv", b"a,sick\n1,yes\n2,yes\n", "column 'sick' of .* must hold two classes or more, and holds 1"),
-        ("people.csv.gz", b"not packed", "people.csv.gz cannot be read as a table"),
+        ("people.csv", b"a,sick\n1,yes\n2,yes\n", "'sick' .*two classes"),
+        ("people.csv.gz", b"not packed", "people.csv.gz .*read"),
         ("people.parquet", b"not parquet", "people.parquet cannot be read as a table"),
     ],
 )
@@ -264,7 +262,7 @@ def test_unusable_files_are_named(tmp_path, name, content, message):
 def test_parquet_columns_of_other_types_are_refused(tmp_path):
     table = pa.table({"when": pa.array([[1], [2]]), "sick": ["yes", "no"]})
     pyarrow.parquet.write_table(table, tmp_path / "people.parquet")
-    with pytest.raises(DataError, match=r"column 'when' .* is of type list"):
+    with pytest.raises(DataError, match="column 'when'"):
         source(tmp_path, path="people.parquet").client_names()
     with pytest.raises(DataError, match=r"names its columns itself"):
         source(tmp_path, path="people.parquet", columns=("a", "b")).client_names()
@@ -277,10 +275,18 @@ def test_a_changed_file_is_read_again(folder):
     assert len(source(folder, client_column="code").client_names()) == 6
 
 
-@pytest.mark.parametrize("shares", [[0.5, 0.1, 0.1], [0, 0.5, 0.5]])
-def test_shares_must_add_up(shares):
-    with pytest.raises(ExperimentError, match=r"shares: .*must add up to 1, and train must not be 0"):
-        parse(BundledTableSettings, {"set": "iris", "shares": shares}, "[data]")
+@pytest.mark.parametrize(
+    ("settings", "keys", "message"),
+    [
+        (BundledTableSettings, {"set": "iris", "shares": [0.5, 0.1, 0.1]}, "shares: .*add up to 1"),
+        (BundledTableSettings, {"set": "iris", "shares": [0, 0.5, 0.5]}, "shares: .*add up to 1"),
+        (TableSettings, {"label": "sick", "test-path": "test.csv"}, 'test-path needs test = "shared"'),
+        (TableSettings, {"label": "sick", "test": "shared", "shares": [0.8, 0.2, 0]}, "third of shares"),
+    ],
+)
+def test_settings_that_cannot_be(settings, keys, message):
+    with pytest.raises(ExperimentError, match=message):
+        parse(settings, keys, "[data]")
 
 
 @pytest.mark.skipif(not (DATA / "mixed-tables").is_dir(), reason="no mixed-tables in the data folder")
@@ -315,14 +321,14 @@ def test_a_word_among_numbers_is_refused_unless_it_is_named(folder):
 
 def test_an_infinite_number_is_not_missing(folder):
     (folder / "people.csv").write_text(CSV.replace("\nnorth,21,", "\nnorth,inf,", 1))
-    with pytest.raises(DataError, match=r"column 'age' of .*people.csv holds inf in row 2: leave the cell empty"):
+    with pytest.raises(DataError, match=r"'age' .*people\.csv .*inf in row 2"):
         load_all(source(folder))
     assert load_all(source(folder, missing=("?", "inf"))).task.features[2] == "age"
 
 
 def test_a_word_in_the_target_of_a_regression(folder):
     (folder / "people.csv").write_text(CSV.replace(",50,", ",heavy,", 1))
-    with pytest.raises(DataError, match=r"'weight' .* more than numbers, 'heavy' \(the first in row 1\): a regression"):
+    with pytest.raises(DataError, match="'weight' .*'heavy' .*regression"):
         load_all(source(folder, label="weight", task="regression"))
 
 
@@ -339,12 +345,10 @@ def test_other_separators_and_decimal_commas(folder, separator):
     assert torch.equal(*(everything(cohort, "train").inputs for cohort in cohorts))
     text = (folder / "comma.csv").read_text()
     (folder / "comma.csv").write_text(text.replace("\n0,5", "\nunknown"))
-    with pytest.raises(DataError, match=r"column 'x' of .* holds 'unknown' \(the first in row 2\)"):
+    with pytest.raises(DataError, match="'x' .*'unknown' .*row 2"):
         load_all(source(folder, path="comma.csv"))
     (folder / "comma.csv").write_text(text.replace("\n0,5", "\n0.500"))
-    with pytest.raises(
-        DataError, match=r"column 'x' of .* holds '0.500' in row 2, and other cells have decimal commas"
-    ):
+    with pytest.raises(DataError, match="'x' .*'0.500'"):
         load_all(source(folder, path="comma.csv"))
     (folder / "words.csv").write_text(f"x{separator}sick\n" + f"1,5{separator}a\nx{separator}b\n" * 30)
     assert load_all(source(folder, path="words.csv")).task.features == ("x=1,5", "x=x")
@@ -403,7 +407,7 @@ def test_a_test_file_is_encoded_as_the_table_is(folder):
         ("weight,age,sick,colour,code\n51,20,perhaps,red,3\n", "column 'sick' of .*test.csv holds 'perhaps'"),
         ("weight,age,sick,colour,code\n51,20,no,pink,3\n", "column 'colour' of .*test.csv holds 'pink'"),
         ("weight,age,sick,colour,code\n51,20,,red,3\n", "test.csv has no row with a label"),
-        ("weight,age,sick,colour,code\nold,20,no,red,3\n", "column 'weight' holds words in .*test.csv and numbers in"),
+        ("weight,age,sick,colour,code\nold,20,no,red,3\n", r"'weight' .*words .*test\.csv"),
     ],
 )
 def test_a_test_file_that_does_not_fit(folder, content, message):
@@ -412,11 +416,7 @@ def test_a_test_file_that_does_not_fit(folder, content, message):
         load_all(source(folder, client_column="site", test="shared", test_path="test.csv"))
 
 
-def test_shared_test_sets_that_cannot_be(folder):
-    with pytest.raises(ExperimentError, match='test-path needs test = "shared"'):
-        parse(TableSettings, {"label": "sick", "test-path": "test.csv"}, "[data]")
-    with pytest.raises(ExperimentError, match="puts the third of shares aside, and that is 0"):
-        parse(TableSettings, {"label": "sick", "test": "shared", "shares": [0.8, 0.2, 0]}, "[data]")
+def test_a_shared_test_set_of_own_data_needs_a_path(folder):
     settings = TableSettings(label="sick", test="shared", categories={"sick": ("no", "yes"), "colour": ("red",)})
     with pytest.raises(DataError, match="needs test-path"):
         TableSource(settings, folder, OwnData(folder / "people.csv", ("mercy",))).load(["mercy"])

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedgraph.federation.exchange import OrderedGrid
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
-from fedgraph.messages import error_of
+from fedgraph.messages import read_error
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import RunError
 
@@ -44,7 +44,7 @@ def test_a_version_of_flower_that_builds_messages_otherwise_is_named(monkeypatch
         run_id = run_id.setter(lambda self, value: None)
 
     monkeypatch.setitem(Message.__init__.__globals__, "TaskIdentity", Otherwise())
-    with pytest.raises(RunError, match=r"flwr 1\.\d+\.\d+ builds messages in another way .*no run is known"):
+    with pytest.raises(RunError, match=r"flwr 1\.\d+\.\d+ .*no run"):
         LocalGrid(echo, [])
 
 
@@ -64,7 +64,7 @@ def test_an_exception_becomes_an_error_reply_and_others_still_answer():
     grid = LocalGrid(serve, [{"bad": True}, {"bad": False}])
     bad, good = grid.send_and_receive([message(node) for node in grid.get_node_ids()])
     assert bad.has_error()
-    assert error_of(bad) == "ValueError: the disc is full"
+    assert read_error(bad) == "ValueError: the disc is full"
     assert "in serve" in bad.error.reason
     assert bad.metadata.src_node_id == next(iter(grid.get_node_ids()))
     assert not good.has_error()
@@ -73,7 +73,7 @@ def test_an_exception_becomes_an_error_reply_and_others_still_answer():
 def test_unknown_node_is_an_error_reply():
     grid = LocalGrid(echo, [{}])
     (reply,) = grid.send_and_receive([message(77)])
-    assert error_of(reply) == "node 77 is not connected"
+    assert read_error(reply) == "node 77 is not connected"
     assert reply.metadata.src_node_id == 77
 
 

@@ -173,7 +173,7 @@ def wait_for(condition, seconds):
 def test_a_loop_that_waits_for_nodes_ends_in_an_error(impatient, seconds):
     grid = grid_of(echo, nodes=3)
     began = time.monotonic()
-    with pytest.raises(RunError, match="asks for the nodes again and again, but there are 3"):
+    with pytest.raises(RunError, match="again and again, .*3"):
         wait_for(lambda: len(list(grid.get_node_ids())) >= 5, seconds)
     assert time.monotonic() - began < 10
 

@@ -133,8 +133,8 @@ def test_what_cannot_be_learned_is_refused():
     )
     with pytest.raises(DataError, match="no validation windows with readings"):
         fit_forecasts(ForecastFusionSettings(**SMALL), windows, nothing, None, 0)
-    with pytest.raises(DataError, match=r"needs a client graph: set source of \[graph\]"):
+    with pytest.raises(DataError, match=r"source of \[graph\]"):
         fit_forecasts(ForecastFusionSettings(**SMALL, graph="given"), windows, windows, None, 0)
     huge = OwnerWindows(windows.keys, windows.present, 1e38 * windows.embeddings, windows.targets, windows.known)
-    with pytest.raises(RunError, match="diverged before step 20: lower learning-rate"):
+    with pytest.raises(RunError, match="diverged .*learning-rate"):
         fit_forecasts(ForecastFusionSettings(**SMALL), huge, huge, None, 0)

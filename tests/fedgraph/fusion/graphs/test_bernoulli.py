@@ -89,11 +89,11 @@ def test_every_reference_gives_probabilities_a_derivative(reference):
 @pytest.mark.parametrize(
     ("reference", "options", "message"),
     [
-        ("Norml", {}, "no distribution of torch.distributions"),
+        ("Norml", {}, "is not in torch.distributions"),
         ("StudentT", {"df": 3.0}, "no inverse CDF"),
         ("Normal", {"scale": -1.0}, "scale"),
         ("Normal", {"wide": 1.0}, "wide"),
-        ("constraints", {}, "no distribution"),
+        ("constraints", {}, "not in torch.distributions"),
     ],
 )
 def test_a_reference_that_cannot_be_used_is_refused_at_once(reference, options, message):
@@ -214,5 +214,5 @@ def test_a_second_backward_pass_is_refused_rather_than_wrong():
     graph = InverseCdfGraph(OWNERS, random())
     out = graph.propagate(torch.ones(2, 1, OWNERS), torch.ones(2, OWNERS), random()).sum()
     out.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="gone after the first backward pass"):
+    with pytest.raises(RuntimeError, match="first backward pass"):
         out.backward()

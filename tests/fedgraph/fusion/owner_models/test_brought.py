@@ -177,11 +177,11 @@ def test_fingerprints_tell_models_and_layers_apart(hand_over):
 def test_messages_about_what_a_model_puts_out(hand_over, form):
     text = hand_over(made(), form)
     model = load_local_model(text, TASK)
-    with pytest.raises(ExperimentError, match=r"puts out \[3, 4\] for 3 samples of 5 classes, but \[3, 5\] is needed"):
+    with pytest.raises(ExperimentError, match=r"\[3, 4\] .*\[3, 5\]"):
         load_local_model(text, TaskSpec("classification", (2, 3), (5,)))
     with pytest.raises(ExperimentError, match=r"local model .*(fails on two inputs|cannot be evaluated on 3 samples)"):
         load_local_model(text, TaskSpec("classification", (2, 9), (4,)))
-    with pytest.raises(ExperimentError, match=r"local model .*: its embeddings of some samples are NaN"):
+    with pytest.raises(ExperimentError, match="embeddings .*NaN"):
         model.represent(INPUTS.index_fill(0, torch.tensor([4]), torch.nan))
     with pytest.raises(ExperimentError, match=r"local model .* layer 'hidden'.*body\.3"):
         load_local_model(f"{text}#hidden", TASK)
@@ -199,12 +199,12 @@ def test_a_model_without_a_linear_layer_needs_a_named_one(hand_over, form):
 
 def test_outputs_that_are_not_finite_are_refused(hand_over):
     model = load_local_model(hand_over(made(Unscaled), "exported"), TASK)
-    with pytest.raises(ExperimentError, match=r"model\.pt2: its outputs of some samples are NaN or infinite"):
+    with pytest.raises(ExperimentError, match="outputs .*NaN"):
         model.represent(INPUTS)
 
 
 def test_programs_in_training_mode_are_refused(hand_over):
-    with pytest.raises(ExperimentError, match=r"model\.pt2 was exported in training mode: its aten.dropout"):
+    with pytest.raises(ExperimentError, match=r"model\.pt2 .*aten\.dropout"):
         load_local_model(hand_over(made().train(), "exported"), TASK)
 
 
@@ -229,11 +229,9 @@ def test_pickles_are_refused_and_not_read(tmp_path, what):
         path.write_bytes(pickle.dumps(Evil()))
     else:
         torch.save({"weights": Evil()} if what == "state" else made(), path)
-    with pytest.raises(
-        ExperimentError, match=r"model\.pt' is a pickle, which .* a TorchScript program too, by torch\.export"
-    ):
+    with pytest.raises(ExperimentError, match=r"model\.pt' is a pickle.*torch\.export"):
         load_local_model(str(path), TASK)
-    with pytest.raises(ExperimentError, match=r"weights are read from \.safetensors files only"):
+    with pytest.raises(ExperimentError, match=r"\.safetensors files only"):
         load_local_model(f"torch.nn:Identity@{path}", TASK)
     assert Evil.calls == 0
 
@@ -248,7 +246,7 @@ def test_an_archive_with_a_pickled_part_is_refused_and_not_read(hand_over, tmp_p
             if not name.endswith(part):
                 target.writestr(name, source.read(name))
         target.writestr(f"model/{part}", evil.getvalue())
-    with pytest.raises(ExperimentError, match=rf"other\.pt2: its part {part} holds more than plain tensors"):
+    with pytest.raises(ExperimentError, match=rf"other\.pt2: its part {part} contains more than plain tensors"):
         load_local_model(str(tmp_path / "other.pt2"), TASK)
     assert Evil.calls == 0
 
@@ -261,19 +259,19 @@ def test_pickled_weights_of_an_archive_are_refused(hand_over, tmp_path):
             if name.endswith("weights_config.json"):
                 content = content.replace(b'"use_pickle": false', b'"use_pickle": true', 1)
             target.writestr(name, content)
-    with pytest.raises(ExperimentError, match=r"its part data/weights/model_weights_config.json holds more than plain"):
+    with pytest.raises(ExperimentError, match=r"model_weights_config\.json"):
         load_local_model(str(tmp_path / "other.pt2"), TASK)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model.tflite", r"'model.tflite' is of no known kind: a torch.export program \(.pt2\)"),
-        ("no-such.pt2", r"local model no-such.pt2 cannot be read: No such file"),
-        ("no_such_package:make", r"local model = 'no_such_package:make': cannot import"),
-        ("builtins:dict", r"builtins:dict\(\) returns a dict, but a torch.nn.Module is needed"),
+        ("model.tflite", r"'model\.tflite' .*\.pt2"),
+        ("no-such.pt2", r"no-such\.pt2 .*No such file"),
+        ("no_such_package:make", "model = 'no_such_package:make'"),
+        ("builtins:dict", r"builtins:dict.*torch\.nn\.Module"),
         ("builtins:open", r"builtins:open\(\) failed: .*"),
-        ("torch.nn:Identity@absent.safetensors", r"the weights in absent.safetensors cannot be used"),
+        ("torch.nn:Identity@absent.safetensors", r"absent\.safetensors"),
     ],
 )
 def test_messages_about_names(text, message):
@@ -283,7 +281,7 @@ def test_messages_about_names(text, message):
 
 def test_a_file_that_is_no_program_and_weights_that_do_not_fit(hand_over, tmp_path):
     (tmp_path / "text.pt2").write_text("not a program")
-    with pytest.raises(ExperimentError, match=r"text\.pt2 is no program that torch.export can read"):
+    with pytest.raises(ExperimentError, match=r"text\.pt2 .*torch\.export"):
         load_local_model(str(tmp_path / "text.pt2"), TASK)
     text = hand_over(made(), "factory")
     save_file({"last.weight": torch.zeros(4, 5)}, tmp_path / "model.safetensors")

@@ -56,17 +56,11 @@ def test_a_fitted_pipeline_predicts_and_embeds_as_it_does(saved, names):
     ("make", "message"),
     [
         (lambda: pipeline().fit(NAMED[["b", "a", "c", "d"]], LABELS), "was fitted to the features b, a, c, d"),
-        (lambda: pipeline().fit(NAMED[["a", "b"]], LABELS), "was fitted to 2 features, and a sample .* has 4"),
-        (
-            lambda: pipeline().fit(NAMED, np.array(["x", "y", "z"])[LABELS]),
-            "predicts the classes x, y, z, and",
-        ),
-        (lambda: pipeline(RidgeClassifier()).fit(NAMED, LABELS), "a fitted classifier with predict_proba is needed"),
-        (lambda: LogisticRegression().fit(NAMED, LABELS), "whose embedding would be the sample itself"),
-        (
-            lambda: make_pipeline(FunctionTransformer(replace), PCA(2), LogisticRegression()),
-            "holds .*replace.* which may run code and is not read",
-        ),
+        (lambda: pipeline().fit(NAMED[["a", "b"]], LABELS), "2 features, .*4"),
+        (lambda: pipeline().fit(NAMED, np.array(["x", "y", "z"])[LABELS]), "predicts the classes x, y, z, but"),
+        (lambda: pipeline(RidgeClassifier()).fit(NAMED, LABELS), "predict_proba"),
+        (lambda: LogisticRegression().fit(NAMED, LABELS), "so its embedding would be the sample"),
+        (lambda: make_pipeline(FunctionTransformer(replace), PCA(2), LogisticRegression()), "replace.*run code"),
     ],
 )
 def test_pipelines_that_are_refused(saved, make, message):
@@ -79,12 +73,12 @@ def test_files_that_are_no_models(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     for name in ("model.skops", "model.onnx"):
         (tmp_path / name).write_bytes(b"nothing of the kind")
-        with pytest.raises(ExperimentError, match="is no scikit-learn model|is no ONNX model"):
+        with pytest.raises(ExperimentError, match="cannot be read by skops|is not an ONNX model"):
             load_local_model(str(tmp_path / name), TASK)
         with pytest.raises(ExperimentError, match="cannot be read"):
             load_local_model(str(tmp_path / f"no-{name}"), TASK)
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(pipeline()))
-    with pytest.raises(ExperimentError, match="is a pickle, which can run code"):
+    with pytest.raises(ExperimentError, match="is a pickle"):
         load_local_model(str(tmp_path / "model.pkl"), TASK)
     for package, name in (("skops", "model.skops"), ("onnxruntime", "model.onnx")):
         monkeypatch.setitem(sys.modules, package, None)
@@ -135,9 +129,9 @@ def test_an_onnx_model_predicts_and_embeds(tmp_path, last, softmax):
 @pytest.mark.parametrize(
     ("options", "layer", "message"),
     [
-        ({"outputs": 2}, "", r"puts out \[3, 2\] for 3 samples of 3 classes"),
+        ({"outputs": 2}, "", r"\[3, 2\] .*3 classes"),
         ({"domain": "com.example"}, "", "has operations of com.example"),
-        ({}, "#elsewhere", "has no operation 'elsewhere' that reads a tensor; it has first, relu, last"),
+        ({}, "#elsewhere", "'elsewhere' .*first, relu, last"),
     ],
 )
 def test_onnx_models_that_are_refused(tmp_path, options, layer, message):

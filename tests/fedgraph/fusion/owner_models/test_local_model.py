@@ -28,7 +28,7 @@ CONSTANT = torch.cat([ROWS, torch.full((40, 1), 7.0)], 1)
     ids=["rows", "shape", "order", "more", "constant", "negative-zero", "one", "scaled", "and-more", "but-a-category"],
 )
 def test_the_sample_itself(inputs, embeddings):
-    with pytest.raises(ExperimentError, match="owner a, b: .*must not leave its owner; do this"):
+    with pytest.raises(ExperimentError, match="owner a, b: .*must not leave"):
         check_not_raw(inputs, embeddings, ["a", "b"], "do this")
 
 
@@ -80,14 +80,14 @@ def test_what_is_kept_is_found_under_its_fingerprint_alone(tmp_path):
 def test_a_broken_file_is_named(tmp_path):
     store = ModelStore(tmp_path)
     (tmp_path / "abc.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(RunError, match=r"abc\.safetensors.*remove it to train it anew"):
+    with pytest.raises(RunError, match=r"abc\.safetensors.*remove"):
         store.load("abc")
 
 
 @pytest.mark.parametrize("text", ["../up", "a/b", "", "a.b", ".", "a\0b"])
 def test_no_name_leads_out_of_the_folder(tmp_path, text):
-    with pytest.raises(RunError, match="is no fingerprint of a model"):
+    with pytest.raises(RunError, match="is not the fingerprint of a model"):
         ModelStore(tmp_path / "inside").load(text)
-    with pytest.raises(RunError, match="is no fingerprint of a model"):
+    with pytest.raises(RunError, match="is not the fingerprint of a model"):
         ModelStore(tmp_path / "inside").save(text, torch.zeros(1))
     assert list(tmp_path.iterdir()) == []

@@ -224,7 +224,7 @@ def test_a_diverged_client_is_named_and_one_without_examples_is_not():
     assert torch.equal(found.parameters[2], initial[2])
     assert found.best_epochs.tolist()[2] == 0
     data.splits["train"].inputs[31] = math.inf  # of the owner 1
-    with pytest.raises(RunError, match=r"local model of client 'owner 1'.*diverged in its first epoch.*learning-rate"):
+    with pytest.raises(RunError, match="'owner 1'.*learning-rate"):
         pretrain(cohort, initial, max_epochs=3, patience=3)
 
 

@@ -96,10 +96,10 @@ def test_classes_of_the_users_own(monkeypatch):
     ("table", "message"),
     [
         ({"estimator": "sklearn.nothing:Model"}, r"\[model\] estimator = 'sklearn.nothing:Model'.*cannot import"),
-        ({"estimator-options": {"c": 1}}, r"\[model\] estimator: .* cannot be built from the options \{'c': 1\}"),
-        ({"estimator": "sklearn.svm:LinearSVC"}, r"estimator: 'sklearn.svm:LinearSVC' needs the methods fit and pre"),
-        ({"transformer": FOREST}, r"\[model\] transformer: .* needs the methods fit and transform"),
-        ({"estimator-options": {"C": -1}}, r"client 'a' cannot be fitted to its 60 training samples: .*'C'"),
+        ({"estimator-options": {"c": 1}}, r"\[model\] estimator: .*\{'c': 1\}"),
+        ({"estimator": "sklearn.svm:LinearSVC"}, r"'sklearn\.svm:LinearSVC' .*fit and pre"),
+        ({"transformer": FOREST}, r"\[model\] transformer: .*fit and transform"),
+        ({"estimator-options": {"C": -1}}, "client 'a' .*'C'"),
     ],
 )
 def test_messages(table, message):
@@ -112,7 +112,7 @@ def test_inputs_that_do_not_fit_and_numbers_that_are_not_finite_are_refused():
         fit().represent(INPUTS[:, :1])
     model = fit()
     model.estimator.coef_[:] = np.nan
-    with pytest.raises(ExperimentError, match=r"client 'a': its outputs of some samples are NaN"):
+    with pytest.raises(ExperimentError, match="'a': .*NaN"):
         model.represent(INPUTS)
 
 
@@ -120,7 +120,7 @@ def test_experiments_may_name_it_beside_others_but_it_cannot_be_stacked():
     table = {"name": "scikit-learn", "estimator": FOREST}
     choice = ModelChoice.of({"name": "mlp", "variants": [{**table, "clients": ["a"]}]})
     assert choice.tables == ({"name": "mlp"}, table)
-    with pytest.raises(ExperimentError, match=r"'scikit-learn' models have no parameters.*'f3'"):
+    with pytest.raises(ExperimentError, match="'scikit-learn' .*'f3'"):
         build(table, TaskSpec("classification", (2, 3), (3,)))
-    with pytest.raises(ExperimentError, match=r"no key 'estimater'; known keys: estimator, estimator-options, name"):
+    with pytest.raises(ExperimentError, match="'estimater'; .*estimator-options"):
         settings(estimater=FOREST)

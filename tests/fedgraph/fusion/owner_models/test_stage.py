@@ -178,7 +178,7 @@ def test_inference_takes_the_model_of_all_samples(make):
 
 
 def test_a_model_that_is_brought_along_cannot_be_trained_without_a_fold(make, own_model):
-    with pytest.raises(ExperimentError, match="folds = 2: the model that owner 'a' brings .* leave folds out"):
+    with pytest.raises(ExperimentError, match="folds = 2: .*'a'"):
         make(folds=2, brought={"a": own_model[1]}).embed()
 
 
@@ -243,17 +243,17 @@ def test_models_that_are_asked_for_are_used_and_never_trained(make, trained):
 
 
 def test_a_model_that_is_asked_for_and_gone_is_an_error(make, tmp_path):
-    with pytest.raises(RunError, match="owner 'a' no longer has the frozen model 0a1b.*kept in .*models"):
+    with pytest.raises(RunError, match="'a' .*frozen model 0a1b"):
         make("ac", wanted={"a": "0a1b"}).embed()
     with pytest.raises(RunError, match="'../../x' is no fingerprint"):
         make("ac", wanted={"a": "../../x"}).embed()
-    with pytest.raises(RunError, match="owner 'd': its settings or training samples are no longer those"):
+    with pytest.raises(RunError, match="'d': .*no longer"):
         make("d", wanted={"d": "0a1b"}).embed()
 
 
 def test_a_kept_model_of_another_architecture_is_an_error(make):
     (fingerprint,) = make("a", model=MLP).embed().fingerprints
-    with pytest.raises(RunError, match="owner 'a': its frozen model has .* parameters, not"):
+    with pytest.raises(RunError, match="'a': .*parameters"):
         make("a", model={"name": "mlp", "hidden": [6]}, wanted={"a": fingerprint}).embed()
 
 
@@ -293,7 +293,7 @@ def test_a_model_that_an_owner_brings_along_is_used_as_it_is(make, trained, own_
     assert torch.equal(again.embed().embeddings, embedded.embeddings)
     with pytest.raises(
         RunError,
-        match=r"owner 'c': the model '.*own\.pt2', with inputs scaled as here, is not the model whose embeddings",
+        match=r"'c': .*own\.pt2",
     ):
         make(brought={"c": path}, wanted={"c": "0a1b"}).embed()
 
@@ -321,7 +321,7 @@ def test_a_tied_output_layer_is_the_same_for_all_and_stays(make):
 
 
 def test_steps_are_no_measure_of_training_here(make):
-    with pytest.raises(ExperimentError, match="local-steps: owners train their models in epochs"):
+    with pytest.raises(ExperimentError, match="local-steps: "):
         make("ac", train={"local_epochs": None, "local_steps": 3}).embed()
 
 
@@ -331,7 +331,7 @@ LINEAR = {"name": "mlp", "hidden": []}
 @pytest.mark.parametrize("pre_trained", [True, False])
 def test_a_model_without_a_hidden_layer_is_refused_before_it_is_trained(make, trained, pre_trained):
     stage = make("ac", model=LINEAR, pre_trained=pre_trained)
-    with pytest.raises(ExperimentError, match="owner a, c: .* the sample itself.*must not leave.* a hidden layer"):
+    with pytest.raises(ExperimentError, match="owner a, c: .*a hidden layer"):
         stage.stacked()
     with pytest.raises(ExperimentError, match="must not leave"):
         make("ac", model=LINEAR, settings={"tied_output": True}).embed()
@@ -350,7 +350,7 @@ def test_only_the_owners_of_such_a_model_are_named(make):
     ids=["no-transformer", "identity"],
 )
 def test_scikit_learn_without_a_transformer_is_refused(make, features):
-    with pytest.raises(ExperimentError, match=r"owner d: .*must not leave.*\[model\] transformer"):
+    with pytest.raises(ExperimentError, match="owner d: .*transformer"):
         make("d", model={"name": "scikit-learn", **features}).embed()
 
 
@@ -365,7 +365,7 @@ def test_a_program_that_puts_out_the_sample_is_refused(make, tmp_path, kind):
     if kind == "pt2":
         text, batch = str(tmp_path / "own.pt2"), torch.export.Dim("batch", min=1, max=4096)
         torch.export.save(torch.export.export(program, (some,), dynamic_shapes=({0: batch},)), text)
-    with pytest.raises(ExperimentError, match="owner c: .*must not leave.*bring a model with a hidden layer"):
+    with pytest.raises(ExperimentError, match="owner c: .*must not leave"):
         make(brought={"c": text}).embed()
 
 
@@ -390,14 +390,14 @@ def test_owners_that_have_their_models_need_no_training_samples(make, trained, o
 
 
 def test_a_model_that_is_gone_is_told_before_what_else_is_lacking(make):
-    with pytest.raises(RunError, match="owner 'a' no longer has the frozen model"):
+    with pytest.raises(RunError, match="'a' .*frozen model"):
         make("a", data=only_new(owner_data("a")), wanted={"a": "0a1b"}).embed()
 
 
 def test_features_that_are_not_scaled_as_in_training_are_refused(make, own_model, caplog):
     stage = make("ac", model=MLP)
     wanted = dict(zip("ac", stage.embed().fingerprints, strict=True))
-    with pytest.raises(DataError, match="owner 'c' has no training samples here.*scaling = \"none\""):
+    with pytest.raises(DataError, match=r"'c' .*scaling = \"none\""):
         replace(stage, data=only_new(stage.data, unscaled=("c",)), wanted=wanted).embed()
     replace(stage, data=replace(stage.data, unscaled=("c",)), brought={"c": own_model[1]}).embed()
     assert "owner 'c' has no training samples here to scale its features by" in caplog.text

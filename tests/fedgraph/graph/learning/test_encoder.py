@@ -120,5 +120,5 @@ def test_the_largest_of_each_row_are_kept():
 
 
 def test_a_target_of_another_size_is_refused():
-    with pytest.raises(GraphError, match=r"6 clients to fit; the target is \[5, 5\]"):
+    with pytest.raises(GraphError, match=r"6 clients .*\[5, 5\]"):
         fit_encoder(GraphEncoder(6, generator()), torch.zeros(5, 5))

@@ -112,7 +112,7 @@ def test_it_goes_on_from_saved_state_as_if_it_had_not_stopped(learner, tmp_path)
 
 def test_features_that_do_not_fit_are_refused():
     learned = GraphLearner(12, "kernel")
-    with pytest.raises(GraphError, match=r"per client, 12, is expected; got \[3, 200\]"):
+    with pytest.raises(GraphError, match=r"12, .*\[3, 200\]"):
         learned.learn(two_groups()[:3], ALL, 1)
     features = two_groups()
     features[4, 7] = torch.nan

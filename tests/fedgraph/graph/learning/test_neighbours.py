@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from fedgraph.graph.learning import beside_given, with_row_sums
+from fedgraph.graph.learning import combine_graphs, with_row_sums
 from fedgraph.graph.learning.neighbours import checked_distances, nearest, off_diagonal_mean, sorted_others
 
 
@@ -35,8 +35,8 @@ def test_a_learned_graph_beside_a_given_one():
     links = given - np.diag(np.diag(given))
     mean = links.sum() / 3
     expected = np.diag(np.diag(given)) + 0.7 * links + 0.3 * mean * learned / learned.sum(axis=1, keepdims=True)
-    got = beside_given(torch.as_tensor(given), torch.as_tensor(learned), 0.3)
+    got = combine_graphs(torch.as_tensor(given), torch.as_tensor(learned), 0.3)
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-12)
-    assert torch.equal(beside_given(torch.as_tensor(given), torch.as_tensor(learned), 0.0), torch.as_tensor(given))
-    larger = beside_given(torch.as_tensor(given), torch.as_tensor(1000 * learned), 0.3)
+    assert torch.equal(combine_graphs(torch.as_tensor(given), torch.as_tensor(learned), 0.0), torch.as_tensor(given))
+    larger = combine_graphs(torch.as_tensor(given), torch.as_tensor(1000 * learned), 0.3)
     np.testing.assert_allclose(larger.numpy(), expected, rtol=1e-12)

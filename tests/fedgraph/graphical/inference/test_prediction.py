@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgraph.graphical.inference.prediction import InferenceSettings, infer
+from fedgraph.graphical.inference.prediction import infer
 from fedgraph.support.errors import DataError
 
 
@@ -21,39 +21,16 @@ def test_the_fixed_point_of_true_conditionals_is_the_conditional_expectation(gau
     assert torch.allclose(found[:, unknown], wanted, atol=2e-3)
     assert torch.equal(found[:, known], rows[:, known])
     # With neighbours at their means, less is known.
-    once = infer(network, parameters, asked[None], InferenceSettings(method="forward"))[0]
+    once = network.forward(parameters, asked[None])[0]
     assert (once[:, 2] - wanted[:, 1]).abs().mean() > 0.1
 
 
-@pytest.mark.parametrize("method", ["forward", "fixed-point"])
-def test_given_all_neighbours_it_is_one_pass(gaussian, method):
+def test_given_all_neighbours_it_is_one_pass(gaussian):
     network, parameters, covariance = gaussian()
     rows = drawn(covariance, 50)
     asked = rows.index_fill(1, torch.tensor([2]), torch.nan)
-    found = infer(network, parameters, asked[None], InferenceSettings(method=method))[0]
+    found = infer(network, parameters, asked[None])[0]
     assert torch.allclose(found[:, 2], network.forward(parameters, rows[None])[0, :, 2], atol=1e-6)
-
-
-def test_the_gradient_method_is_adam_on_unknown_inputs(gaussian):
-    network, parameters, covariance = gaussian()
-    rows = drawn(covariance, 20)
-    asked = rows.index_fill(1, torch.tensor([1, 2]), torch.nan)
-    settings = InferenceSettings(method="gradient", steps=60, learning_rate=0.05)
-    found = infer(network, parameters, asked[None], settings)[0]
-    for row in (0, 7):
-        free = torch.zeros(2, requires_grad=True)
-        optimiser = torch.optim.Adam([free], 0.05)
-        best, least = None, torch.inf
-        for _ in range(60):
-            values = torch.cat([rows[row, :1], free, rows[row, 3:]])
-            error = ((network.forward(parameters, values[None, None])[0, 0] - values)[[0, 3, 4]].square().sum()) / 5
-            if error < least:
-                best, least = free.detach().clone(), error.detach()
-            optimiser.zero_grad()
-            error.backward()
-            optimiser.step()
-        assert torch.allclose(found[row, 1:3], best, atol=1e-3)
-    assert torch.equal(found[:, [0, 3, 4]], rows[:, [0, 3, 4]])
 
 
 def test_rows_and_clients_are_inferred_apart(gaussian, monkeypatch):

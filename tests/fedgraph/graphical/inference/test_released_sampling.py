@@ -2,8 +2,7 @@ import networkx
 import pytest
 import torch
 
-from fedgraph.graphical.inference.prediction import InferenceSettings, infer
-from fedgraph.graphical.inference.released_sampling import breadth_first_orders, released_draw
+from fedgraph.graphical.inference.released_sampling import breadth_first_orders, inferred, released_draw
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 
@@ -37,8 +36,7 @@ def test_a_row_is_what_the_steps_one_after_the_other_give(gaussian):
         for step, feature in enumerate(orders[starts[row]].tolist()):
             noise = 1 + 0.01 * (2 * uniform[step, row] - 1)
             values[feature] = uniform[step, row] if step == 0 else expected[feature] * noise
-            settings = InferenceSettings(method="gradient", steps=5, learning_rate=0.1)
-            expected = infer(network, parameters, values[None, None], settings)[0, 0]
+            expected = inferred(network, parameters, values[None, None], 5, 0.1)[0, 0]
         assert torch.allclose(found[row], values, atol=1e-5)
 
 
@@ -54,3 +52,25 @@ def test_known_values_stay_and_categories_are_whole(mixed):
     assert (found[:, 2:5].sum(1) == 1).all()
     # A first category is drawn by its share in the table.
     assert found[:, 1].mean() == pytest.approx(float(table[:, 1].mean()), abs=0.15)
+
+
+def test_the_gradient_method_is_adam_on_unknown_inputs(gaussian):
+    network, parameters, covariance = gaussian()
+    noise = torch.randn(20, len(covariance), generator=torch.Generator().manual_seed(0))
+    rows = noise @ torch.linalg.cholesky(covariance).T
+    asked = rows.index_fill(1, torch.tensor([1, 2]), torch.nan)
+    found = inferred(network, parameters, asked[None], 60, 0.05)[0]
+    for row in (0, 7):
+        free = torch.zeros(2, requires_grad=True)
+        optimiser = torch.optim.Adam([free], 0.05)
+        best, least = None, torch.inf
+        for _ in range(60):
+            values = torch.cat([rows[row, :1], free, rows[row, 3:]])
+            error = ((network.forward(parameters, values[None, None])[0, 0] - values)[[0, 3, 4]].square().sum()) / 5
+            if error < least:
+                best, least = free.detach().clone(), error.detach()
+            optimiser.zero_grad()
+            error.backward()
+            optimiser.step()
+        assert torch.allclose(found[row, 1:3], best, atol=1e-3)
+    assert torch.equal(found[:, [0, 3, 4]], rows[:, [0, 3, 4]])

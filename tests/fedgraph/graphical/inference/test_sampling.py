@@ -120,5 +120,5 @@ def test_centred_models_have_samples_with_the_means_of_the_rows(mixed, architect
 
 def test_what_is_given_has_to_fit(gaussian):
     network, parameters, _ = gaussian()
-    with pytest.raises(DataError, match=r"\[1, 3, 5\] do not fit 4 rows of 1 models: they need \[1, 4, 5\]"):
+    with pytest.raises(DataError, match=r"\[1, 3, 5\] .*\[1, 4, 5\]"):
         draw(network, parameters, 4, ["a"], 0, torch.zeros(1, 3, 5))

@@ -71,9 +71,9 @@ def test_public_rows_count_by_their_weight(weight):
 
 
 def test_too_few_samples_are_refused():
-    with pytest.raises(DataError, match="10 samples of the client 1 are needed, but 9 were drawn"):
+    with pytest.raises(DataError, match="10 samples .*9 were drawn"):
         pool(numbered(10, 9), [5, 5], DistillationSettings(samples=20), 0)
-    with pytest.raises(DataError, match=r"2 samples are too few to hold the share 0.1 of them out"):
+    with pytest.raises(DataError, match=r"2 samples .*0\.1"):
         pool(numbered(10, 9), [5, 5], DistillationSettings(samples=2), 0)
 
 

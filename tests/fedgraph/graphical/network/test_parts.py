@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedgraph.graphical.inference.prediction import Scale
 from fedgraph.graphical.network.network import Network
-from fedgraph.graphical.network.parts import colour_classes, parts_of
+from fedgraph.graphical.network.parts import colour_classes, split_parts
 from fedgraph.graphical.network.settings import NGMSettings
 
 GRAPH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
@@ -41,7 +41,7 @@ def test_parts_say_what_the_network_says(mixed, architecture, loss, own_graphs):
     assert torch.allclose(inputs, network.inputs(network.state(parameters), units.transpose(1, 2)))
     predictions = network.forward(parameters, units)
     found = torch.full_like(predictions, torch.nan)
-    for part in parts_of(network, parameters):
+    for part in split_parts(network, parameters):
         found[..., part.units] = part(inputs).transpose(1, 2)
         assert part.is_number.tolist() == network.heads.is_number[part.units].tolist()
     for name in ("size", "age"):
@@ -55,9 +55,9 @@ def test_only_features_asked_for_are_in_parts(mixed):
     schema, _ = mixed(5)
     network = Network(schema, GRAPH, NGMSettings(hidden=5))
     parameters = network.initial(torch.Generator().manual_seed(0))[None]
-    parts = parts_of(network, parameters, torch.tensor([True, False, True, False]))
+    parts = split_parts(network, parameters, torch.tensor([True, False, True, False]))
     assert sorted(torch.cat([part.units for part in parts]).tolist()) == [0, 2, 3, 4]
-    assert parts_of(network, parameters, torch.zeros(4).bool()) == []
+    assert split_parts(network, parameters, torch.zeros(4).bool()) == []
 
 
 def test_predictions_can_be_given_their_mean(chain, numbers, chain_graph):
@@ -65,7 +65,7 @@ def test_predictions_can_be_given_their_mean(chain, numbers, chain_graph):
     rows = chain(200, 4)[None]
     parameters = network.with_moments(network.initial(torch.Generator().manual_seed(0))[None], rows)
     inputs = Scale(network, parameters).inputs(rows.transpose(1, 2))
-    part = parts_of(network, parameters)[0]
+    part = split_parts(network, parameters)[0]
     before = part(inputs)
     mean = torch.rand(1, len(part.units), 1, generator=torch.Generator().manual_seed(0))
     shift = torch.zeros(1, 4, 1)
@@ -78,7 +78,7 @@ def test_predictions_can_be_given_their_mean(chain, numbers, chain_graph):
 def test_outputs_can_be_shifted(chain, numbers, chain_graph):
     network = Network(numbers(3), chain_graph(3) & False, NGMSettings(hidden=5))
     parameters = network.with_moments(network.initial(torch.Generator().manual_seed(0))[None], chain(50, 3)[None])
-    (part,) = parts_of(network, parameters)
+    (part,) = split_parts(network, parameters)
     mean = network.state(parameters)["mean"][0]
     found = part(torch.zeros(1, 3, 2), shift=torch.tensor([[[0.1], [0.0], [-2.0]]]))[0]
     assert torch.allclose(found, (mean + torch.tensor([0.1, 0.0, -2.0]))[:, None].expand(-1, 2))

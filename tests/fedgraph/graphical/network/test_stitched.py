@@ -189,12 +189,12 @@ def test_it_can_be_made_again_from_what_a_file_says(stitched):
 def test_what_cannot_be_stitched_is_refused(stitched):
     common, _, network, _, _ = stitched
     turned = Schema(network.schema.features[::-1])
-    with pytest.raises(DataError, match="features of the global one first, size, ill, place, age, and as they are"):
+    with pytest.raises(DataError, match="size, ill, place, age"):
         StitchedNetwork(turned, OWN, network.settings, common)
     other = network.settings.model_copy(update={"loss": "squared"})
-    with pytest.raises(RunError, match="loss is 'squared' for what is stitched to a global model of 'cross-entropy'"):
+    with pytest.raises(RunError, match="loss .*'squared' .*'cross-entropy'"):
         StitchedNetwork(network.schema, OWN, other, common)
-    with pytest.raises(GraphError, match="graph of 6 features has to be a boolean matrix"):
+    with pytest.raises(GraphError, match="6 features .*boolean"):
         StitchedNetwork(network.schema, COMMON, network.settings, common)
 
 
@@ -250,7 +250,5 @@ def test_it_can_start_without_any_influence_on_what_the_global_model_says(both, 
 
 
 def test_masked_networks_are_not_enlarged(both, numbers, chain_graph):
-    with pytest.raises(
-        RunError, match="architecture is 'masked' for what is stitched to a global model of 'path-norm'"
-    ):
+    with pytest.raises(RunError, match="architecture .*'masked' .*'path-norm'"):
         enlarged(both[0], numbers(5), chain_graph(5), NGMSettings())

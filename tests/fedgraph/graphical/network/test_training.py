@@ -181,16 +181,16 @@ def test_the_best_fit_within_the_tolerance_is_kept(excess, best, chain, numbers,
     found = train(network, started(network, 1), [rows], [rows], ["a"], settings, 0, Tolerance(excess))
     assert found.epochs.tolist() == [[best]]
     assert found.excess.tolist() == pytest.approx([excess[best]])
-    assert ("tolerance in no epoch" in caplog.text) == (min(excess) > 0)
+    assert ("tolerance in all epochs" in caplog.text) == (min(excess) > 0)
 
 
 def test_clients_without_rows_and_training_that_diverges_are_named(chain, numbers, chain_graph):
     network = Network(numbers(3), chain_graph(3), NGMSettings(hidden=4))
     rows, names = chain(50, 3), ["a", "b"]
-    with pytest.raises(DataError, match="client 'b' has 0 training and 50 held-out rows"):
+    with pytest.raises(DataError, match="'b' has 0 training"):
         train(network, started(network, 2), [rows, rows[:0]], [rows, rows], names, network.settings, 0)
-    with pytest.raises(DataError, match=r"client 'a' have the shapes \[3\] and \[2\], but the schema has 3 units"):
+    with pytest.raises(DataError, match=r"'a' .*\[3\] and \[2\]"):
         train(network, started(network, 2), [rows, rows], [rows[:, :2], rows], names, network.settings, 0)
     wild = NGMSettings(hidden=4, learning_rate=1e30)
-    with pytest.raises(RunError, match="client 'a' diverged in epoch 1 at the learning rate 1e"):
+    with pytest.raises(RunError, match="'a' diverged in epoch 1"):
         train(network, started(network, 2), [rows, rows], [rows, rows], names, wild, 0)

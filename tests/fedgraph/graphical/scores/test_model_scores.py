@@ -5,14 +5,12 @@ import torch
 from fedgraph.data.encoding.encoding import Encoding
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.graphical.inference.prediction import InferenceSettings
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.graphical.scores.model_scores import score_model, score_samples, some_hidden
+from fedgraph.graphical.scores.model_scores import hide_values, score_model, score_samples
 
 SCHEMA = Schema((Feature("a", "real"), Feature("b", "real"), Feature("c", "categorical", ("x", "y", "z"))))
-ONCE = InferenceSettings(method="forward")
 LINKED = torch.tensor([[0, 1, 1], [1, 0, 0], [1, 0, 0]], dtype=torch.bool)
 
 
@@ -41,7 +39,7 @@ def test_targets_are_predicted_from_all_others_and_not_from_themselves(model):
     found = score_model(model, values, ["a", "b", "c"])
     for target in ("a", "b"):
         place = SCHEMA.names.index(target)
-        predicted = model.predict(np.where(np.arange(3) == place, np.nan, values), target, ONCE)
+        predicted = model.predict(np.where(np.arange(3) == place, np.nan, values), target)
         # Only where nothing else is missing inference has nothing to fill in.
         whole = ~np.isnan(values).any(1)
         alone = score_model(model, values[whole], [target])[target]["mae"]
@@ -61,7 +59,7 @@ def test_own_values_of_targets_do_not_count(model):
     after = score_model(model, changed, ["b"])["b"]
     errors = before["rmse"] ** 2, after["rmse"] ** 2
     # Predictions stay where they were: the truth alone has moved, by 1.
-    predicted = model.predict(values, "b", ONCE)
+    predicted = model.predict(values, "b")
     assert errors[1] == pytest.approx(float(np.square(predicted - changed[:, 1]).mean()), rel=1e-3)
     assert errors[0] == pytest.approx(float(np.square(predicted - values[:, 1]).mean()), rel=1e-3)
 
@@ -91,10 +89,10 @@ def test_samples_are_compared_with_rows(model):
 def test_a_share_of_the_values_is_hidden_but_of_no_target():
     schema = Schema((Feature("x", "real"), Feature("y", "real"), Feature("scan", "embedding", size=3)))
     values = np.ones((1500, 5))
-    rows = some_hidden(schema, values, ["y"], 0.4, seed=0)
+    rows = hide_values(schema, values, ["y"], 0.4, seed=0)
     assert rows.shape == (1000, 5)
     assert not np.isnan(values).any()
     assert not np.isnan(rows[:, 1]).any()
     assert 0.35 < np.isnan(rows[:, 0]).mean() < 0.45
     assert (np.isnan(rows[:, 2:]).sum(1) % 3 == 0).all(), "all of an embedding, or nothing"
-    np.testing.assert_array_equal(rows, some_hidden(schema, values, ["y"], 0.4, seed=0))
+    np.testing.assert_array_equal(rows, hide_values(schema, values, ["y"], 0.4, seed=0))

@@ -109,15 +109,13 @@ def test_trivial_yardsticks_are_the_same_for_every_row():
 
 def test_what_cannot_be_fitted_is_refused(table):
     schema, values = table
-    with pytest.raises(DataError, match="no yardstick 'forest'; there are trees, weighted-trees, linear, mean, median"):
+    with pytest.raises(DataError, match="yardstick 'forest'"):
         fit_target("forest", schema, values, "age")
     with pytest.raises(DataError, match="there is no feature 'height'"):
         fit_target("trees", schema, values, "height")
     unknown = values.copy()
     unknown[:, 3] = NAN
-    with pytest.raises(
-        DataError, match="'age' needs rows in which it is known, and other features known in them; there are 0 and 0"
-    ):
+    with pytest.raises(DataError, match="'age' .*0 and 0"):
         fit_target("trees", schema, unknown, "age")
 
 

@@ -185,10 +185,10 @@ def test_models_of_pytorch_geometric_get_their_channels():
 @pytest.mark.parametrize(
     ("table", "task", "message"),
     [
-        ({"name": "mlp", "hidden": [4]}, NODES, "'mlp' is no model of graphs.*gcn, graphsage and gin are"),
-        ({"name": "gcn"}, TaskSpec("classification", (5,), (3,)), "'gcn' is a model of graphs, and .data. has none"),
-        ({"name": HERE + "Foreign"}, NODES, "forward needs 'features'; a model of graphs is given x, edge_index"),
-        ({"name": HERE + "Two"}, WHOLE, "forward has no parameter 'batch'.*global_mean_pool"),
+        ({"name": "mlp", "hidden": [4]}, NODES, "'mlp' .*gcn, graphsage and gin"),
+        ({"name": "gcn"}, TaskSpec("classification", (5,), (3,)), "'gcn' .*graphs"),
+        ({"name": HERE + "Foreign"}, NODES, "'features'; .*x, edge_index"),
+        ({"name": HERE + "Two"}, WHOLE, "'batch'.*global_mean_pool"),
         ({"name": HERE + "OfGraphs", "options": {"out_channels": 7}}, WHOLE, r"puts out \[2, 7\] for two graphs"),
     ],
 )
@@ -199,5 +199,5 @@ def test_models_that_do_not_fit(table, task, message):
 
 def test_a_function_of_ones_own_is_refused():
     _, data = towns("node")
-    with pytest.raises(ExperimentError, match="single examples, and a model of graphs takes whole graphs"):
+    with pytest.raises(ExperimentError, match="whole graphs"):
         Cohort(build({"name": "gcn"}, NODES), data, TrainSettings(function=f"{HERE}train"), seed=0)

@@ -35,7 +35,7 @@ def test_a_library_is_compiled_once_and_then_needs_no_compiler(cache, monkeypatc
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert load("example", SOURCE).twice(4) == 8
     assert kept.stat().st_mtime_ns == written
-    with pytest.raises(NativeError, match="CXX names 'no-such-compiler', which does not exist"):
+    with pytest.raises(NativeError, match="CXX .*'no-such-compiler'"):
         load("example", SOURCE.replace("2 *", "3 *"))
 
 

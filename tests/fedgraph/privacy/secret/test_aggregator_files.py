@@ -44,10 +44,10 @@ def test_the_same_map_may_be_applied_again_and_others_until_too_much_is_known(tm
     allow(tmp_path, ["z"], 3)  # 6 of 8 numbers of z
     allow(tmp_path, ["x"], 2)
     for key in ("y", "z", "x"):
-        with pytest.raises(ExperimentError, match="whole embedding of owner 'a': 8 independent numbers out of 8"):
+        with pytest.raises(ExperimentError, match="'a': 8 independent"):
             allow(tmp_path, ["w", key], 4)
     # With fewer random bits, 6 exact numbers are too many already.
-    with pytest.raises(ExperimentError, match="random-bits is 20.*6 out of 8 numbers.*fewer models"):
+    with pytest.raises(ExperimentError, match="random-bits is 20.*6 out of 8"):
         AppliedMaps(tmp_path, "a", "f", SIZE).allow(["z"], projection(3), ShareSettings())
     # What was refused is not counted.
     allow(tmp_path, ["w"], 4)

@@ -61,7 +61,7 @@ def test_matrix_product_is_exact(seed, largest):
 def test_weights_too_large_for_exactness_are_refused():
     weights = torch.full((8, 1), 2**45)
     assert int(field.matmul(torch.ones(1, 7, dtype=torch.int64), weights[:7])) == 7 * 2**45
-    with pytest.raises(FedgraphError, match="too large to be multiplied exactly"):
+    with pytest.raises(FedgraphError, match="multiplied exactly"):
         field.matmul(torch.ones(1, 8, dtype=torch.int64), weights)
 
 

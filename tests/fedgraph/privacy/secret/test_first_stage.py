@@ -200,7 +200,7 @@ def test_a_second_model_on_the_same_samples_is_refused():
     stages = [_stage(2), _stage(3)]
     matrix = np.concatenate([_whole(stage) for stage in stages])
     assert _determined(matrix, slice(0, SIZE)) == SIZE == numbers_revealed(stages)[0]
-    with pytest.raises(ExperimentError, match="whole embedding of owner 'owner-0': 16 independent numbers out of 16"):
+    with pytest.raises(ExperimentError, match="'owner-0': 16 independent"):
         refuse(stages, ShareSettings())
     refuse([stages[0], stages[0]], ShareSettings())
 
@@ -210,7 +210,7 @@ def test_a_hidden_layer_as_large_as_the_embedding_is_refused():
     sizes = [16, 16, 16, 16, 8, 16]
     stage = quantised(_mixing(source), _projections(source), sizes, ShareSettings())
     assert numbers_revealed([stage]) == [8] * OWNERS
-    with pytest.raises(ExperimentError, match="owner 'owner-4': 8 independent numbers out of 8"):
+    with pytest.raises(ExperimentError, match="'owner-4': 8 independent"):
         refuse([stage], ShareSettings())
 
 
@@ -244,7 +244,7 @@ def _lattice_attack(matrix: torch.Tensor, numbers: torch.Tensor, size_of_numbers
 def test_exact_results_without_random_bits_give_the_embedding_away_and_are_refused():
     settings = ShareSettings(map_bits=16, random_bits=0)
     stage = _stage(5, settings=settings)
-    with pytest.raises(ExperimentError, match=r"random-bits is 0, but exact results for owner 'owner-0' \(8 out of 16"):
+    with pytest.raises(ExperimentError, match="random-bits is 0.*'owner-0'"):
         refuse([stage], settings)
     numbers = encode(torch.randn(SIZE, generator=generator(0, "h")), settings)
     numbers = torch.where(numbers > 2**60, numbers - (2**61 - 1), numbers)

@@ -34,10 +34,10 @@ def test_the_sum_is_right_and_nothing_else_can_be_seen(keys, public):
 
 def test_keys_that_cannot_be(keys, public):
     values = torch.zeros(3, dtype=torch.int64)
-    with pytest.raises(ReplyError, match="lack that of client 'east', or have another in its place"):
+    with pytest.raises(ReplyError, match="client 'east'"):
         masked(values, "east", keys["east"], {**public, "east": public["west"]}, "run")
     with pytest.raises(ReplyError, match="need two clients at least"):
         masked(values, "east", keys["east"], {"east": public["east"]}, "run")
     for wrong in ("zz", "00", "00" * 32):
-        with pytest.raises(ReplyError, match="public key of client 'west' cannot be used"):
+        with pytest.raises(ReplyError, match="key of client 'west'"):
             masked(values, "east", keys["east"], {**public, "west": wrong}, "run")

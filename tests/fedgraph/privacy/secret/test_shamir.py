@@ -129,8 +129,13 @@ def test_nothing_wraps_around(value, text):
         encode(torch.tensor([0.0, value]), ShareSettings())
 
 
-def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(ExperimentError, match="only 3 aggregators"):
-        parse(ShareSettings, {"aggregators": 3, "threshold": 4}, "[shares]")
-    with pytest.raises(ExperimentError, match="40 at most"):
-        parse(ShareSettings, {"fractional-bits": 30, "random-bits": 11}, "[shares]")
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"aggregators": 3, "threshold": 4}, "only 3 aggregators"),
+        ({"fractional-bits": 30, "random-bits": 11}, "40 at most"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(keys, message):
+    with pytest.raises(ExperimentError, match=message):
+        parse(ShareSettings, keys, "[shares]")

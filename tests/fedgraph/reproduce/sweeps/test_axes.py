@@ -1,6 +1,9 @@
 import pytest
 
-from fedgraph.reproduce.sweeps.axes import Axis, combinations
+pytest.importorskip("optuna", reason="optuna is not installed")
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from fedgraph.reproduce.sweeps.axes import axis, first_of, grid, in_words, value_of
 from fedgraph.support.errors import ExperimentError
 
 
@@ -11,35 +14,32 @@ from fedgraph.support.errors import ExperimentError
         ("train.optimizer=sgd,adam", ("sgd", "adam")),
         ('train.optimizer="sgd", "adam"', ("sgd", "adam")),
         ("train.nesterov=true,false", (True, False)),
-        ("model.hidden=[16],[32, 16]", ((16,), (32, 16))),
+        ("model.hidden=[16],[32, 16]", ([16], [32, 16])),
         ("experiment.strategy=mine:One,mine:Two", ("mine:One", "mine:Two")),
         ("sfl.hops=1,1,2", (1, 2)),
         ("sfl.mixes=models,0.5", ("models", 0.5)),
     ],
 )
 def test_lists(text, values):
-    axis = Axis.of(text)
-    assert axis.is_list
-    assert axis.values == values
-    assert [axis.decoded(axis.encoded(value)) for value in values] == list(values)
-    assert [type(value) for value in axis.values] == [type(value) for value in values]
+    key, kind = axis(text)
+    assert isinstance(kind, CategoricalDistribution)
+    found = [value_of(param) for param in kind.choices]
+    assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
+    assert value_of(first_of({key: kind})[key]) == values[0]
 
 
 @pytest.mark.parametrize(
-    ("text", "ends", "log", "whole"),
+    ("text", "kind"),
     [
-        ("train.learning-rate=0.01:0.3:log", (0.01, 0.3), True, False),
-        ("train.learning-rate=1e-4:1", (1e-4, 1.0), False, False),
-        ("sfl.hops=1:4", (1, 4), False, True),
-        ("a.b.c=-1.5:.5", (-1.5, 0.5), False, False),
+        ("train.learning-rate=0.01:0.3:log", FloatDistribution(0.01, 0.3, log=True)),
+        ("train.learning-rate=1e-4:1", FloatDistribution(1e-4, 1.0)),
+        ("sfl.hops=1:4", IntDistribution(1, 4)),
+        ("a.b.c=-1.5:.5", FloatDistribution(-1.5, 0.5)),
     ],
 )
-def test_ranges(text, ends, log, whole):
-    axis = Axis.of(text)
-    assert not axis.is_list
-    assert (axis.low, axis.high) == ends
-    assert axis.log == log
-    assert all(isinstance(end, int) == whole for end in (axis.low, axis.high))
+def test_ranges(text, kind):
+    assert axis(text) == (text.partition("=")[0], kind)
+    assert first_of(dict([axis(text)])) == {text.partition("=")[0]: kind.low}
 
 
 @pytest.mark.parametrize(
@@ -59,28 +59,24 @@ def test_ranges(text, ends, log, whole):
 )
 def test_what_is_no_axis_is_refused(text, reason):
     with pytest.raises(ExperimentError, match=reason):
-        Axis.of(text)
+        axis(text)
 
 
 def test_combinations_are_of_lists_alone():
-    alpha, hops, rate = Axis.of("sfl.alpha=0,1"), Axis.of("sfl.hops=1,2"), Axis.of("train.learning-rate=0.1:1.0")
-    assert combinations([alpha, hops]) == [
-        (("sfl.alpha", 0), ("sfl.hops", 1)),
-        (("sfl.alpha", 0), ("sfl.hops", 2)),
-        (("sfl.alpha", 1), ("sfl.hops", 1)),
-        (("sfl.alpha", 1), ("sfl.hops", 2)),
-    ]
-    assert combinations([alpha, rate]) is None
+    lists, a_range = dict(map(axis, ("sfl.alpha=0,1", "sfl.hops=1,2"))), dict([axis("train.learning-rate=0.1:1.0")])
+    every = [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert grid(lists) == [{"sfl.alpha": first, "sfl.hops": second} for first, second in every]
+    assert grid(lists | a_range) is None
 
 
-def test_the_choice_in_words():
-    assert Axis.of("sfl.alpha=0,0.3,1").in_words(0.3) == "sfl.alpha 0.3 of 0, 0.3, 1"
-    assert Axis.of("sfl.alpha=0,0.3,1").in_words(1) == "sfl.alpha 1 of 0, 0.3, 1 (at the end of what was tried)"
-    assert Axis.of("sfl.alpha=0.01:1.0").in_words(0.123456) == "sfl.alpha 0.1235 from 0.01 to 1"
-
-
-def test_distributions():
-    optuna = pytest.importorskip("optuna", reason="optuna is not installed")
-    assert Axis.of("sfl.hops=1:4").distribution() == optuna.distributions.IntDistribution(1, 4)
-    assert Axis.of("a.b=0.1:4:log").distribution() == optuna.distributions.FloatDistribution(0.1, 4.0, log=True)
-    assert Axis.of("a.b=[1],[2, 3]").distribution().choices == ("[1]", "[2, 3]")
+@pytest.mark.parametrize(
+    ("text", "param", "words"),
+    [
+        ("sfl.alpha=0,0.3,1", 0.3, "sfl.alpha 0.3 of 0, 0.3, 1"),
+        ("sfl.alpha=0,0.3,1", 1, "sfl.alpha 1 of 0, 0.3, 1 (at the end of what was tried)"),
+        ("model.hidden=[16],[8]", "[8]", "model.hidden [8] of [16], [8]"),
+        ("sfl.alpha=0.01:1.0", 0.123456, "sfl.alpha 0.1235 from 0.01 to 1"),
+    ],
+)
+def test_the_choice_in_words(text, param, words):
+    assert in_words(*axis(text), param) == words

@@ -73,7 +73,7 @@ def test_every_combination_is_tried_with_every_seed_and_the_best_on_validation_d
     expected = f"test/accuracy of the chosen settings: {fmean(tests[best]):.4g} ± {stdev(tests[best]):.2g}"
     assert expected in result.output
     assert "test" not in (folder / "sweep.csv").read_text()
-    assert Image.open(folder / "sweep.png").size == (780, 570)
+    assert min(Image.open(folder / "sweep.png").size) > 400
 
 
 def test_the_same_command_runs_nothing_again_and_more_trials_go_on(file, monkeypatch):
@@ -171,18 +171,18 @@ def test_trials_that_lag_behind_are_ended(file):
     assert rounds[0.2, 3] == rounds[0.2, 4] == 5
 
 
-def test_a_picture_of_one_key_and_of_three(file):
+def test_a_picture_has_a_part_for_each_key(file):
     assert sweep(file, "sfl.mixes=models,updates", out="one").exit_code == 0
-    assert Image.open(next(Path("one").glob("*/sweep.png"))).size == (780, 570)
     over = ("sfl.alpha=0.0:1.0", "sfl.hops=1:3", "train.optimizer=sgd,adam")
     assert sweep(file, *over, trials=2, out="three").exit_code == 0
-    assert Image.open(next(Path("three").glob("*/sweep.png"))).size == (1560, 1140)
+    one, three = (Image.open(next(Path(out).glob("*/sweep.png"))) for out in ("one", "three"))
+    assert three.width > one.width > 400
 
 
 @pytest.mark.parametrize(
     ("over", "options", "reason"),
     [
-        (["sfl.alpha=0,1"], {"metric": "test/accuracy"}, "write --metric validation/accuracy"),
+        (["sfl.alpha=0,1"], {"metric": "test/accuracy"}, "write validation/accuracy"),
         (["sfl.alpha=0,1"], {"metric": "validation/speed"}, "there is no metric 'speed'"),
         (["sfl.alpha=0,1"], {"metric": "validation/loss:std"}, "no better and no worse"),
         (["sfl.alpha=0,1"], {"metric": "validation/mae"}, "was not measured; measured: validation/accuracy"),

@@ -32,7 +32,7 @@ def test_graph_and_curves(digits_tables, run_experiment):
     assert [line.get_label() for line in curves.get_lines()] == ["sfl", "local"]
     assert list(curves.get_lines()[0].get_xdata()) == [0, 1, 2, 3, 4]
     assert curves.get_lines()[0].get_ydata()[-1] == pytest.approx(sfl.summary["metrics"]["test"]["accuracy"]["mean"])
-    assert curves.get_ylabel() == "accuracy on each client's test data"
+    assert (curves.get_xlabel(), curves.get_ylabel()) == ("round", "test accuracy")
     assert len(local.plot().axes) == 1
 
 

@@ -43,6 +43,15 @@ def test_the_telling_metric_is_one_in_which_clients_differ():
     assert Results([{"method": "f3", "metrics": {}}]).telling is None
 
 
+def test_records_are_the_numbers_of_a_run_and_its_models():
+    results = Results([summary("f3", "f1", "f1-local"), summary("vfl", "f1")])
+    numbers = {"split": "test", **spread(0.5)}
+    assert results.records(0) == [
+        {"metric": "f1", "model": "f3", **numbers}, {"metric": "f1", "model": "own model", **numbers},
+    ]  # fmt: skip
+    assert [each["model"] for each in results.records(1)] == ["vfl"]
+
+
 def test_a_metric_of_no_client_is_none():
     results = Results([{"method": "f3", "metrics": {"test": {"f1": spread(None, std=None)}}}])
     assert results.row("f1") == [None]

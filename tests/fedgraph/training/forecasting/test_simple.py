@@ -7,7 +7,7 @@ from fedgraph.data import open_source, parse_data
 from fedgraph.models import build
 from fedgraph.support.errors import DataError
 from fedgraph.training import Cohort, TrainSettings
-from fedgraph.training.forecasting import forecast_errors, simple_forecasts, targets_of
+from fedgraph.training.forecasting import forecast_errors, read_targets, simple_forecasts
 
 STEPS, INPUT, OUTPUT = 3 * 7 * 24, 4, 2
 NAMES = ("daily", "sparse")
@@ -83,7 +83,7 @@ def test_ridge_is_that_of_scikit_learn(cohort):
             said = [fit.predict(x_test.reshape(len(x_test), -1)) for fit in fits]
             ours = found["test"][row, : len(x_test), step].numpy()
             assert min(np.abs(ours - one).max() for one in said) < 1e-4
-    targets, known = targets_of(cohort, "validation")
+    targets, known = read_targets(cohort, "validation")
     loss = ((found["validation"] - targets).abs() * known).sum((1, 2)) / known.sum((1, 2))
     naive = (targets.abs() * known).sum((1, 2)) / known.sum((1, 2))
     assert bool((loss < 0.8 * naive).all())
@@ -101,7 +101,7 @@ def test_trees_learn_what_covariates_tell(tmp_path):
 
 
 def test_scaled_forecasts_are_measured_in_the_unit_of_readings(cohort):
-    targets, known = targets_of(cohort, "test")
+    targets, known = read_targets(cohort, "test")
     errors = forecast_errors(cohort, targets + 0.5, "test", (1, 2))
     torch.testing.assert_close(errors["mae"], 0.5 * cohort.data.std.double())
     torch.testing.assert_close(errors["mae-2hours"], 0.5 * cohort.data.std.double())

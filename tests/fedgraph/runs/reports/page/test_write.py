@@ -48,6 +48,12 @@ class Page(HTMLParser):
         if {"td", "th"} & set(self.open):
             self.tables[-1][-1][-1] += data.strip()
 
+    def over(self, axis):
+        """The traces of the figure with this axis upwards."""
+        return next(
+            each["data"] for each in self.figures if each["layout"]["yaxis"].get("title", {}).get("text") == axis
+        )
+
 
 @pytest.fixture
 def ran(digits_tables, run_experiment):
@@ -143,8 +149,7 @@ def test_the_page_needs_nothing_from_elsewhere(ran):
 def test_curves_are_means_and_the_middle_half_of_clients(ran):
     run = ran()
     page = Page(fedgraph.report(run))
-    figure = page.figures[0]
-    (points,) = figure["data"]
+    (points,) = page.over("test accuracy")
     each = run.client_metrics.query("split == 'test' and metric == 'accuracy'").pivot_table(
         index="round", columns="client", values="value"
     )
@@ -165,7 +170,7 @@ def test_several_runs_are_compared(ran):
     assert [row[0] for row in clients[1:]] == list(runs[0].clients.index)
     assert [float(row[2]) for row in clients[1:]] == runs[1].clients["test/accuracy"].round(3).tolist()
     assert ["rounds", "2", "2"] in costs
-    assert [trace["name"] for trace in page.figures[0]["data"] if trace.get("name")] == ["sfl", "local"]
+    assert [trace["name"] for trace in page.over("test accuracy")] == ["sfl", "local"]
 
 
 def test_absent_clients_are_told_with_the_reason(ran):

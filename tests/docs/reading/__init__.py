@@ -1,0 +1,1 @@
+"""Does what the pages of README, documentation and results show, as their readers would."""
