@@ -115,7 +115,7 @@ class Node:
 
     @property
     def sends_full_errors(self) -> bool:
-        """Whether the server receives full error messages, by node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
+        """Whether the server receives full error messages, by node config ``full-errors`` or ``FEDGRAPH_FULL_ERRORS``.
 
         Not by default, because they may contain folders of this machine or values of a computation.
         """
