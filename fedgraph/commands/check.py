@@ -44,8 +44,9 @@ def check(
         results.append(result := each.result())
         console.print(f"{result.status:10}", style=_STYLES[result.status], end="", markup=False, highlight=False)
         console.print(f"{result.name:19}{result.words}", markup=False, highlight=False)
-        remark = Padding(Text(result.text, style="" if result.status == "fail" else "dim"), (0, 0, 0, 10), expand=False)
-        console.print(*[remark] if result.text else [], end="")
+        if result.text:
+            remark = Text(result.text, style="" if result.status == "fail" else "dim")
+            console.print(Padding(remark, (0, 0, 0, 10), expand=False), end="")
     counts = {status: sum(result.status == status for result in results) for status in _STYLES}
     words = {"pass": "passed", "fail": "failed", "skipped": "skipped", "expected": "failed as expected"}
     console.print(", ".join(f"{counts[status]} {words[status]}" for status in _STYLES if counts[status]), markup=False)

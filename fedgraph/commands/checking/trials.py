@@ -142,27 +142,26 @@ class Trials:
     def _run(self, nodes: int, change: str = "", on_missing: str = "fail") -> Finished:
         what = f"the run on {nodes} node{'s' * (nodes > 1)}{change and f' with {change}'}"
         what += f' and on-missing = "{on_missing}"' if on_missing != "fail" else ""
-        with tempfile.TemporaryDirectory(prefix="fedgraph-check-") as scratch, _quiet():
-            with restartable(self.subject.modules) as restart:
-                folder = RunFolder.create(parse_experiment(self._tables(on_missing)), Path(scratch))
-                changed = ChangedNodes(change, self.subject.has_rounds, restart)
-                try:
-                    while not folder.is_finished:
-                        with suppress(PowerCut):
-                            restart()
-                            _start(folder, nodes, change, changed)
-                except FedgraphError as error:
-                    raise StoppedError(f"{what} was stopped: {error}") from error
-                except Exception as error:
-                    at = traceback.extract_tb(error.__traceback__)[-1]
-                    raise ContractError(
-                        f"{what} crashed with {type(error).__name__}: {error} ({Path(at.filename).name}, line "
-                        f"{at.lineno}). What can go wrong ends a run with an error of fedgraph.support.errors that "
-                        "says what to do"
-                    ) from error
-            if change == CUT and not changed.happened:
-                raise SkipTest("the run has no exchange in which it could be stopped")
+        scratch = tempfile.TemporaryDirectory(prefix="fedgraph-check-")
+        with scratch, _quiet(), restartable(self.subject.modules) as restart:
+            folder = RunFolder.create(parse_experiment(self._tables(on_missing)), Path(scratch.name))
+            changed = ChangedNodes(change, self.subject.has_rounds, restart)
+            try:
+                while not folder.is_finished:
+                    with suppress(PowerCut):
+                        restart()
+                        _start(folder, nodes, change, changed)
+            except FedgraphError as error:
+                raise StoppedError(f"{what} was stopped: {error}") from error
+            except Exception as error:
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                raise ContractError(
+                    f"{what} crashed with {type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno})"
+                    ". What can go wrong ends a run with an error of fedgraph.support.errors that says what to do"
+                ) from error
             found = Finished.of(folder, changed.happened)
+        if change == CUT and not found.changed:
+            raise SkipTest("the run has no exchange in which it could be stopped")
         if change == AGAIN:
             self.repeats = found.same(self.run(nodes))
         return found
