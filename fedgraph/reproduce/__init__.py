@@ -7,7 +7,7 @@ A table is described by its TOML file, and run with one command::
 
 from fedgraph.reproduce.command import reproduce
 from fedgraph.reproduce.figures.columns import over_columns_of_file
-from fedgraph.reproduce.figures.panels import palette, panels
+from fedgraph.reproduce.figures.panels import calm, palette, panels
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity
 from fedgraph.reproduce.result_file import ResultFile, ResultLine, merge_into
 from fedgraph.reproduce.results import Results
@@ -24,6 +24,7 @@ __all__ = [
     "ResultLine",
     "Results",
     "RowTable",
+    "calm",
     "markdown_line",
     "merge_into",
     "over_columns_of_file",

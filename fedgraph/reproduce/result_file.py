@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -300,15 +299,9 @@ def _measured_lines(
                     chosen = (row.label, column.key, outcome.cell.seed) in wanted
                     if chosen and value is not None:
                         place = (row.label, column.key, metric.title)
-                        seed, commit = str(outcome.cell.seed), _commit(outcome.cell.path)
+                        seed, commit = str(outcome.cell.seed), f"commit {outcome.commit[:12]}"
                         lines.append(ResultLine(*place, seed, f"{value:.9g}", settings=settings, source=commit))
     return lines
-
-
-def _commit(folder: Path) -> str:
-    file = folder / "environment.json"
-    commit = json.loads(file.read_text()).get("commit") if file.exists() else None
-    return f"commit {str(commit)[:12]}" if commit else "commit unknown"
 
 
 def declared(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable, experiments_dir: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,12 @@ class Outcome:
     state: State
     reason: str = ""
     summary: dict[str, Any] | None = None
+
+    @property
+    def commit(self) -> str:
+        """The commit of this project that the run was started with; ``unknown`` without one."""
+        file = self.cell.path / "environment.json"
+        return str((json.loads(file.read_text()) if file.exists() else {}).get("commit") or "unknown")
 
 
 @dataclass(frozen=True)

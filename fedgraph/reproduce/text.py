@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -99,20 +98,10 @@ def _footer(results: Results) -> Iterator[str]:
     took = {outcome.cell.path: outcome.summary["seconds"] for outcome in finished if outcome.summary}
     seconds = sum(took.values())
     yield f"The finished runs took {seconds:,.0f} s in all (the clock of each run, added up)."
-    if commits := _commits(results):
-        yield f"Made with commit {', '.join(commits)}."
+    if finished:
+        yield f"Made with commit {', '.join(dict.fromkeys(outcome.commit for outcome in finished))}."
     yield f"Again, or on from where it stopped: `{command(results)}`"
     yield "One run alone: `fedgraph run cells/RUN/experiment.toml`, where table.csv says which RUN it is."
-
-
-def _commits(results: Results) -> list[str]:
-    """Return the commits of this project that the finished runs were started with."""
-    found: dict[str, None] = {}
-    for outcome in results.outcomes:
-        file = outcome.cell.path / "environment.json"
-        if outcome.state == "finished" and file.exists():
-            found[str(json.loads(file.read_text()).get("commit") or "unknown")] = None
-    return list(found)
 
 
 def explanation(results: Results) -> str:

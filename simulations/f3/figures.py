@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.reproduce import Results, palette, panels
+from fedgraph.reproduce import Results, calm, palette, panels
 from fedgraph.support.errors import RunError
 
 BINS = 10
@@ -41,11 +41,7 @@ def entropies(results: Results) -> Any:
         axis.axvline(values.mean(), color=colour, linewidth=1, linestyle=":", zorder=3)
     axis.set_xlim(edges[0], edges[-1])
     axis.set_ylim(bottom=0)
-    axis.set_xlabel("entropy of the clients' predicted labels (bits); dotted: mean", fontsize=8)
-    axis.set_ylabel("share of samples (%)", fontsize=8)
-    axis.tick_params(labelsize=8)
-    axis.grid(color="0.93", zorder=0)
-    axis.spines[["top", "right"]].set_visible(False)
+    calm(axis, "", "entropy of the clients' predicted labels (bits); dotted: mean", "share of samples (%)")
     figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     return figure
 

@@ -19,7 +19,7 @@ from fedgraph.data import open_source
 from fedgraph.data.columns import Table, as_category, read_column, sort_categories
 from fedgraph.data.tables import DividedTableSource
 from fedgraph.experiment import load_experiment
-from fedgraph.reproduce import panels
+from fedgraph.reproduce import calm, panels
 from fedgraph.simulations.scripts import DATA, DataDir, Out, Page, ResultsFile, run
 from fedgraph.support.errors import ExperimentError
 
@@ -149,11 +149,7 @@ def draw(found: Distribution) -> Any:
         for label in axis.get_xticklabels():
             if label.get_text() in special:
                 label.set_fontweight("bold")
-        axis.set_title(column, fontsize=10)
-        axis.set_ylabel("rows [%]", fontsize=8)
-        axis.tick_params(axis="y", labelsize=8)
-        axis.grid(axis="y", color="0.9", zorder=0)
-        axis.spines[["top", "right"]].set_visible(False)
+        calm(axis, column, "", "rows [%]")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=len(labels))
     return figure

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.reproduce import FAIRNESS, ColumnTable, Quantity, Results, RowTable, panels
+from fedgraph.reproduce import FAIRNESS, ColumnTable, Quantity, Results, RowTable, calm, panels
 from fedgraph.runs import fairness as fairness_of
 from fedgraph.runs.reports import FILE, PeerComparison
 
@@ -110,8 +110,8 @@ def fairness(results: Results) -> Any:
     lowest = min(0.0, *(float(np.nanmin(course.fairness)) for *_, course in drawn))
     figure, axes = panels(len(drawn), width=5.4, height=3.5)
     for axis, (column, row, quantity, course) in zip(axes, drawn, strict=True):
-        axis.set_title(f"{column.title}, {row.label}" if several else column.title, fontsize=10)
-        axis.set_ylabel(f"{quantity.metric} of each client on {quantity.split} data", fontsize=8)
+        title = f"{column.title}, {row.label}" if several else column.title
+        calm(axis, title, "round", f"{quantity.metric} of each client on {quantity.split} data")
         _draw(axis, course, lowest)
     handles = [
         Line2D([], [], color="0.45", linewidth=0.9, label="a client, the lighter the more it reaches alone"),
@@ -138,11 +138,7 @@ def _draw(axis: Any, course: _Course, lowest: float) -> None:
         # Left of the first round.
         axis.plot([rounds[0] - 0.08 * span, rounds[0] - 0.02 * span], [value, value], color=shade, **_MARK)
     axis.set_xlim(rounds[0] - 0.1 * span, rounds[-1] + 0.01 * span)
-    axis.set_xlabel("round", fontsize=8)
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.tick_params(labelsize=8)
-    axis.grid(color="0.93", zorder=0)
-    axis.spines[["top", "right"]].set_visible(False)
     right = axis.twinx()
     outlined = [Stroke(linewidth=4, foreground="white", alpha=0.8), Normal()]
     right.plot(rounds, course.fairness, color=_ORANGE, linewidth=2.2, path_effects=outlined)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedgraph.reproduce.figures.panels import legend_columns, palette, panels
+from fedgraph.reproduce.figures.panels import calm, legend_columns, palette, panels
 from fedgraph.reproduce.result_file import ResultFile
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.spreads import Spread
@@ -71,11 +71,7 @@ def _drawn(
         ticks = sorted({x for points in lines.values() for x, *_ in points})
         axis.set_xticks(ticks, [f"{x:g}" for x in ticks], fontsize=8)
         axis.minorticks_off()
-        axis.set_title(panel, fontsize=10, fontweight="bold")
-        axis.set_ylabel(table.metrics_of(table.columns[0])[0].title, fontsize=8)
-        axis.tick_params(axis="y", labelsize=8)
-        axis.grid(color="0.9", zorder=0)
-        axis.spines[["top", "right"]].set_visible(False)
+        calm(axis, panel, "", table.metrics_of(table.columns[0])[0].title)
     handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(
         [handles[label] for label in labels], labels, fontsize=8, frameon=False, loc="outside lower center",

@@ -36,6 +36,16 @@ def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Any,
     return figure, axes[:count]
 
 
+def calm(axis: Any, title: str, x: str, y: str) -> None:
+    """Give a panel a title and names of its axes, small labels and a pale grid, and no box."""
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel(x, fontsize=8)
+    axis.set_ylabel(y, fontsize=8)
+    axis.tick_params(labelsize=8)
+    axis.grid(color="0.92", zorder=0)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
 def legend_columns(figure: Any, labels: Sequence[str], most: int = 4) -> int:
     """Return how many labels of 8 points fit side by side below a figure."""
     # A letter is about 0.066 inches wide, the line before it and the gap after it 0.6.

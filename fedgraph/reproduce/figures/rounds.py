@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.figures.panels import legend_columns, palette, panels
+from fedgraph.reproduce.figures.panels import calm, legend_columns, palette, panels
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable, MetricTable
@@ -32,13 +32,8 @@ def by_round(results: Results) -> Any:
             look = {"color": colour, "linestyle": style, "linewidth": 2.6 if own else 1.6}
             axis.plot(rounds, values.mean(axis=0), label=label, **look)
             axis.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.13, linewidth=0)
-        axis.set_title(column.title, fontsize=10)
-        axis.set_xlabel("round", fontsize=8)
-        axis.set_ylabel(f"{metric.title} on each client's {metric.quantity.split} data", fontsize=8)
-        axis.tick_params(labelsize=8)
+        calm(axis, column.title, "round", f"{metric.title} on each client's {metric.quantity.split} data")
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.grid(color="0.92")
-        axis.spines[["top", "right"]].set_visible(False)
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}

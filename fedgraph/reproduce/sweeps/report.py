@@ -6,19 +6,24 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from optuna.trial import TrialState
 from rich.markup import escape
 from rich.table import Table
 
 from fedgraph.reproduce.sweeps.search import Search
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
 def trials(search: Search) -> pd.DataFrame:
     """Return the trials, the best first, with the values of their seeds and the names of their runs."""
+    import pandas as pd
+
     rows = []
     for each in search.tried():
         about, stopped = each.user_attrs, "it was stopped" if each.state == TrialState.FAIL else ""

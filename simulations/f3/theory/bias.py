@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedgraph.reproduce import panels
+from fedgraph.reproduce import calm, panels
 from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from fedgraph.simulations.f3.theory.formulas import (
     gumbel_bias,
@@ -23,7 +23,7 @@ from fedgraph.simulations.f3.theory.formulas import (
 )
 from fedgraph.simulations.f3.theory.numerics import Estimate, bias_of_draws, limit_at_zero, order
 from fedgraph.simulations.f3.theory.references import CAUCHY, LAPLACE, NORMAL, WIDE_NORMAL, Reference
-from fedgraph.simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section, calm
+from fedgraph.simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section
 from fedgraph.support.randomness import generator
 
 THETAS = (0.1, 0.2, 0.3, 0.7)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from fedgraph.reproduce import panels
+from fedgraph.reproduce import calm, panels
 from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from fedgraph.simulations.f3.theory.formulas import gumbel_distribution, icdf_distribution
 from fedgraph.simulations.f3.theory.numerics import largest_likely_distance, share_up_to
 from fedgraph.simulations.f3.theory.references import CAUCHY, LAPLACE, LOGISTIC, NORMAL, UNIFORM, Reference
-from fedgraph.simulations.f3.theory.section import BLUE, GREEN, ORANGE, Check, Section, calm
+from fedgraph.simulations.f3.theory.section import BLUE, GREEN, ORANGE, Check, Section
 from fedgraph.support.randomness import generator
 
 Array = NDArray[np.float64]

@@ -42,13 +42,3 @@ class Section:
     figure: Any
     table: pd.DataFrame
     checks: tuple[Check, ...]
-
-
-def calm(axis: Any, title: str, x: str, y: str) -> None:
-    """Small labels, a pale grid, no box."""
-    axis.set_title(title, fontsize=9.5)
-    axis.set_xlabel(x, fontsize=8)
-    axis.set_ylabel(y, fontsize=8)
-    axis.tick_params(labelsize=7.5)
-    axis.grid(color="0.93", zorder=0)
-    axis.spines[["top", "right"]].set_visible(False)

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedgraph.reproduce import panels
+from fedgraph.reproduce import calm, panels
 from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from fedgraph.simulations.f3.theory.formulas import gumbel_bias, icdf_bias
 from fedgraph.simulations.f3.theory.numerics import Estimate, bias_of_draws
 from fedgraph.simulations.f3.theory.references import CAUCHY, LAPLACE, NORMAL, SKEWED, TWO_HUMPS, UNIFORM, Reference
-from fedgraph.simulations.f3.theory.section import BLUE, GREEN, ORANGE, RED, Check, Section, calm
+from fedgraph.simulations.f3.theory.section import BLUE, GREEN, ORANGE, RED, Check, Section
 from fedgraph.support.randomness import generator
 
 Array = NDArray[np.float64]

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.fusion import alignment
-from fedgraph.reproduce import panels
+from fedgraph.reproduce import calm, panels
 from fedgraph.simulations.f3.theory.draws import start_of_alignment
 from fedgraph.simulations.f3.theory.numerics import order
-from fedgraph.simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section, calm
+from fedgraph.simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section
 from fedgraph.support.randomness import generator
 
 Array = NDArray[np.float64]
