@@ -340,9 +340,6 @@ class GraphicalModel:
     def _kept_rows(self) -> dict[tuple[int, str], KeptRows]:
         return {}
 
-    def _slice(self, name: str) -> slice:
-        return self.encoding.schema.slices[name]
-
     def _in_own_units(self, units: Tensor, name: str) -> Floats:
         return self.encoding.scales[name].values(units.double().numpy())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -78,7 +78,15 @@ class Evaluation:
 
 
 class Callback:
-    """Base class of everything that watches a run; override the methods of interest."""
+    """Base class of everything that watches a run; override the methods of interest.
+
+    Attributes
+    ----------
+    kept : tuple of str
+        Attributes that a run needs when it is resumed: JSON values and tensors, None for none.
+    """
+
+    kept: ClassVar[tuple[str, ...]] = ()
 
     @property
     def stopped(self) -> bool:
@@ -118,10 +126,13 @@ class Callback:
 
     def state(self) -> State:
         """Return what this callback needs when the run is resumed."""
-        return {}
+        values = {_dashed(name): getattr(self, name) for name in self.kept}
+        return {name: value for name, value in values.items() if value is not None}
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned."""
+        for name in self.kept:
+            setattr(self, name, state.get(_dashed(name)))
 
 
 class EarlyStopping(Callback):
@@ -143,6 +154,8 @@ class EarlyStopping(Callback):
     waited : int
         Number of evaluations since then.
     """
+
+    kept = ("best", "best_round", "waited", "best_models")
 
     def __init__(self, monitor: str, patience: int, restore_best: bool = True) -> None:
         self.monitor = monitor
@@ -184,16 +197,6 @@ class EarlyStopping(Callback):
         """Round of the best models."""
         return self.best_round
 
-    def state(self) -> State:
-        """Return the best value so far and how long ago it was."""
-        models = {} if self.best_models is None else {"best-models": self.best_models}
-        return {"best": self.best, "best-round": self.best_round, "waited": self.waited, **models}
-
-    def load_state(self, state: State) -> None:
-        """Restore what :meth:`state` returned."""
-        self.best, self.best_round, self.waited = state["best"], state["best-round"], state["waited"]
-        self.best_models = state.get("best-models")
-
 
 class AverageLast(Callback):
     """Callback that ends the run with the mean of each client's last models, including running statistics.
@@ -213,6 +216,8 @@ class AverageLast(Callback):
     ExperimentError
         When ``count`` is larger than ``rounds``.
     """
+
+    kept = ("_added", "_sum")
 
     def __init__(self, count: int, rounds: int) -> None:
         if count > rounds:
@@ -242,14 +247,6 @@ class AverageLast(Callback):
         """The last round."""
         return self.rounds
 
-    def state(self) -> State:
-        """Return the sum so far."""
-        return {"added": self._added, **({} if self._sum is None else {"sum": self._sum})}
-
-    def load_state(self, state: State) -> None:
-        """Restore what :meth:`state` returned."""
-        self._added, self._sum = state["added"], state.get("sum")
-
 
 class LocalWork(Callback):
     """Callback that counts the minibatches that clients train on according to ``[train]``.
@@ -265,6 +262,8 @@ class LocalWork(Callback):
     least : int, default 1
         Fewest examples of a minibatch that the model can be trained on.
     """
+
+    kept = ("minibatches",)
 
     def __init__(self, num_examples: Tensor, settings: TrainSettings, least: int = 1) -> None:
         self._steps = num_steps(num_examples, settings, least)
@@ -282,14 +281,6 @@ class LocalWork(Callback):
         ``passes`` is ``minibatches`` divided by the minibatches of one pass over all training data.
         """
         return {"training": {"minibatches": self.minibatches, "passes": self.minibatches / self._one_pass}}
-
-    def state(self) -> State:
-        """Return the count."""
-        return {"minibatches": self.minibatches}
-
-    def load_state(self, state: State) -> None:
-        """Restore what :meth:`state` returned."""
-        self.minibatches = state["minibatches"]
 
 
 class RoundsToTarget(Callback):
@@ -379,6 +370,10 @@ class RoundsToTarget(Callback):
         """Restore what :meth:`state` returned, for targets that this run still has."""
         self._reached = {name: dict(state["reached"].get(name, {})) for name in self.targets}
         self._spent = {int(number): (sent, seconds) for number, (sent, seconds) in state.get("spent", {}).items()}
+
+
+def _dashed(name: str) -> str:
+    return name.strip("_").replace("_", "-")
 
 
 def _sign(name: str) -> float:

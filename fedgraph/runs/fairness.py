@@ -19,7 +19,6 @@ from fedgraph.experiment import Experiment, FairnessTable
 from fedgraph.runs.callbacks import Callback, Evaluation, measured
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.files import State
 
 log = logging.getLogger("fedgraph")
 
@@ -123,6 +122,8 @@ class Fairness(Callback):
         Largest fairness so far, and its round.
     """
 
+    kept = ("last", "best", "best_round", "_fair_round", "_fell", "_fair_models")
+
     def __init__(
         self,
         metric: str,
@@ -186,17 +187,3 @@ class Fairness(Callback):
         """Return fairness of the models that the run ends with, and the best of all evaluations."""
         best = {"best": self.best, "best_round": self.best_round}
         return {"fairness": {"metric": self.metric, "last": self.last, **best}}
-
-    def state(self) -> State:
-        """Return all values, and the models to return to."""
-        models = {} if self._fair_models is None else {"fair-models": self._fair_models}
-        return {
-            "last": self.last, "best": self.best, "best-round": self.best_round,
-            "fair-round": self._fair_round, "fell": self._fell, **models,
-        }  # fmt: skip
-
-    def load_state(self, state: State) -> None:
-        """Restore what :meth:`state` returned."""
-        self.last, self.best, self.best_round = state["last"], state["best"], state["best-round"]
-        self._fair_round, self._fell = state["fair-round"], state["fell"]
-        self._fair_models = state.get("fair-models")

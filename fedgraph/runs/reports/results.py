@@ -99,6 +99,13 @@ class Results:
                 found.append(Column(place, label, ending, alone if ending else label))
         return tuple(found)
 
+    @property
+    def heads(self) -> list[str]:
+        """What columns are called, with the remark that is needed to read the numbers of a run in a line below."""
+        remarks = ("" if each.ending else self.summaries[each.run].get("remark", "") for each in self.columns)
+        named = zip(self.columns, remarks, strict=True)
+        return [f"{column.name}\n({remark})" if remark else column.name for column, remark in named]
+
     @cached_property
     def rows(self) -> tuple[str, ...]:
         """Metrics without the endings of models; those of one measure together, as the first of them was measured."""

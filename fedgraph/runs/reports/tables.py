@@ -59,7 +59,7 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     """
     few = len(summaries) <= _MOST_RUNS
     results = Results(summaries, further=few)
-    heading, names = title(summaries, results.split), _names(results)
+    heading, names = title(summaries, results.split), list(map(escape, results.heads))
     took, lost = costs(summaries), lost_clients(summaries, results.split)
     means = _metrics(results, mean_text, results.of_longest(_METRICS_OF_MANY))
     rows = _RowPerRun(heading, names, {**means, **results.by_run({**lost, UP: took[UP], "seconds": took["seconds"]})})
@@ -70,13 +70,6 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     parts = (measured, *map(results.by_run, (lost, targets(summaries), took)))
     caption = "" if every or not results.features else "Single features are in the report."
     return _ColumnPerRun(heading, names, parts, rows if len(summaries) > 1 else None, caption)
-
-
-def _names(results: Results) -> list[str]:
-    """Return what columns are called, with the remark that is needed to read the numbers of a run."""
-    remarks = ["" if each.ending else results.summaries[each.run].get("remark", "") for each in results.columns]
-    named = zip(results.columns, remarks, strict=True)
-    return [escape(f"{column.name}\n({remark})" if remark else column.name) for column, remark in named]
 
 
 def _metrics(results: Results, shows: Callable[[Spread | None], str], wanted: Sequence[str]) -> _Part:

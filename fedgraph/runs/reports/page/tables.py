@@ -43,12 +43,6 @@ class PageTable:
     sortable: bool = False
 
 
-def heads(results: Results) -> list[str]:
-    """Return what columns are called, with the remark that is needed to read the numbers of a run."""
-    remarks = ("" if each.ending else results.summaries[each.run].get("remark", "") for each in results.columns)
-    return [_lines(each.name, remark) for each, remark in zip(results.columns, remarks, strict=True)]
-
-
 def results_of(results: Results) -> PageTable:
     """Return the table of results: of one model worst and best clients in columns of their own, of more below means."""
     title = f"Results on {results.split} data"
@@ -57,12 +51,12 @@ def results_of(results: Results) -> PageTable:
         cells = {row: results.cell(row, column) or {} for row in results.overall}
         rows = [[row, spread_text(of), *(shown_number(of.get(end)) for end in ("worst5", "best5"))]
                 for row, of in cells.items()]  # fmt: skip
-        remark = "".join(f" {line}." for line in heads(results)[0].splitlines()[1:])
+        remark = "".join(f" {line}" for line in results.heads[0].splitlines()[1:])
         below = "Mean and standard deviation over clients, and the means of the worst and of the best 5 % of them."
         return PageTable(("metric", "mean ± std", "worst 5 %", "best 5 %"), rows, title, below=f"{below}{remark}")
     rows = [[row, *(_lines(spread_text(of), range_text(of)) for of in results.row(row))] for row in results.overall]
     below = "Mean and standard deviation over clients; below, the means of the worst and of the best 5 % of them."
-    return PageTable(("metric", *heads(results)), rows, title, below=below)
+    return PageTable(("metric", *results.heads), rows, title, below=below)
 
 
 def features_of(results: Results) -> PageTable:
