@@ -32,7 +32,7 @@ test-all: lint  ## With the slow tests.
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-docker: export OMP_NUM_THREADS := 1
-test-docker: venv  ## The image and the compose files on a container engine; as root on Debian, one is started where none runs.
+test-docker: venv  ## The image, and compose.yaml with a run, on a container engine; as root on Debian, one is started where none runs.
 	$(BIN)/pytest -m docker tests/docker --durations 0
 
 # In an environment of its own, since the other one is that of the pinned version.

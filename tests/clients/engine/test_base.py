@@ -1,11 +1,9 @@
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 
 from fedgraph.clients.engine.base import CohortClient, cohort_with
-from fedgraph.clients.engine.node import Node
-from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.messages import WorkReply
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.settings import parse
 from fedgraph.training import Cohort, TrainSettings
@@ -21,23 +19,16 @@ class Pulled(CohortClient):
 
 
 @pytest.fixture
-def ask(digits_tables, tmp_path):
+def ask(one_node):
     """Ask a node that hosts the first two of six clients; returns its reply."""
 
     def call(kind=CohortClient, clients=CLIENTS, models=None, train_table=None, server_round=1, **fields):
-        part = parse_experiment(
-            {**digits_tables, "train": {**digits_tables["train"], **(train_table or {})}}
-        ).client_part({})
-        node = Node.of(
-            Context(1, 1, {"clients": ",".join(CLIENTS), "state-dir": str(tmp_path / "state")}, RecordDict(), {})
-        )
-        size = node.cohort(part, CLIENTS).model.layout.num_parameters
+        node = one_node(kind, train=train_table)
+        size = node.layout.num_parameters
         start = torch.zeros(len(clients), size).normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
-        request = WorkRequest(
-            clients, server_round, {"parameters": start if models is None else models}, **fields,
-            client="c", experiment=part, run="run",
-        )  # fmt: skip
-        content = kind.handle(Message(request.pack(), 1, "train"), node)
+        stacked = {"parameters": start if models is None else models}
+        request = node.request(server_round, stacked=stacked, clients=clients, **fields)
+        content = kind.handle(Message(request.pack(), 1, "train"), node.node)
         return WorkReply.unpack(content, clients, {"parameters": (size,)} if fields.get("train", True) else {}), start
 
     return call

@@ -6,24 +6,6 @@ import fedgraph
 from fedgraph.federation.grids import run_app_on_flower
 from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 
-CLIENT = """
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-
-from fedgraph.clients import client_name
-from task import step
-
-app = ClientApp(mods=[client_name])
-
-
-@app.train()
-def train(message, context):
-    partition = context.node_config["partition-id"]
-    w, count = step(message.content["arrays"]["w"].numpy(), partition, message.content["config"]["lr"])
-    metrics = MetricRecord({"num-examples": count})
-    return Message(RecordDict({"arrays": ArrayRecord({"w": Array(w)}), "metrics": metrics}), reply_to=message)
-"""
-
 SERVER = """
 from pathlib import Path
 
@@ -56,7 +38,9 @@ def main(grid, context):
 @pytest.mark.process
 @pytest.mark.xdist_group("flower")
 def test_weights_of_every_client_are_the_same_here_on_ray_and_over_nodes_with_tls(write_app, tmp_path):
-    folder = write_app(server_app=SERVER, client_app=CLIENT)
+    folder = write_app(server_app=SERVER)
+    client = (folder / "client_app.py").read_text().replace("ClientApp()", "ClientApp(mods=[client_name])")
+    write_app(server_app=SERVER, client_app=f"from fedgraph.clients import client_name\n{client}")
     here = fedgraph.simulate(folder, num_nodes=3).returned
     assert len(here.splitlines()) == 6
     out, log = tmp_path / "ray.txt", tmp_path / "ray.log"
