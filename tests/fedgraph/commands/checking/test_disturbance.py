@@ -14,7 +14,7 @@ from fedgraph.commands.checking.disturbance import (
     restartable,
     spoil,
 )
-from fedgraph.messages import WorkReply, error_of
+from fedgraph.messages import WorkReply, read_error
 from fedgraph.support.errors import ReplyError
 
 CLIENTS = ("a", "b")
@@ -60,8 +60,8 @@ def arrives(monkeypatch):
         monkeypatch.setattr(disturbance, "client_app", lambda message, context: reply)
         nodes = ChangedNodes(change, has_rounds, lambda: None)
         found = nodes(request, Context(1, 1000, {"partition-id": node}, RecordDict(), {}))
-        assert nodes.happened == (error_of(found) is not None)
-        return error_of(found) is None
+        assert nodes.happened == (read_error(found) is not None)
+        return read_error(found) is None
 
     return arrives
 
