@@ -1,4 +1,4 @@
-"""Graphs as pictures: of clients, neighbours together; of features, in a circle."""
+"""Plots of graphs: client graphs in a spring layout, feature graphs in a circle."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 Places = Mapping[str, tuple[float, float]]
 
 _MOST_NAMED = 12
-"""Number of vertices that are drawn with their names."""
+"""Maximum number of vertices that are drawn with names."""
 
 
 def spring_layout(graph: nx.Graph) -> dict[str, tuple[float, float]]:
-    """Return where each vertex is drawn: neighbours together, every time in the same places."""
+    """Return reproducible positions of a spring layout."""
     import networkx as nx  # takes a fifth of a second
 
     places = nx.spring_layout(graph, weight=None, seed=0, k=1.6 / np.sqrt(max(len(graph), 1)))
@@ -32,14 +32,14 @@ def draw_graph(
     label: str = "",
     named: bool | None = None,
 ) -> None:
-    """Draw a graph, with edges as wide as they weigh.
+    """Draw a graph, with edge widths by weight.
 
     Parameters
     ----------
     graph : the graph; edges may have a ``weight``. Self loops are not drawn.
-    places : where each vertex is drawn.
-    values : what colours each vertex; without, and where all are alike, there are no colours.
-    named : whether names are shown; by default those of few.
+    places : position of each vertex.
+    values : colour value of each vertex; no colours without values, or if all are equal.
+    named : whether names are shown; by default for few vertices.
     """
     import networkx as nx
     from matplotlib import colormaps
