@@ -67,7 +67,7 @@ class EvaluationTable(Settings):
     compare_peers : compare the models that the run ends with, pair by pair: their parameters, and the classes that
                they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)
                and whose true classes go to the server. Makes ``peers.npz``, ``peers.csv``, and means in
-               ``summary.json``; for classification by methods whose clients have whole models of their own.
+               ``summary.json``; for classification by methods whose clients have whole models.
     forecasts : also write the final models' forecasts for the test windows, as ``csv`` or ``parquet``: a file for
                each client with the time of each step, the forecast, and the reading where there is one, in their unit;
                and with how many readings the window had that it is forecast from. Files stay on the client's node, in

@@ -82,7 +82,7 @@ def gaussian_edges(
 ) -> Tensor:
     """Return the weights of edges with these distances, 0 below ``cut``.
 
-    Raises GraphError for a ``cut`` that is no weight and for negative distances.
+    Raises GraphError for a ``cut`` that is not a weight and for negative distances.
     """
     if not 0 <= cut <= 1:
         raise GraphError(f"cut, the minimum weight of an edge, must be between 0 and 1; got {cut}")

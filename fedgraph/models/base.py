@@ -106,7 +106,7 @@ class StackedModel(Protocol):
     draws : bool
         Whether the forward pass in training draws random numbers.
     draws_apart : bool
-        Whether a thread's draws can come from a generator of its own, see :mod:`fedgraph.models.own_draws`.
+        Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`.
     alone : bool
         Whether the model is computed client after client on a CPU, as with convolutions.
     native : bool
@@ -129,7 +129,7 @@ class StackedModel(Protocol):
 
     @property
     def draws_apart(self) -> bool:
-        """Whether a thread's draws can come from a generator of its own, see :mod:`fedgraph.models.own_draws`."""
+        """Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`."""
 
     @property
     def sequential(self) -> bool:

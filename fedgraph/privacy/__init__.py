@@ -18,7 +18,7 @@ and every peer's parameters in IPA.
 - Does not hide labels, sample keys, which owner lacks which sample, nor local predictions that were not made from the
   noisy embedding: a prediction made from the clean one discloses something of the clean one.
 - The guarantee is that of real numbers. Drawn with floating-point numbers, low bits may disclose more (Mironov 2012);
-  rounding to a grid removes those bits, which makes such an attack hard but is no proof.
+  rounding to a grid removes those bits, which makes such an attack hard but is not a proof.
 
 **Noise on updates** (``gaussian``; ``[ipa] privacy``). A peer clips all changes of its turn, in its own parameters and
 in updated ones of others, as one vector, and adds Gaussian noise before it leaves.

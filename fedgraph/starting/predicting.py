@@ -51,7 +51,7 @@ def predict(
 
     Methods that end with a model of each client predict new data as :meth:`fedgraph.Run.predict` does; that of
     ``fedngm`` predicts a ``target``. With ``f3`` and ``f3-forecast`` the frozen models that the run was trained with
-    send embeddings to its fusion model. That is a run of its own, whose folder is in the folder ``predictions`` of the
+    send embeddings to its fusion model. That is a separate run, whose folder is in the folder ``predictions`` of the
     run. Returns the predictions of new data. Without ``data`` a run, whose ``predictions``, or ``forecasts``, are a
     data frame. Raises FedgraphError for options that the method does not have, and where the predictions cannot be
     made.

@@ -145,8 +145,8 @@ def resume(
     """Continue a stopped run, with the same results as without the stop.
 
     Raises ExperimentError when its ``experiment.toml`` was changed since something was
-    trained, in a key that must not change; see :mod:`fedgraph.runs.resuming`. Raises RunError when it is no run folder,
-    the run is finished already, or it does not finish now.
+    trained, in a key that must not change; see :mod:`fedgraph.runs.resuming`. Raises RunError when it is not a run
+    folder, the run is finished already, or it does not finish now.
 
     Parameters
     ----------

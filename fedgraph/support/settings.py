@@ -68,7 +68,7 @@ def _as_written(value: Any, plain: Any) -> Any:
 def with_nulls(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with None for the keys that its key ``unset`` lists, unless they are given.
 
-    Raises ValueError when ``unset`` is no list of keys.
+    Raises ValueError when ``unset`` is not a list of keys.
     """
     names = table.get(UNSET, ())
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
