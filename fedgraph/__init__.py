@@ -75,7 +75,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is: torch and Flower take seconds."""
+    """Import lazily: torch and Flower take seconds."""
     if name not in __all__:
         raise AttributeError(f"module 'fedgraph' has no attribute '{name}'")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""IPA in any Flower app: peers with aligned models of their own (Gorbett et al. 2023)."""
+"""IPA in any Flower app: peers with aligned models (Gorbett et al. 2023)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
     def phases(self, run: PhaseRun) -> Phase[Outcome]:
         """Ask for embeddings, fit a network over each graph, send each client its forecasts.
 
-        Raises ExperimentError or DataError when clients are no time series, or encoders of another run do not fit.
+        Raises ExperimentError or DataError when clients are not time series, or encoders of another run do not fit.
         Raises RunError when training diverges.
         """
         clients = yield from self.identified()

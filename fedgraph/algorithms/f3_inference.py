@@ -84,7 +84,7 @@ def unchanged(fusion: FittedFusion, joined: JoinedSamples, split: str, sent: boo
     """Return the samples of the owners whose answers fit the data that the fusion model was trained on.
 
     Nodes refuse to answer with other models than those asked for, but answers are untrusted. ``sent`` is whether
-    embeddings were asked for, so that owners that sent none for their samples do not fit either. Raises DataError for
+    embeddings were requested, so that owners that sent none for their samples do not fit either. Raises DataError for
     other classes, and where no sample is left.
     """
     if joined.classes != fusion.classes:

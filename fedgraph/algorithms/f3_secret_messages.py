@@ -49,7 +49,7 @@ class Introduction:
     Attributes
     ----------
     aggregator : its name as an aggregator; None if it is not one.
-    public : its public key, 32 bytes; empty when it is no aggregator.
+    public : its public key, 32 bytes; empty when it is not an aggregator.
     """
 
     owners: EmbedReply

@@ -111,12 +111,12 @@ class PhaseReply:
     ----------
     partition : ``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None.
     num_rows : training rows of each client.
-    texts : what the phase asks for, as JSON, for each client.
+    texts : the results of the phase, as JSON, for each client.
     parameters : parameters of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are
         asked for.
     sums : sums over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
-        numbers]``; None where none are asked for.
-    no_features : by client, its columns that are not features, and why; empty if the node does not tell.
+        numbers]``; None if not requested.
+    excluded_columns : by client, its columns that are not features, and why; empty if the node does not tell.
     """
 
     clients: tuple[str, ...]
@@ -203,7 +203,7 @@ def read_answers(
 
     Parameters
     ----------
-    names : the clients that it was asked for.
+    names : the requested clients.
     read : checks and decodes a client's answer: its name, its text, and its ``width`` parameters or its ``sums``.
         Raises ReplyError for one that cannot be used.
     width, sums : number of parameters, or of sums, in each client's answer.

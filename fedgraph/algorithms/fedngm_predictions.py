@@ -1,4 +1,4 @@
-"""Predictions of a feature of new rows by the graphical models of a run, whatever is known of them."""
+"""Predictions of a feature of new rows with missing values by the graphical models of a run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 
 def predicted_feature(run: Any, data: Any, client: str | None = None, target: str | None = None) -> Predicted:
-    """Predict a feature of rows, of each client by its own model where that is here.
+    """Predict a feature of rows, by each client's own model if available.
 
-    What a row lacks, be it a cell or a whole column, is unknown: predictions are over all that it may be. Raises
-    RunError without a target, for one that a client's model does not know, and for a client that the run does not know.
+    Missing cells or columns are marginalised. Raises RunError without a target, and for an unknown target or client.
 
     Parameters
     ----------
@@ -36,15 +35,15 @@ def predicted_feature(run: Any, data: Any, client: str | None = None, target: st
     data : data frame, str or Path
         The rows.
     client : str, optional
-        The client whose rows these are, where they do not say so; if nobody does, the global model predicts them.
+        The client of the rows, unless they contain it; by default the global model predicts them.
     target : str, optional
         The feature.
 
     Returns
     -------
     Predicted
-        Its table has ``client`` where it is known, ``row`` from 1, ``predicted``, and the probability of each category;
-        its metrics are the measures of error, where the target is known.
+        Its table has ``client`` if known, ``row`` from 1, ``predicted``, and the probability of each category;
+        its metrics are the measures of error, if the target is known.
 
     Raises
     ------
@@ -91,7 +90,7 @@ def predicted_feature(run: Any, data: Any, client: str | None = None, target: st
 
 
 def _predicted(model: GraphicalModel, table: Table, target: str) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return predictions of a target, and their errors where it is known."""
+    """Return predictions of a target, and their errors if it is known."""
     import pandas as pd
 
     schema, feature = model.encoding.schema, model.encoding.schema[target]

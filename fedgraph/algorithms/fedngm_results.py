@@ -39,7 +39,7 @@ class PhaseResults:
     Attributes
     ----------
     agreement : what clients have in common.
-    no_features : by client its columns that are no features, and why; of some clients nothing is known.
+    excluded_columns : by client, as far as known, its columns that are not features, and why.
     graphs : clients' graphs; empty where they sent none.
     encoding : how values become units of the network.
     network, parameters : the global model, ``[1, parameters]``.
@@ -179,7 +179,7 @@ def excluded_notes(
     Parameters
     ----------
     agreement : what the clients have in common.
-    no_features : by client its columns that are no features, and why; of some clients nothing is known.
+    excluded_columns : by client, as far as known, its columns that are not features, and why.
     expected : columns that the experiment keeps private, which are not mentioned.
     """
     reasons: dict[str, str] = dict.fromkeys(agreement.constant, "constant")

@@ -83,8 +83,8 @@ class FedNGMSettings(Settings):
                    other values hidden, the same for all models, in at most 1,000 rows, marginalised over unknown
                    values.
     disputes     : features that clients define differently are an ``error``, or ``private`` to each.
-    statistics   : statistics that nodes are asked for, a table ``[fedngm.statistics]``.
-    ngm, ngr, recovery, merge, scaling, distillation, sampling : tables of their own.
+    statistics   : requested statistics, a table ``[fedngm.statistics]``.
+    ngm, ngr, recovery, merge, scaling, distillation, sampling : their own tables.
     """
 
     model: Literal["ngm", "ngr"] = "ngm"

@@ -48,7 +48,7 @@ def join(
         owners are ignored. By default all owners with usable answers, sorted by name.
     tolerant : also leave out owners that contradict most nodes whose owners have a sample; and samples on which nodes
         disagree and none has most on its side.
-    embedded : whether embeddings were asked for, so that owners without any are left out.
+    embedded : whether embeddings were requested, so that owners without any are left out.
 
     Returns
     -------
@@ -187,7 +187,7 @@ def _outvoted(
     """Return the owners that contradict most nodes whose owners have a sample, with the reason.
 
     Nodes vote, since one that lies does so for all its owners; where as many nodes are on both sides, their owners with
-    the sample decide. Owners are removed one after the other, the most contradictory one first, and the majorities are
+    the sample decide. Owners are removed sequentially, the most contradictory one first, and the majorities are
     taken again without its votes: owners that it helped to outvote may be right.
     """
     names = [answers[node].clients[row] for node, rows in used.items() for row in rows]
@@ -220,7 +220,7 @@ def _outvoted(
 def _minority(votes: Tensor, nodes: Tensor) -> Tensor:
     """Return which votes ``[samples, owners]`` contradict more than half of a sample's votes.
 
-    ``nodes`` are those of the owners, counted from 0; ``NO_LABEL`` is no vote.
+    ``nodes`` are those of the owners, counted from 0; ``NO_LABEL`` is not a vote.
     """
     cast = votes != NO_LABEL
     if not bool(cast.any()):

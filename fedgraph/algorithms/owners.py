@@ -39,7 +39,7 @@ def samples(
 
     Parameters
     ----------
-    request : what is asked for; by default embeddings of the samples of training, validation and test.
+    request : what is requested; by default embeddings of the samples of training, validation and test.
     owners : owners that get a column, whether they answer or not; by default those that answer.
     """
     request = request or EmbedRequest()

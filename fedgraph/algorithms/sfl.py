@@ -25,7 +25,7 @@ class SFLSettings(PersonalLayersSettings):
     ----------
     alpha           : share of the graph in the aggregation; 0 leaves every client its own model.
     hops            : K, how often the normalised adjacency is applied; 3 in the paper.
-    normalisation   : ``random-walk``: rows sum to one, so that equal models stay as they are; ``symmetric`` (GCN): also
+    normalisation   : ``random-walk``: rows sum to one, so that equal models do not change; ``symmetric`` (GCN): also
                       rescales the models of clients with few or many neighbours. Self loops are added where missing.
     mixes           : what is propagated over the graph: the clients' ``models``, or the ``updates`` by training. With
                       the latter a client moves its trained model along the updates of its neighbourhood: V =

@@ -8,13 +8,13 @@ from fedgraph.algorithms.sfl import SFL, SFLSettings
 
 
 class SFLPerSettings(SFLSettings):
-    """``[sfl-per]``: SFL+PER, every client has a last layer of its own; otherwise as SFL."""
+    """``[sfl-per]``: SFL+PER, every client has its own last layer; otherwise as SFL."""
 
     personal_layers: tuple[str, ...] = ("head.*",)
 
 
 class SFLLGSettings(SFLSettings):
-    """``[sfl-lg]``: SFL+LG, every client has a representation of its own; otherwise as SFL."""
+    """``[sfl-lg]``: SFL+LG, every client has its own representation; otherwise as SFL."""
 
     personal_layers: tuple[str, ...] = ("!head.*",)
 

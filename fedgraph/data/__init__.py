@@ -1,6 +1,6 @@
 """Data sets by name: ``[data] set = "..."`` chooses the settings and the source.
 
-Each kind of data has a package of its own: ``series``, ``images``, ``tables`` and ``owners``. ``columns``, ``schema``
+Each kind of data has its own package: ``series``, ``images``, ``tables`` and ``owners``. ``columns``, ``schema``
 and ``encoding`` are for tables with columns of many kinds.
 
     >>> from pathlib import Path

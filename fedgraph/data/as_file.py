@@ -20,7 +20,7 @@ INDEX = {"M": "time"}
 
 
 def as_file(data: Any, folder: Path, name: str = "data") -> Path:
-    """Write data into a folder, and return the file; paths are returned as they are.
+    """Write data into a folder, and return the file; paths are returned unchanged.
 
     Raises DataError for anything else, and for a data frame with a column that Parquet cannot have.
 

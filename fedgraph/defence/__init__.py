@@ -1,8 +1,8 @@
-"""Defence against clients whose replies are well formed but harmful: bounds on updates, Krum, robust averages.
+"""Defence against well-formed but harmful replies of clients: bounds on updates, Krum, robust averages.
 
-Nothing here is on by default but a warning. The server sees updates alone, so that a defence rests on one assumption:
-most clients, or most neighbours of each, are honest. The cost of each without attackers, and its benefit with them, are
-in a table of their own (``fedgraph reproduce defences``).
+By default only warnings are enabled. The server sees only updates, so a defence assumes that most clients, or most
+neighbours of each, are honest. ``fedgraph reproduce defences`` compares the cost without attackers and the benefit with
+them.
 
 >>> import torch
 >>> from fedgraph.defence import bounded, robust_average

@@ -1,4 +1,4 @@
-"""The experiment: one TOML file, validated, overridable key by key, the same for every grid; and the method it names.
+"""The experiment, a validated TOML file with overrides, independent of the grid; and its method.
 
 >>> from fedgraph.experiment import parse_experiment
 >>> tables = {"experiment": {"method": "sfl"}, "data": {"set": "digits"}, "model": {"name": "mlp"}}

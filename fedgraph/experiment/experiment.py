@@ -1,4 +1,4 @@
-"""The experiment: one TOML file, validated, with overrides for single keys, the same for every grid."""
+"""The experiment: a validated TOML file with overrides, independent of the grid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _METHOD_KEYS = ("method", "strategy", "client")
 
 
 def _is_data(path: Path) -> bool:
-    """Whether a file or folder is there; of a path with ``{client}`` in its name, the file of any client."""
+    """Whether a file or folder exists; for a path with ``{client}``, the file of any client."""
     if CLIENT not in path.name:
         return path.exists()
     return any(path.parent.glob(glob.escape(path.name).replace(glob.escape(CLIENT), "*")))
@@ -47,7 +47,7 @@ _PATHS = (
     ("fairness", "stand-alone", Path.is_dir),
     ("clients", "public-keys", Path.is_dir),
 )
-"""Keys whose value is the path of a file or folder; those of ``[data]`` for sets of a user's own files."""
+"""Keys of paths; those of ``[data]`` for sets of the user's own files."""
 
 
 @dataclass(frozen=True)
@@ -57,29 +57,29 @@ class Experiment:
     Attributes
     ----------
     experiment : ExperimentTable
-        What is run.
+        The table ``[experiment]``.
     data : Settings
         The data set and its settings.
     model : dict
-        The table as given, checked; empty for methods that have models of their own.
+        The checked table; empty for methods with their own models.
     train : TrainSettings
         Local training.
     graph : GraphTable
         The client graph.
     evaluation : EvaluationTable
-        What is measured, and when.
+        Metrics and their schedule.
     output : OutputTable
         Where results are written.
     method : Method
         The method that runs.
     method_tables : dict of str to dict
-        Tables of methods as given; each is checked when its method runs.
+        Tables of methods; each is checked when its method runs.
     fairness : FairnessTable or None
-        None where the file has no such table.
+        None without such a table.
     clients : ClientsTable
-        Expected clients; whichever clients nodes host, where the file has no such table.
+        Expected clients; by default all that nodes host.
     defence : DefenceTable
-        Defence against clients whose replies are harmful; only a warning, where the file has no such table.
+        Defence against harmful replies; by default only a warning.
     """
 
     experiment: ExperimentTable
@@ -97,7 +97,7 @@ class Experiment:
 
     @property
     def method_table(self) -> dict[str, Any]:
-        """The table named after the method that runs; empty when the file has none."""
+        """The table of the method; empty by default."""
         return self.method_tables.get(self.method.name, {})
 
     def roll_call(self) -> RollCall:
@@ -105,18 +105,17 @@ class Experiment:
         return RollCall.of(self.clients, self.experiment.min_clients, self.experiment.wait)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the resolved experiment: all tables with all defaults filled in, that of its method included.
+        """Return the resolved experiment: all tables, including that of the method, with all defaults.
 
-        Keys that are None are left out, and so is ``[output] resume``. Tables of other methods are as given. Raises
-        ExperimentError when the table of the method does not fit it.
+        Keys that are None and ``[output] resume`` are omitted. Tables of other methods are unchanged. Raises
+        ExperimentError when the table of the method is invalid.
         """
         return self._resolved(Settings.as_table)
 
     def as_toml(self) -> str:
         """Return the resolved experiment as TOML text, with keys that are None listed in ``unset`` of their table.
 
-        Reading it gives the same experiment even if defaults have changed since. Raises ExperimentError as
-        :meth:`as_dict` does.
+        It does not depend on later changes of defaults. Raises ExperimentError as :meth:`as_dict`.
         """
         return tomli_w.dumps(self._resolved(Settings.as_written))
 
@@ -142,22 +141,22 @@ class Experiment:
         }
 
     def client_part(self, method_settings: Mapping[str, Any], final: bool = True) -> str:
-        """Return the part that nodes need, as JSON: no output folders, no graph, nothing about other clients.
+        """Return the nodes' part as JSON, without output folders, graph and data of other clients.
 
-        The exceptions are the names in ``[clients] expect``, the names and patterns in ``[[model.variants]]``, and the
-        names and scales in ``[data]``, which every node sees.
+        Every node receives the names in ``[clients] expect``, the names and patterns in ``[[model.variants]]``, and the
+        names and scales in ``[data]``.
 
         Parameters
         ----------
         method_settings : mapping
             Settings of the method.
         final : bool
-            Whether models are final when they are measured, so that their forecasts are written.
+            Whether the evaluated models are final, and their forecasts are written.
         """
         expected = {} if self.clients.expect is None else {"expect": self.clients.expect}
         forecasts = {"forecasts": self.evaluation.forecasts} if final and self.evaluation.forecasts else {}
         terms = {"terms": self.method.terms} if self.method.terms else {}
-        # With all keys, so that defaults of a node change nothing.
+        # With all keys, independent of a node's defaults.
         model = ModelChoice.resolved(self.model, partial(Settings.as_table, nulls=True)) if self.model else {}
         return json.dumps(
             {
@@ -254,21 +253,18 @@ def load_experiment(
 ) -> Experiment:
     """Read an experiment file and apply overrides.
 
-    An override of ``graph.source`` takes out those keys of ``[graph]`` that are about the old source alone, such as
-    ``path``.
-
-    The path of a user's own data, of a graph file, of another run, or of the folder of public keys is looked for next
-    to the experiment, then in the current folder, and made absolute where it is found. Data and graph that are in
-    neither are looked for in the data folder when they are read. Raises ExperimentError when the file is missing or not
-    TOML, and as for :func:`parse_experiment`.
+    An override of ``graph.source`` removes keys of ``[graph]`` that apply only to the old source, such as ``path``.
+    Paths of own data, graph files, other runs and public keys are searched next to the experiment, then in the current
+    folder, and made absolute; data and graphs in neither are searched in the data folder when they are read. Raises
+    ExperimentError when the file is missing or not TOML, and as :func:`parse_experiment`.
 
     Parameters
     ----------
     path : str, Path or mapping
         The file, as for :func:`find_experiment`, or its tables.
     overrides : str, iterable of str, or mapping
-        Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`. ``experiment.strategy`` takes the
-        place of a method in the file, and of its client class, and the reverse.
+        Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`. ``experiment.strategy`` replaces a
+        method in the file and its client class, and vice versa.
     method : str, optional
         Another method, by short name or dotted path, that runs instead of the one in the file.
     client : str, optional
@@ -306,7 +302,7 @@ def _checked(
     _drop_keys_of_another_source(tables, given, set_here)
     if method is not None:
         tables = _with_method(tables, "strategy" if ":" in method else "method", method)
-        # A client class that is set for this call serves every method, unless a method is set along with it.
+        # A client class of this call is for every method, unless a method is set too.
         if not instead:
             client = client or chosen.get("client")
     if client is not None:
@@ -324,15 +320,15 @@ def _checked(
 
 
 def _drop_keys_of_another_source(tables: dict[str, Any], given: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
-    """Where an override changes ``[graph] source``, take out keys about the old source that it does not set itself.
+    """Remove keys of the old source if an override changes ``[graph] source``.
 
-    So that ``graph.source=complete`` is the control that it is meant as, for an experiment with a graph from a file.
+    Thus ``graph.source=complete`` works as a control for an experiment with a graph from a file.
     """
     source = _table(chosen, "graph").get("source")
     if source is None or source == _table(given, "graph").get("source"):
         return
     kept = set(_table(chosen, "graph"))
-    # The path of a file is not that of a run, either.
+    # The path of a file is not that of a run.
     fit = {key for key in _table(tables, "graph") if GraphTable.fits(key, str(source))} - {"path"}
     tables["graph"] = {key: value for key, value in _table(tables, "graph").items() if key in fit | kept}
 
@@ -340,7 +336,7 @@ def _drop_keys_of_another_source(tables: dict[str, Any], given: Mapping[str, Any
 def _with_method(tables: Mapping[str, Any], key: str, method: str) -> dict[str, Any]:
     """Return the tables with another method, or strategy, by ``key``.
 
-    Keys that belong to the file's choice are dropped as well: its client class, and the table that only it knows.
+    Keys of the previous method are dropped: its client class, and its table.
     """
     head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
     own = _table(tables, "experiment").get("strategy")
@@ -350,9 +346,9 @@ def _with_method(tables: Mapping[str, Any], key: str, method: str) -> dict[str, 
 
 
 def find_experiment(path: str | Path) -> Path:
-    """Find an experiment file: as given from the current folder, or among those that come with the project.
+    """Find an experiment file in the current folder, or among those of the project; return its absolute path.
 
-    The path is absolute. Raises ExperimentError when neither exists, or it is no path at all.
+    Raises ExperimentError when it does not exist, or is not a path.
     """
     if not isinstance(path, str | PathLike):
         raise ExperimentError(
@@ -368,9 +364,9 @@ def find_experiment(path: str | Path) -> Path:
 
 
 def plugin_folders(experiment: str | Path | Mapping[str, Any] | None) -> list[str]:
-    """Return the folders whose modules an experiment may name: that of its file, if it has one, and the current one.
+    """Return the module folders of an experiment: that of its file, if any, and the current one.
 
-    Raises ExperimentError when there is no such file.
+    Raises ExperimentError when the file does not exist.
     """
     folders = [str(find_experiment(experiment).parent)] if isinstance(experiment, str | Path) else []
     return [*folders, str(Path.cwd())]
@@ -379,5 +375,5 @@ def plugin_folders(experiment: str | Path | Mapping[str, Any] | None) -> list[st
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = tables.get(name, {})
     if not isinstance(table, Mapping):
-        raise ExperimentError(f"'{name}' must be a table: write [{name}] on a line of its own")
+        raise ExperimentError(f"'{name}' must be a table: write [{name}] on a separate line")
     return table

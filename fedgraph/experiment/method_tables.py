@@ -1,4 +1,4 @@
-"""The table of a method with all of its defaults filled in, as run folders keep it."""
+"""The table of a method with all defaults, as stored in run folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings, parse, with_nulls
 
 NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
-"""Arguments of Flower's strategies whose defaults follow from the clients of a run, unless they are given."""
+"""Arguments of Flower's strategies whose defaults depend on the clients of a run."""
 
 
 def resolved_table(
@@ -22,10 +22,10 @@ def resolved_table(
 
     Parameters
     ----------
-    strategy_class : the strategy. Its settings class says the keys; of a stock Flower strategy they are the arguments
-        of its constructors that have plain values.
-    where : names the table in messages.
-    write : how settings are written: ``Settings.as_table`` or ``Settings.as_written``.
+    strategy_class : the strategy. Keys are those of its settings class, or the arguments with plain values of a stock
+        Flower strategy.
+    where : name of the table in messages.
+    write : ``Settings.as_table`` or ``Settings.as_written``.
     """
     kind = getattr(strategy_class, "settings_type", None)
     if isinstance(kind, type) and issubclass(kind, Settings):
@@ -34,12 +34,12 @@ def resolved_table(
 
 
 def constructor_arguments(strategy_class: type) -> dict[str, Any]:
-    """Return the keys of a stock strategy's table with their defaults: the arguments that can be given to it."""
+    """Return the keys of a stock strategy's table with their defaults."""
     return {name.replace("_", "-"): parameter.default for name, parameter in _arguments(strategy_class).items()}
 
 
 def _arguments(strategy_class: type) -> dict[str, inspect.Parameter]:
-    """Return the named arguments of a class, and of those it extends as far as its constructors hand others on."""
+    """Return the named arguments of a class, and of base classes to which its constructor forwards others."""
     several: list[dict[str, inspect.Parameter]] = []
     for base in strategy_class.__mro__:
         if "__init__" not in vars(base) or base is object:
@@ -53,9 +53,9 @@ def _arguments(strategy_class: type) -> dict[str, inspect.Parameter]:
 
 
 def _with_arguments(strategy_class: type, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the values that a stock strategy, made from ``table``, has for its other arguments.
+    """Add the values of other arguments of a stock strategy, constructed from ``table``.
 
-    A strategy that it wraps is a table with its dotted path as ``name``.
+    A wrapped strategy is a table with its dotted path as ``name``.
     """
     table = dict(table)
     try:
@@ -77,13 +77,13 @@ def _with_arguments(strategy_class: type, table: Mapping[str, Any]) -> dict[str,
         except Exception:
             return False
 
-    # A constructor may fix an argument of the class it extends, which cannot be given then.
+    # A constructor may fix an argument of its base class.
     found = values if is_same(values) else {key: value for key, value in values.items() if is_same({key: value})}
     return {**table, **found}
 
 
 def _wrapped(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table of a strategy that another one wraps, which may be given as its dotted path alone."""
+    """Return the table of a wrapped strategy, which may be given as its dotted path."""
     table = {"name": given} if isinstance(given, str) else dict(given)
     path = table.pop("name")
     return {"name": path, **_with_arguments(load_object(path, "strategy"), table)}

@@ -1,4 +1,4 @@
-"""Find a method: a built-in one by its short name, or a strategy by its dotted path."""
+"""Finding of methods: built-in ones by short name, strategies by dotted path."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Method:
 
     @property
     def strategy_class(self) -> Any:
-        """The class of the strategy, or its algorithm, where it runs one in a Flower app of its own.
+        """The class of the strategy, or its algorithm.
 
-        Raises ExperimentError when it cannot be found, or an experiment would not run its additions to an algorithm.
+        Raises ExperimentError when it cannot be found, or extends a strategy for custom Flower apps.
         """
         return run_by_experiments(load_object(self.strategy, "[experiment] strategy"))
 
     @property
     def terms(self) -> str:
-        """Dotted path of the class whose training the method relies on, which a custom client class must share. Empty
-        for methods without a client class of their own, and for strategies of Flower.
+        """Dotted path of the client class from which a custom one must be derived. Empty for methods without their own
+        client class, and for strategies of Flower.
         """
         default = getattr(self.strategy_class, "default_client", "")
         built_in = bool(vars(self.strategy_class).get("name"))
@@ -52,7 +52,7 @@ class Method:
 
     @property
     def title(self) -> str:
-        """Title of the method; its name where the strategy has none."""
+        """Title of the method, by default its name."""
         return getattr(self.strategy_class, "title", "") or self.name
 
 
@@ -60,34 +60,30 @@ def run_by_experiments(found: Any) -> Any:
     """Return the class that experiments run: the ``algorithm_class`` of a strategy for users' own Flower apps, else
     itself.
 
-    Raises ExperimentError for a class that is derived from such a strategy, because an experiment would not run its
-    additions.
+    Raises ExperimentError for a class derived from such a strategy, as an experiment would ignore its additions.
     """
     algorithm = getattr(found, "algorithm_class", None)
     if algorithm is None:
         return found
     if "algorithm_class" not in vars(found):
         raise ExperimentError(
-            f"{found.__name__} is a strategy for a Flower app of its own, and experiments run its algorithm: derive it "
+            f"{found.__name__} is a strategy for custom Flower apps, but experiments run its algorithm: derive it "
             f"from {algorithm.__module__}:{algorithm.__name__}, or call its start in a ServerApp"
         )
     return algorithm
 
 
 def built_in(name: str) -> type | None:
-    """Find the algorithm or strategy of a built-in method.
-
-    Returns the class; None when no built-in method has this name.
-    """
+    """Return the algorithm or strategy of a built-in method, or None."""
     words = name.split("-")
-    # Most are in a module of their name or of its first words, and no other is imported.
+    # Most are in a module with their name or its first words, and no other is imported.
     alike = ["_".join(words[:end]) for end in range(len(words), 0, -1)]
     modules = sorted(_modules(), key=lambda module: module.rpartition(".")[2] not in alike)
     return next((_named(module)[name] for module in modules if name in _named(module)), None)
 
 
 def built_ins() -> dict[str, type]:
-    """Return the algorithms and strategies of all built-in methods. Classes by the name of the method."""
+    """Return the algorithms and strategies of all built-in methods by name."""
     every: dict[str, type] = {}
     for module in _modules():
         every = {**_named(module), **every}
@@ -130,7 +126,7 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
 
 @cache
 def _modules() -> list[str]:
-    """Return the dotted names of the modules that built-in methods are in."""
+    """Return the dotted names of the modules of built-in methods."""
     return [
         f"{package}.{found.name}"
         for package in PACKAGES

@@ -15,7 +15,7 @@ Overrides = str | Iterable[str] | Mapping[str, Any]
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
+    """Return ``tables`` with each ``table.key=value`` applied; values that are not TOML are plain text.
 
     ``table={key = value}`` replaces a whole table. ``tables`` is not changed. Raises ExperimentError when an override
     has no ``=`` or goes through something that is not a table.
@@ -36,14 +36,14 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Overrides) -> dict[str
 
 
 def overrides_by_key(*several: Overrides) -> dict[str, Any]:
-    """Return overrides, however they are given, as one mapping from ``table.key`` to the value, the last of each key.
+    """Return overrides of any form as a mapping from ``table.key`` to the last value.
 
     Raises ExperimentError when an override has no ``=``.
     """
     found: dict[str, Any] = {}
     for overrides in several:
         for path, value in _pairs(overrides):
-            # One that replaces a whole table comes after those of its keys that were given before it.
+            # A replacement of a whole table follows earlier overrides of its keys.
             found.pop(path, None)
             found[path] = value
     return found
@@ -72,7 +72,7 @@ def _no_override(override: str) -> ExperimentError:
 
 
 def toml_value(text: str) -> Any:
-    """Return a value as TOML reads it, or the text itself if it is not TOML."""
+    """Parse a TOML value, or return the text if it is not TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

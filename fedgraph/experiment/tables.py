@@ -11,17 +11,17 @@ from fedgraph.support.settings import Settings
 
 
 class ExperimentTable(Settings):
-    """``[experiment]``: what is run and how strict the run is about absent clients.
+    """``[experiment]``: the method, and the policy for absent clients.
 
     Attributes
     ----------
-    name        : run folders are named after it.
+    name : prefix of run folders.
     method      : a built-in method; or strategy and client by dotted path (the client's default fits the strategy).
     rounds, seed : communication rounds; methods of phases (f3, f3-forecast, simple-forecast, vfl, fedngm) have none;
                   everything random follows from the seed.
-    min_clients : fewest clients that must take part in every round.
-    on_missing  : what happens to a client without a usable reply: ``fail`` ends the run, ``skip`` leaves the client
-                  out of the round's aggregation, ``keep-last`` lets its last usable reply take part instead.
+    min_clients : minimum number of clients in every round.
+    on_missing : policy for a client without a usable reply: ``fail`` ends the run, ``skip`` excludes the client from
+                   the round's aggregation, ``keep-last`` uses its last usable reply.
     wait        : seconds to wait at the start for nodes to connect.
     timeout     : seconds to wait for the replies of one exchange.
     """
@@ -39,12 +39,12 @@ class ExperimentTable(Settings):
 
 
 class EvaluationTable(Settings):
-    """``[evaluation]``: what is measured, how often, and when measuring ends the run.
+    """``[evaluation]``: metrics, their schedule, and early stopping.
 
     Attributes
     ----------
-    splits   : which of each client's splits are measured.
-    every    : rounds between evaluations; there is also one at the end.
+    splits : evaluated splits of each client.
+    every : rounds between evaluations; the end of the run is always evaluated.
     restore_best : end with the models of the best evaluation, when early stopping is on.
     average_last : end with the mean of each client's models over this many last rounds; the metrics of the last models
                themselves are in ``summary.json`` under names that end in ``-last``. A run that ends early keeps its
@@ -67,7 +67,7 @@ class EvaluationTable(Settings):
     compare_peers : compare the models that the run ends with, pair by pair: their parameters, and the classes that
                they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)
                and whose true classes go to the server. Makes ``peers.npz``, ``peers.csv``, and means in
-               ``summary.json``; for classification by methods whose clients have whole models of their own.
+               ``summary.json``; for classification by methods whose clients have whole models.
     forecasts : also write the final models' forecasts for the test windows, as ``csv`` or ``parquet``: a file for
                each client with the time of each step, the forecast, and the reading where there is one, in their unit;
                and with how many readings the window had that it is forecast from. Files stay on the client's node, in
@@ -114,16 +114,16 @@ class EvaluationTable(Settings):
 
 
 class FairnessTable(Settings):
-    """``[fairness]``: whether clients that are ahead when each trains alone are also ahead in the federation.
+    """``[fairness]``: correlation of the clients' scores with those of local training.
 
-    Fairness is 100 times the correlation, over clients, of their scores alone and here (Gorbett, Shirazi, Ray; IEEE
+    Fairness is 100 times the correlation, over clients, of both scores (Gorbett, Shirazi, Ray; IEEE
     Big Data 2023, section IV.D): ``fairness`` in ``summary.json``, and by round in ``metrics.jsonl``.
 
     Attributes
     ----------
     stand_alone : the folder of a finished run with the same [data] in which each client trains alone (method
                   ``local``); looked for next to the experiment, and in the current folder.
-    metric      : what is correlated, as ``<split>/<metric>``.
+    metric : the correlated metric, as ``<split>/<metric>``.
     stop_below  : end the run when fairness has been at this value or above it, and falls below; the models are then
                   those of the last evaluation at which it was not below.
     """
@@ -140,7 +140,7 @@ def _tracker(name: str) -> str:
 
 
 class OutputTable(Settings):
-    """``[output]``: where the run folder goes, what is written to it, and which trackers follow the run.
+    """``[output]``: run folder, report and trackers.
 
     Attributes
     ----------
@@ -149,9 +149,9 @@ class OutputTable(Settings):
     resume : run folder to continue, instead of starting a new one.
     report : write report.html at the end of a run.
     track  : trackers that receive parameters, metrics by round and results:
-             ``tensorboard``, ``mlflow``, ``wandb``, or a class of your own by dotted path (see
+             ``tensorboard``, ``mlflow``, ``wandb``, or a custom class by dotted path (see
              ``fedgraph.runs.tracking``). They write into the run folder, unless ``MLFLOW_TRACKING_URI``,
-             ``WANDB_MODE`` and so on say otherwise.
+             ``WANDB_MODE`` etc. are set.
     """
 
     dir: str = "runs"

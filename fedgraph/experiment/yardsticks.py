@@ -15,16 +15,16 @@ _MEASURED = ("splits", "horizons", "missing-as")
 def yardsticks(experiment: Experiment, uses_graph: bool = True) -> list[Experiment]:
     """Return the experiments that ``[evaluation] yardsticks`` adds to one.
 
-    Each client's last reading, its usual week and a ridge regression, with the same data and covariates; and, where the
-    method uses a client graph that is from the data, a file or another run, the same method with its clients permuted
-    over the vertices. Empty where the key is false.
+    Each client's last reading, weekly profile and ridge regression, with the same data and covariates; and, if the
+    method uses a client graph from the data, a file or another run, the method over a permuted graph. Empty if the key
+    is false.
 
     Parameters
     ----------
     experiment : Experiment
         The experiment.
     uses_graph : bool
-        Whether its method uses the client graph; else a permuted one changes nothing.
+        Whether its method uses the client graph.
     """
     if not experiment.evaluation.yardsticks:
         return []

@@ -1,4 +1,4 @@
-"""Who takes part in a run, how they prove it, and how all of them are asked.
+"""Participants of a run, their authentication, and exchanges with all of them.
 
 >>> from fedgraph.federation import hosted_clients
 >>> hosted_clients({"partition-id": 1, "num-partitions": 2}, ["a", "b", "c"])

@@ -1,4 +1,4 @@
-"""Which nodes contradict the others in their answers to the same question, so that a run goes on without them."""
+"""Detection of nodes that contradict the majority, without which a run may continue."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fedgraph.federation.roll_call import Answer
 
 
 def contradictions(answers: Mapping[int, Answer]) -> dict[int, str]:
-    """Find nodes that cannot all take part, by their answers to the opening query.
+    """Find conflicting nodes by their answers to the opening query.
 
-    Each node has one vote, however many clients it says that it hosts. Of two nodes that host the same client, the one
-    that disputes clients with more nodes is left out, and both where that does not tell them apart. Returns reasons by
-    node id. Where no value is that of most nodes, none of them is left out for it.
+    Each node has one vote, independent of its number of clients. Of two nodes with the same client, the one in conflict
+    with more nodes is excluded, or both in a tie. Returns reasons by node id. Without a majority value no node is
+    excluded for it.
     """
     hosting = {node: answer for node, answer in answers.items() if answer.clients}
     counts: dict[int, Hashable] = {n: a.partition[1] for n, a in answers.items() if a.partition is not None}
@@ -24,7 +24,7 @@ def contradictions(answers: Mapping[int, Answer]) -> dict[int, str]:
 
 
 def _outvoted(votes: Mapping[int, Hashable]) -> list[int]:
-    """Return the nodes whose vote is not that of most; none in a tie."""
+    """Return the nodes that are outvoted; none in a tie."""
     ranking = Counter(votes.values()).most_common(2)
     if not ranking or (len(ranking) == 2 and ranking[0][1] == ranking[1][1]):
         return []
@@ -32,7 +32,7 @@ def _outvoted(votes: Mapping[int, Hashable]) -> list[int]:
 
 
 def _disputing(answers: Mapping[int, Answer]) -> dict[int, str]:
-    """Return the nodes that host a client which another node hosts too."""
+    """Return the nodes with a client that another node also hosts."""
     hosts: dict[str, list[int]] = defaultdict(list)
     for node, answer in answers.items():
         for name in answer.clients:

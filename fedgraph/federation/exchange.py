@@ -1,4 +1,4 @@
-"""The server's side of every exchange: nodes and replies in a fixed order, and what may be wrong with a reply."""
+"""The server's side of every exchange: nodes and replies in a fixed order, and problems of replies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedgraph.support.untrusted import in_short
 log = logging.getLogger("fedgraph")
 
 _LONGEST_TRACEBACK = 20_000
-"""Letters of an error of a node that are written to the log."""
+"""Maximum number of characters of a node's error in the log."""
 
 SomeReply = TypeVar("SomeReply")
 
@@ -26,9 +26,8 @@ SomeReply = TypeVar("SomeReply")
 class OrderedGrid(Grid):
     """Flower grid restricted to the nodes that host clients, in the order of their first client's name.
 
-    Node ids are random in every run and replies arrive in any order, so that sums over replies in order of arrival
-    would not be reproducible. All traffic after the opening query passes through this grid, which counts exchanges and
-    array bytes.
+    Node ids are random and replies arrive in any order, so sums in order of arrival would not be reproducible. All
+    traffic after the opening query passes through this grid, which counts exchanges and array bytes.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ class OrderedGrid(Grid):
     Attributes
     ----------
     traffic : Traffic
-        What was sent so far.
+        Traffic so far.
     """
 
     def __init__(self, grid: Grid, present: Present, traffic: Traffic | None = None) -> None:
@@ -54,7 +53,7 @@ class OrderedGrid(Grid):
         }
 
     def set_run(self, run: Any) -> None:
-        """Pass Flower's description of the run on to the grid below."""
+        """Forward Flower's description of the run to the wrapped grid."""
         self._grid.set_run(run)
 
     @property
@@ -74,7 +73,7 @@ class OrderedGrid(Grid):
         return [node for node in self._rank if node in connected]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages to the grid below."""
+        """Push messages to the wrapped grid."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -82,9 +81,9 @@ class OrderedGrid(Grid):
         return self._ordered(self._grid.pull_messages(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Run one exchange and return the replies in the order of the nodes, whichever came first.
+        """Run one exchange and return the replies in the order of the nodes.
 
-        Replies of nodes that host no client are dropped. ``timeout`` is in seconds.
+        Replies of nodes without clients are dropped. ``timeout`` is in seconds.
         """
         outgoing = list(messages)
         if not outgoing:
@@ -107,18 +106,18 @@ class OrderedGrid(Grid):
 def split_replies(
     replies: Iterable[Message], asked: Iterable[int], read: Callable[[int, RecordDict], SomeReply]
 ) -> tuple[dict[int, SomeReply], dict[int, str]]:
-    """Take in the replies of the nodes that were asked, and separate usable ones from problems.
+    """Separate usable replies from problems.
 
-    This is the only place where replies are read: an error in a reply is a problem of its node alone. The
-    structure of each is checked before anything is decoded (:func:`fedgraph.messages.check_content`). Replies of nodes
-    that were not asked, and second replies of a node, are ignored.
+    Replies are read only here, so an error in a reply is a problem of its node only. The structure of each is checked
+    before decoding (:func:`fedgraph.messages.check_content`). Replies of other nodes, and second replies of a node, are
+    ignored.
 
     Parameters
     ----------
     replies : iterable of Message
         Replies in any order.
     asked : iterable of int
-        Ids of the nodes that were asked.
+        Ids of the nodes of the exchange.
     read : callable
         Checks and unpacks the content of a reply, given the node id and the content. May raise ReplyError or
         IdentityError; any other exception is reported as a malformed reply.
@@ -128,7 +127,7 @@ def split_replies(
     found : dict of int to SomeReply
         Usable replies by node id.
     problems : dict of int to str
-        Reasons by node id, for all nodes asked that have no usable reply.
+        Reasons by node id, for all nodes without a usable reply.
     """
     found: dict[int, SomeReply] = {}
     problems = dict.fromkeys(asked, "no reply in time")
@@ -136,7 +135,7 @@ def split_replies(
     for reply in replies:
         node = reply.metadata.src_node_id
         if node not in problems or node in answered:
-            log.warning("ignored a reply from node %d, which was not asked or has already answered", node)
+            log.warning("ignored a reply from node %d, which is not in the exchange or has already answered", node)
             continue
         answered.add(node)
         if reply.has_error():
@@ -149,7 +148,7 @@ def split_replies(
             except (ReplyError, IdentityError) as error:
                 problem = str(error)
             except Exception as error:
-                # Replies are untrusted: no exception that one of them causes may end the run.
+                # Replies are untrusted: their exceptions must not end the run.
                 problem = f"malformed reply ({type(error).__name__}: {error})"
         if problem is not None:
             problems[node] = in_short(problem)

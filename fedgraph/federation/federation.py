@@ -1,4 +1,4 @@
-"""The federation of a run: its clients in the order of their names, and the nodes that host them."""
+"""The federation of a run: its clients, sorted by name, and their nodes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class Present:
-    """Who takes part: clients in the order of their names, and the nodes that host them.
+    """Participants: clients, sorted by name, and their nodes.
 
     Attributes
     ----------
     names : tuple of str
         Names of the clients, sorted.
     hosts : mapping of int to Tensor
-        By node id the positions of its clients in ``names``, int64.
+        Positions of the clients in ``names`` by node id, int64.
     positions : mapping of str to int
         Position of each client in ``names``.
     """
@@ -42,7 +42,7 @@ class Present:
 
     @classmethod
     def on(cls, node_of: Mapping[str, int]) -> Present:
-        """Return the clients of ``node_of``, their nodes by name."""
+        """Return the participants, given the node of each client."""
         names = tuple(sorted(node_of))
         return cls(names, hosts_of(names, node_of))
 
@@ -51,32 +51,32 @@ class Present:
         return tuple(self.names[position] for position in self.hosts[node].tolist())
 
     def without(self, lost: Container[str]) -> Present:
-        """Return the clients that are not lost."""
+        """Return the remaining participants."""
         return Present.on({name: node for node in self.hosts for name in self.clients_of(node) if name not in lost})
 
 
 @dataclass(frozen=True)
 class Federation(Present):
-    """Clients that take part in a run, with facts about their data; everything indexed by client follows ``names``.
+    """Clients of a run with information on their data, in the order of ``names``.
 
     Attributes
     ----------
     task : TaskSpec
-        The task that all clients have in common.
+        The common task.
     data : str
         Description of the data.
     num_examples : mapping of str to Tensor
         Number of examples by split, int64 ``[clients]``.
     label_counts : Tensor or None
-        Examples per class, int64 ``[clients, classes]``; None unless the run asked for them.
+        Examples per class, int64 ``[clients, classes]``; None unless requested.
     graph : ClientGraph or None
-        The given client graph over ``names``; None when the experiment gives none.
+        The given client graph over ``names``, or None.
     groups : tuple of str or None
-        The group of each client, where the data of all nodes defines groups.
+        The group of each client, if the data of all nodes defines groups.
     moments : Tensor or None
-        float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
+        float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, if all nodes send them.
     computed : str
-        How nodes compute the model, in words; empty if none does.
+        Description of the way nodes compute the model; may be empty.
     """
 
     task: TaskSpec
@@ -92,8 +92,8 @@ class Federation(Present):
     def of(cls, identities: Mapping[int, Identity]) -> Federation:
         """Build the federation from the nodes' answers to the opening query.
 
-        Raises IdentityError when a client is hosted twice, or when nodes host no client at all. Raises DataError when
-        clients disagree on the task, or a client has no training examples although it should.
+        Raises IdentityError for duplicate clients, or without any client. Raises DataError when clients disagree on the
+        task, or a client unexpectedly has no training examples.
         """
         node_of = nodes_of({node: identity.clients for node, identity in identities.items()})
         if not node_of:

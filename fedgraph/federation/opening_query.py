@@ -1,4 +1,4 @@
-"""The first exchange of a run: all nodes are asked which clients they host, until all clients are there."""
+"""The first exchange of a run, in which nodes name their clients, until all clients are present."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("fedgraph")
 _POLL_SECONDS = 0.5
 _REMIND_SECONDS = 10.0
 _ANSWER_SECONDS = 300.0
-"""Seconds in which a connected node may load its libraries and data before it answers the opening query."""
+"""Seconds for a connected node to load libraries and data before it answers the opening query."""
 
 SomeAnswer = TypeVar("SomeAnswer", bound=Answer)
 
@@ -48,11 +48,10 @@ def identify(
     traffic: Traffic | None = None,
     tolerate: bool = False,
 ) -> Federation:
-    """Run the opening query: ask all nodes which clients they host, and wait until all are there.
+    """Run the opening query: all nodes name their clients, until all clients are present.
 
-    Returns all clients and the nodes that host them. Raises IdentityError as for :func:`ask_all_nodes`, and when a
-    client is hosted twice or nodes host no client at all. Raises DataError when clients disagree on the task, or a
-    client has no training examples although it should.
+    Raises IdentityError as :func:`ask_all_nodes`, for duplicate clients, or without any client. Raises DataError when
+    clients disagree on the task, or a client unexpectedly has no training examples.
 
     Parameters
     ----------
@@ -99,13 +98,12 @@ def ask_all_nodes(
     on_wait: Callable[[str], None] = lambda text: None,
     traffic: Traffic | None = None,
 ) -> dict[int, SomeAnswer]:
-    """Run one exchange with all nodes, including those that connect in time, and return their answers.
+    """Run one exchange with all nodes, including those that connect in time; return answers by node id.
 
-    The exchange ends when all clients that the roll call waits for have answered: all expected clients, or every
-    partition that nodes report and at least ``min_clients`` clients, or when no more nodes may come. Returns answers by
-    node id. Raises IdentityError when a node cannot name its clients (with the node's own message), does not prove that
-    it may host them although the roll call has keys, or when clients are still missing after ``roll_call.wait``
-    seconds.
+    The exchange ends when all clients of the roll call have answered (all expected clients, or every partition that
+    nodes report and at least ``min_clients`` clients), or when no more nodes may connect. Raises IdentityError when a
+    node cannot name its clients (with the node's message), lacks a proof required by the keys of the roll call, or when
+    clients are missing after ``roll_call.wait`` seconds.
 
     Parameters
     ----------
@@ -155,7 +153,7 @@ def ask_all_nodes(
             replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
             traffic.count(messages, replies)
             silent -= {reply.metadata.src_node_id for reply in replies}
-            # A node that has ended is listed for a while; its clients may come back on another one.
+            # A stopped node is listed for a while; its clients may return on another one.
             heard = [reply for reply in replies if not is_unreachable(reply)]
             sources = {reply.metadata.src_node_id for reply in heard}
             asked = [node for node in unknown if node in sources]
@@ -164,7 +162,7 @@ def ask_all_nodes(
             failed = {node: problem for node, problem in failed.items() if node not in admitted}
             for node, problem in problems.items():
                 if not tolerate and roll_call.expect is None:
-                    # In one process the user has not started any nodes.
+                    # In a single process the user has not started any nodes.
                     which = f"node {node} cannot take part: " if nodes_may_come(grid) else ""
                     raise IdentityError(f"{which}{problem}")
                 if failed.get(node) != problem:
@@ -193,14 +191,14 @@ def ask_all_nodes(
 
 
 def nodes_may_come(grid: Grid) -> bool:
-    """Return whether more nodes may connect; on a grid that says ``nodes_may_come = False``, all are there."""
+    """Return whether more nodes may connect; not on a grid with ``nodes_may_come = False``."""
     return getattr(grid, "nodes_may_come", True)
 
 
 def _admitted(
     read: Callable[[RecordDict], SomeAnswer], roll_call: RollCall, challenged: str, node: int, content: RecordDict
 ) -> SomeAnswer:
-    """Return the answer of a node that may host the clients it names. Raises ReplyError or IdentityError."""
+    """Return the answer of a node after checking its proof. Raises ReplyError or IdentityError."""
     answer = read(content)
     roll_call.check_expected(answer.clients)
     if roll_call.keys is not None:
@@ -209,7 +207,7 @@ def _admitted(
 
 
 class _Reminder:
-    """Reports which clients a run waits for when that changes, and every ten seconds when it does not."""
+    """Reports missing clients when they change, and every ten seconds."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report

@@ -1,4 +1,4 @@
-"""Which clients a run waits for before it starts, and which nodes may host them."""
+"""Clients that a run waits for, and the nodes that may host them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedgraph.support.settings import Settings
 
 
 class ClientsTable(Settings):
-    """``[clients]``: who takes part, by name.
+    """``[clients]``: the participants, by name.
 
     Attributes
     ----------
@@ -34,12 +34,12 @@ class ClientsTable(Settings):
     @classmethod
     def _each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and (len(set(value)) < len(value) or not all(value)):
-            raise ValueError("names are not empty, and each stands there once")
+            raise ValueError("names must be non-empty and unique")
         return value
 
 
 class Answer(Protocol):
-    """Answer of a node to a question that goes to all nodes; it names the clients that the node hosts."""
+    """Answer of a node to a query of all nodes, which names its clients."""
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -51,23 +51,23 @@ class Answer(Protocol):
 
     @property
     def alike(self) -> Hashable:
-        """The part of the answers that must be the same for all nodes that host clients."""
+        """The part of the answers that must be equal for all nodes with clients."""
 
 
 @dataclass(frozen=True)
 class RollCall:
-    """Clients that a run waits for, and how long.
+    """Clients that a run waits for, and the timeout.
 
     Attributes
     ----------
     min_clients : int
-        Fewest clients that must be hosted.
+        Minimum number of clients.
     wait : float
-        Seconds that nodes have to connect.
+        Seconds to wait for nodes.
     expect : tuple of str or None
-        Clients that must all be there; None for whichever clients nodes host.
+        Required clients; None for all that nodes host.
     keys : mapping of str to EllipticCurvePublicKey or None
-        Public keys by client; None if nodes need not prove which clients they host.
+        Public keys by client; None if no proof is required.
     """
 
     min_clients: int = 1

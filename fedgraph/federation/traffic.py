@@ -70,7 +70,7 @@ class Traffic:
         return Traffic(**{name: value - getattr(before, name) for name, value in vars(self).items()})
 
     def per_client(self, clients: int) -> dict[str, float]:
-        """Return the mean bytes per client, each on a node of its own, as entries of ``summary.json``."""
+        """Return the mean bytes per client, each on its own node, as entries of ``summary.json``."""
         return {
             "bytes_down_per_client": self.bytes_down_alone / clients,
             "bytes_up_per_client": self.bytes_up_alone / clients,

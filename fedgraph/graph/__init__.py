@@ -1,6 +1,6 @@
-"""The client graph: its value, how it is built, normalised, propagated over, read and written.
+"""Client graphs: construction, normalisation, propagation, files; and feature graphs.
 
-Feature graphs are here too. Graphs that are learned are in :mod:`fedgraph.graph.learning`.
+Learned graphs are in :mod:`fedgraph.graph.learning`.
 
     >>> import torch
     >>> from fedgraph.graph import ClientGraph

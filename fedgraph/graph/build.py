@@ -33,7 +33,7 @@ Array = Tensor | np.ndarray | Sequence[Sequence[float]]
 
 
 class Builders(Constructors):
-    """Class methods of :class:`fedgraph.graph.ClientGraph` that take what is known of the clients."""
+    """Class methods of :class:`fedgraph.graph.ClientGraph` for data of the clients."""
 
     @classmethod
     def from_distances(
@@ -47,11 +47,11 @@ class Builders(Constructors):
         """Build a graph from a matrix of distances by a Gaussian kernel: ``A[i, j] = exp(-(d_ij / sigma)^2)``.
 
         Returns a ClientGraph over ``names``. Raises GraphError for a matrix of the wrong shape, negative distances, an
-        unusable sigma or cut, and distances that are not symmetric unless ``directed``.
+        invalid sigma or cut, and asymmetric distances unless ``directed``.
 
         Parameters
         ----------
-        distances : ``[N, N]``. An infinite distance or NaN is no edge; a zero diagonal gives self loops of weight 1.
+        distances : ``[N, N]``. Infinity or NaN means no edge; a zero diagonal gives self loops of weight 1.
         names : the clients, named ``str(name)``.
         sigma : in the unit of the distances; by default the standard deviation of the finite ones, including the
             diagonal, as in DCRNN.
@@ -65,7 +65,8 @@ class Builders(Constructors):
         between = edge_index[0] != edge_index[1]
         if bool(between.any()) and not bool((weights[between] > 0).any()):
             log.warning(
-                "no edge is left of %d distances: all weights are below cut = %g; give a larger sigma or a smaller cut",
+                "none of %d distances gives an edge: all weights are below cut = %g; use a larger sigma or a smaller "
+                "cut",
                 int(between.sum()), cut,
             )  # fmt: skip
         return cls(names, edge_index, weights, directed)
@@ -132,11 +133,10 @@ class Builders(Constructors):
         cut: float = 0.1,
         weights: Literal["binary", "gaussian"] = "binary",
     ) -> Self:
-        """Build a graph from the places of clients.
+        """Build a graph from coordinates of clients.
 
-        A client has no distance to itself: there are no self loops, and the default sigma is over pairs. The result is
-        undirected, over ``names``. Raises GraphError for coordinates that are not finite or no places on earth, and as
-        the two functions do.
+        There are no self loops, and the default sigma is over pairs. The result is undirected, over ``names``. Raises
+        GraphError for non-finite or invalid coordinates, and as the two methods.
 
         Parameters
         ----------
@@ -162,18 +162,18 @@ class Builders(Constructors):
             if bool(outside.any()):
                 at = int(outside.nonzero()[0])
                 raise GraphError(
-                    f"'{names[at]}' lies at {points[at].tolist()}, which is no latitude and longitude in degrees, in "
-                    "that order; for points of a plane give kind='plane'"
+                    f"{points[at].tolist()} of '{names[at]}' is not a latitude and longitude in degrees, in this "
+                    "order; for points of a plane use kind='plane'"
                 )
         elif kind != "plane":
-            raise GraphError(f"coordinates are of the kind 'geographic' or 'plane'; got {kind!r}")
+            raise GraphError(f"kind must be 'geographic' or 'plane'; got {kind!r}")
         rows = great_circle_rows(points) if kind == "geographic" else euclidean_rows(points)
         if method == "knn":
             if k is None:
                 raise GraphError("method 'knn' needs k, the number of nearest neighbours")
             return cls(names, *nearest_edges(names, rows, k, weights, sigma))
         if method != "gaussian":
-            raise GraphError(f"a graph of coordinates is made by 'gaussian' or 'knn'; got {method!r}")
+            raise GraphError(f"method must be 'gaussian' or 'knn'; got {method!r}")
         matrix = torch.cat([block for _, block in others_rows(rows, len(names))])
         return cls.from_distances(matrix, names, sigma, cut)
 
@@ -188,19 +188,19 @@ class Builders(Constructors):
         weights: Literal["binary", "gaussian"] = "binary",
         sigma: float | None = None,
     ) -> Self:
-        """Build the graph that links clients if one is among the ``k`` nearest *others* of the other.
+        """Build the symmetric k-nearest-neighbour graph: an edge if one client is among the ``k`` nearest of the other.
 
-        Every client has at least k neighbours, unless distances are infinite. Of equally near clients the first in
-        order are taken. The result is undirected. Raises GraphError for a ``k`` out of range, for arrays of the wrong
-        shape, negative distances and an unusable sigma.
+        Every client has at least k neighbours, unless distances are infinite; ties go to the first in order. The result
+        is undirected. Raises GraphError for a ``k`` out of range, arrays of the wrong shape, negative distances and an
+        invalid sigma.
 
         Parameters
         ----------
         features : ``[N, F]``.
         names : the clients, named ``str(name)``.
         k : between 1 and the number of other clients.
-        metric : of features; or ``features`` are distances ``[N, N]``, of which an infinite one or NaN is no neighbour.
-            If the matrix is asymmetric, an edge takes the shorter distance.
+        metric : of features; or ``precomputed``: ``features`` are distances ``[N, N]``, infinity or NaN for no
+            neighbour, and an edge uses the shorter one of an asymmetric matrix.
         weights : 1, or ``exp(-(d / sigma)^2)``.
         sigma : by default the standard deviation of the finite distances between different clients.
         """
@@ -209,7 +209,7 @@ class Builders(Constructors):
             matrix = _matrix(features, len(names), "distances", columns=len(names))
             return cls(names, *nearest_edges(names, lambda block: matrix[block], k, weights, sigma))
         if metric != "euclidean":
-            raise GraphError(f"metric is 'euclidean' or 'precomputed'; got {metric!r}")
+            raise GraphError(f"metric must be 'euclidean' or 'precomputed'; got {metric!r}")
         points = _matrix(features, len(names), "features")
         if not bool(points.isfinite().all()):
             raise GraphError(f"the features of '{names[int((~points.isfinite()).nonzero()[0, 0])]}' are not finite")
@@ -223,11 +223,11 @@ class Builders(Constructors):
         main: int = 1,
         weights: Literal["binary", "overlap"] = "binary",
     ) -> Self:
-        """Build the graph that links clients if they share one of their ``main`` most frequent labels.
+        """Build the graph with an edge between clients that share one of their ``main`` most frequent labels.
 
-        This graph is an oracle: it uses the clients' private label counts, which a server does not know; a run that
-        uses it must state so. The result is undirected, without self loops. Raises GraphError for counts that are
-        negative, not finite or of the wrong shape, and for other values of ``main`` or ``weights``.
+        This graph is an oracle: it uses the clients' private label counts, which must be stated in results. The result
+        is undirected, without self loops. Raises GraphError for negative or non-finite counts, a wrong shape, and
+        invalid values of ``main`` or ``weights``.
 
         Parameters
         ----------
@@ -239,11 +239,11 @@ class Builders(Constructors):
         names = _texts(names)
         counts = _matrix(label_counts, len(names), "label counts")
         if not bool((counts.isfinite() & (counts >= 0)).all()):
-            raise GraphError("label counts must be finite and not negative")
+            raise GraphError("label counts must be finite and non-negative")
         if main < 1:
-            raise GraphError(f"main is the number of most frequent labels that count, 1 or more; got {main}")
+            raise GraphError(f"main, the number of most frequent labels, must be at least 1; got {main}")
         if weights not in ("binary", "overlap"):
-            raise GraphError(f"weights are 'binary' or 'overlap'; got {weights!r}")
+            raise GraphError(f"weights must be 'binary' or 'overlap'; got {weights!r}")
         ranked = counts.argsort(dim=1, descending=True, stable=True)[:, :main]
         is_main = torch.zeros_like(counts).scatter_(1, ranked, 1.0) * (counts > 0)
         unit = torch.nn.functional.normalize(counts, dim=1)

@@ -1,4 +1,4 @@
-"""Ways to make a client graph: of edges, of a matrix, of a graph of another library."""
+"""Construction of client graphs from edges, a matrix, or a graph of another library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedgraph.support.errors import GraphError, quoted, similar
 
 
 class Constructors:
-    """Class methods of :class:`fedgraph.graph.ClientGraph` that take edges."""
+    """Class methods of :class:`fedgraph.graph.ClientGraph` for edges."""
 
     if TYPE_CHECKING:
 
@@ -41,23 +41,22 @@ class Constructors:
     ) -> Self:
         """Build a graph from pairs of clients, with a weight or without.
 
-        Raises GraphError for an edge that is no pair, and as :meth:`from_lists` does.
+        Raises GraphError for an invalid edge, and as :meth:`from_lists`.
 
         Parameters
         ----------
         edges : ``(source, target, weight)``, or ``(source, target)`` with weight 1; or weights by pair. Clients are
             named ``str(source)``.
-        names : all clients, in order, also those without an edge; by default those of the edges, sorted.
-        directed : whether an edge is for the source alone, which listens to the target; otherwise both listen to each
-            other.
+        names : all clients, in order, including those without an edge; by default those of the edges, sorted.
+        directed : whether only the source of an edge listens to the target; otherwise both listen to each other.
         allow_negative : whether weights below zero are accepted.
         """
         sources, targets, weights = [], [], []
         given = [(*pair, weight) for pair, weight in edges.items()] if isinstance(edges, Mapping) else edges
         if not isinstance(given, Iterable):
-            raise GraphError(f"edges are a list of (source, target) or (source, target, weight), not {given!r}")
+            raise GraphError(f"edges must be a list of (source, target) or (source, target, weight); got {given!r}")
         for edge in given:
-            wrong = GraphError(f"an edge is (source, target) or (source, target, weight), not {edge!r}")
+            wrong = GraphError(f"an edge must be (source, target) or (source, target, weight); got {edge!r}")
             if not isinstance(edge, (Sequence, np.ndarray)) or isinstance(edge, str) or len(edge) not in (2, 3):
                 raise wrong
             sources.append(str(edge[0]))
@@ -80,9 +79,9 @@ class Constructors:
     ) -> Self:
         """Build a graph from an adjacency matrix ``[N, N]``: ``A[i, j]`` is the weight with which i listens to j.
 
-        The matrix may be a data frame, whose columns are the names, or a sparse one of SciPy. Clients are named
-        ``str(name)``, by default by their number from 0; the graph is directed unless the matrix is
-        symmetric. Raises GraphError as :meth:`from_dense` does.
+        The matrix may be a data frame, whose columns are the names, or a sparse matrix of SciPy. Clients are named
+        ``str(name)``, by default by their number from 0; the graph is directed unless the matrix is symmetric. Raises
+        GraphError as :meth:`from_dense`.
         """
         if hasattr(matrix, "toarray"):  # a sparse matrix of SciPy
             matrix = matrix.toarray()
@@ -91,7 +90,7 @@ class Constructors:
         try:
             whole = matrix if isinstance(matrix, Tensor) else torch.as_tensor(np.array(matrix))
         except (TypeError, ValueError) as error:
-            raise GraphError(f"an adjacency matrix is [N, N] numbers: {error}") from None
+            raise GraphError(f"an adjacency matrix must be numbers [N, N]: {error}") from None
         everybody = [str(name) for name in (range(len(whole)) if names is None else names)]
         found = cls.from_dense(everybody, whole, directed=directed is not False, allow_negative=allow_negative)
         return found if directed else found.undirected_if_symmetric()
@@ -105,12 +104,11 @@ class Constructors:
         Parameters
         ----------
         graph : or ``DiGraph``, for a directed client graph.
-        weight : edge attribute with the weight; an edge u -> v becomes ``A[u, v]``: u listens to v. 1 where it has
-            none.
+        weight : edge attribute with the weight, by default 1; an edge u -> v becomes ``A[u, v]``: u listens to v.
         allow_negative : whether weights below zero are accepted.
         """
         if not hasattr(graph, "is_directed") or not hasattr(graph, "nodes"):
-            raise GraphError(f"this is no graph of NetworkX but a {type(graph).__name__}; edges go to from_edges")
+            raise GraphError(f"expected a NetworkX graph; got {type(graph).__name__} (use from_edges for edges)")
         edges = list(graph.edges(data=weight, default=1.0))
         return cls.from_lists(
             [str(node) for node in graph.nodes],
@@ -134,7 +132,7 @@ class Constructors:
         allow_negative : whether weights below zero are accepted.
         """
         if getattr(data, "edge_index", None) is None:
-            raise GraphError("the data has no edge_index, and so no edges: give it torch.zeros(2, 0, dtype=torch.long)")
+            raise GraphError("the data has no edge_index: without edges, set torch.zeros(2, 0, dtype=torch.long)")
         if names is None:
             names = getattr(data, "names", None) or [str(at) for at in range(data.num_nodes)]
         weights = getattr(data, "edge_weight", None)
@@ -165,8 +163,8 @@ class Constructors:
     ) -> Self:
         """Build a graph from lists: ``A[source, target] = weight``, so a source listens to its targets.
 
-        An undirected list may contain a pair in one or in both directions. Raises GraphError for unknown clients,
-        naming them, for lists of different lengths, and as the constructor does.
+        An undirected list may contain a pair in one or both directions. Raises GraphError for unknown clients, lists of
+        different lengths, and as the constructor.
         """
         if not len(sources) == len(targets) == len(weights):
             raise GraphError(
@@ -195,7 +193,7 @@ class Constructors:
         """
         adjacency = torch.as_tensor(matrix)
         if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-            raise GraphError(f"an adjacency matrix is square; got shape {list(adjacency.shape)}")
+            raise GraphError(f"an adjacency matrix must be square; got shape {list(adjacency.shape)}")
         if adjacency.shape[0] != len(names):
             raise GraphError(
                 f"the adjacency matrix has {adjacency.shape[0]} rows but {len(names)} client names were given"
@@ -216,7 +214,7 @@ class Constructors:
 
 
 def unknown_clients(unknown: Sequence[str], names: Sequence[str]) -> str:
-    """Return what is wrong with names that a graph over ``names`` lacks."""
+    """Return an error message about names that a graph over ``names`` lacks."""
     return (
         f"unknown client name in the graph: {quoted(unknown)}; its {len(names)} clients are {quoted(list(names), 3)}"
         f"{similar(unknown, names)}"

@@ -1,4 +1,4 @@
-"""Distances between clients in blocks of rows, and the Gaussian kernel that makes weights of them."""
+"""Distances between clients in blocks of rows, and their weights by the Gaussian kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DistanceRows = Callable[[slice], Tensor]
 
 def gaussian_kernel(distances: Tensor, sigma: float | None) -> Tensor:
     """Return ``exp(-(d / sigma)^2)``; 1 without a sigma. Raises GraphError for a sigma that is not above 0."""
-    if sigma is None:  # the default of no distances at all
+    if sigma is None:  # the default without distances
         return torch.ones_like(distances)
     if not sigma > 0:
         raise GraphError(f"sigma, the width of the Gaussian kernel, must be above 0; got {sigma}")
@@ -27,12 +27,12 @@ def gaussian_kernel(distances: Tensor, sigma: float | None) -> Tensor:
 
 
 def default_sigma(mean: float, variance: float) -> float:
-    """Return the standard deviation of distances. Raises GraphError where all are equal."""
+    """Return the standard deviation of distances. Raises GraphError if all are equal."""
     deviation = max(variance, 0.0) ** 0.5
-    if deviation <= 1e-6 * mean:  # a spread this small is rounding error
+    if deviation <= 1e-6 * mean:  # rounding error
         raise GraphError(
-            "all distances are equal, so their standard deviation cannot serve as the width of the Gaussian kernel; "
-            "give sigma ([graph] sigma)"
+            "all distances are equal, so their standard deviation cannot be the width of the Gaussian kernel; set "
+            "sigma ([graph] sigma)"
         )
     return deviation
 
@@ -47,7 +47,7 @@ def check_not_negative(names: Sequence[str], edge_index: Tensor, distances: Tens
 
 def euclidean_rows(points: Tensor) -> DistanceRows:
     """Return Euclidean distances between points ``[N, F]``."""
-    # The matrix-product shortcut of cdist loses the small distances that matter most here.
+    # The matrix-product mode of cdist is inaccurate for small distances, which matter most here.
     return lambda block: torch.cdist(points[block], points, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -71,7 +71,7 @@ def others_rows(rows: DistanceRows, num_clients: int) -> Iterator[tuple[int, Ten
 
 
 def row_blocks(num_clients: int) -> Iterator[slice]:
-    """Yield slices of clients such that a block of rows ``[block, N]`` has a few million entries."""
+    """Yield slices of clients whose blocks of rows ``[block, N]`` have a few million entries."""
     size = max(1, _BLOCK_ENTRIES // num_clients)
     for start in range(0, num_clients, size):
         yield slice(start, min(start + size, num_clients))
@@ -82,10 +82,10 @@ def gaussian_edges(
 ) -> Tensor:
     """Return the weights of edges with these distances, 0 below ``cut``.
 
-    Raises GraphError for a ``cut`` that is no weight and for negative distances.
+    Raises GraphError for a ``cut`` that is not a weight and for negative distances.
     """
     if not 0 <= cut <= 1:
-        raise GraphError(f"cut is a weight between 0 and 1 below which there is no edge; got {cut}")
+        raise GraphError(f"cut, the minimum weight of an edge, must be between 0 and 1; got {cut}")
     check_not_negative(names, edge_index, distances)
     if sigma is None and distances.numel():
         sigma = default_sigma(float(distances.mean()), float(distances.var(correction=0)))
@@ -97,14 +97,14 @@ def gaussian_edges(
 def nearest_edges(
     names: Sequence[str], rows: DistanceRows, k: int, weights: str, sigma: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the edges between clients of whom one is among the ``k`` nearest others of the other, and their weights.
+    """Return the edges of the symmetric k-nearest-neighbour graph, and their weights.
 
     Raises GraphError for ``k`` out of range, unknown ``weights`` and negative distances.
     """
     if weights not in ("binary", "gaussian"):
-        raise GraphError(f"weights are 'binary' or 'gaussian'; got {weights!r}")
+        raise GraphError(f"weights must be 'binary' or 'gaussian'; got {weights!r}")
     if not isinstance(k, int) or not 1 <= k < len(names):
-        raise GraphError(f"k is between 1 and {len(names) - 1}, the number of other clients; got {k}")
+        raise GraphError(f"k must be between 1 and {len(names) - 1}, the number of other clients; got {k}")
     found, nearest = [], []
     count, total, total_squares = 0, 0.0, 0.0
     for start, block in others_rows(rows, len(names)):

@@ -1,4 +1,4 @@
-"""Lists of weighted edges in the canonical form that a client graph stores: sorted, without repeats and zeros."""
+"""Lists of weighted edges in the canonical form of client graphs: sorted, without duplicates and zeros."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-7
 
 
 def canonical(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort edges ``[2, E]`` by (row, column), merge exact repeats and drop zero weights.
+    """Sort edges ``[2, E]`` by (row, column), drop duplicates and zero weights.
 
-    Raises GraphError naming the clients of an edge that is given twice with different weights.
+    Raises GraphError for duplicates with different weights.
     """
     keys = _keys(len(names), edge_index)
     keys, order = torch.sort(keys, stable=True)
@@ -36,7 +36,7 @@ def canonical(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> tupl
 
 
 def opposite_weights(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for every canonical edge (i, j) the weight of (j, i), 0 where there is none, and whether there is one."""
+    """Return for every canonical edge (i, j) the weight of (j, i), or 0, and whether it exists."""
     if weights.numel() == 0:
         return weights.clone(), torch.zeros(0, dtype=torch.bool)
     keys, wanted = _keys(num_clients, edge_index), _keys(num_clients, edge_index.flip(0))
@@ -46,16 +46,16 @@ def opposite_weights(num_clients: int, edge_index: Tensor, weights: Tensor) -> t
 
 
 def asymmetric(weights: Tensor, opposite: Tensor) -> Tensor:
-    """Mark the pairs whose directions differ by more than 1e-5 of the larger plus 1e-7 of the largest of all."""
+    """Return which weights differ from the opposite by more than 1e-5 of the larger plus 1e-7 of the largest of all."""
     largest = weights.abs().max() if weights.numel() else 0.0
     tolerance = _RELATIVE_TOLERANCE * torch.maximum(weights.abs(), opposite.abs()) + _ABSOLUTE_TOLERANCE * largest
     return (weights - opposite).abs() > tolerance
 
 
 def exactly_symmetric(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Make the two directions of canonical edges agree exactly, if they agree within the tolerance.
+    """Make canonical edges exactly symmetric if they are within the tolerance.
 
-    Raises GraphError naming the worst pair of clients and both weights.
+    Raises GraphError, which names the worst pair of clients, otherwise.
     """
     opposite, found = opposite_weights(len(names), edge_index, weights)
     if torch.equal(weights, opposite):
@@ -78,7 +78,7 @@ def exactly_symmetric(names: Sequence[str], edge_index: Tensor, weights: Tensor)
 def symmetrised(
     num_clients: int, edge_index: Tensor, weights: Tensor, combine: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Give both directions of canonical edges the same weight, combined of both, where a missing one is 0."""
+    """Make canonical edges symmetric by combining both directions, 0 if missing."""
     opposite, found = opposite_weights(num_clients, edge_index, weights)
     weights = combine(weights, opposite)
     edge_index = torch.cat([edge_index, edge_index[:, ~found].flip(0)], dim=1)
@@ -86,7 +86,7 @@ def symmetrised(
 
 
 def strongest(edge_index: Tensor, weights: Tensor, number: int) -> Tensor:
-    """Mark the ``number`` largest weights of each row of canonical edges, the first of equal ones, and self loops."""
+    """Return which edges are the ``number`` largest of their row (the first of ties) or self loops."""
     others = (edge_index[0] != edge_index[1]).nonzero().flatten()
     order = others[weights[others].argsort(descending=True, stable=True)]
     order = order[edge_index[0, order].argsort(stable=True)]
@@ -98,7 +98,7 @@ def strongest(edge_index: Tensor, weights: Tensor, number: int) -> Tensor:
 
 
 def mirrored(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Complete the edges of an undirected list, with each pair in one or both directions, to both directions."""
+    """Complete an undirected list, with each pair in one or both directions, to both directions."""
     missing = ~torch.isin(_keys(num_clients, edge_index.flip(0)), _keys(num_clients, edge_index))
     edge_index = torch.cat([edge_index, edge_index[:, missing].flip(0)], dim=1)
     return edge_index, torch.cat([weights, weights[missing]])
@@ -107,7 +107,7 @@ def mirrored(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Ten
 def with_self_loops(
     num_clients: int, edge_index: Tensor, weights: Tensor, weight: float = 1.0, only: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Add a self loop of ``weight`` to each client that has none, of ``only`` (a mask ``[N]``); they come last."""
+    """Append a self loop of ``weight`` to each client without one, of ``only`` (a mask ``[N]``)."""
     lacking = torch.ones(num_clients, dtype=torch.bool) if only is None else only.clone()
     lacking[edge_index[0, edge_index[0] == edge_index[1]]] = False
     loops = lacking.nonzero().T.expand(2, -1)

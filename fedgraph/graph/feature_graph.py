@@ -1,4 +1,4 @@
-"""The feature graph as a frozen value: named features, the direct dependencies between them, and its files.
+"""The feature graph, a frozen graph of direct dependencies between named features, and its files.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.1.
 """
@@ -37,11 +37,10 @@ class Score:
 
     Attributes
     ----------
-    precision : fraction of the found edges that are true; 0 where none was found, unless there are no true ones.
-    recall : fraction of the true edges that were found; 1 where there are none.
+    precision : fraction of true edges among found ones; 0 if none was found, unless there are no true ones.
+    recall : fraction of found edges among true ones; 1 without true edges.
     f1 : harmonic mean of both, ``2 hits / (found + true)``.
-    shd : structural Hamming distance: the number of true edges that were not found and of found edges that are not
-        true.
+    shd : structural Hamming distance: the number of missing and false edges.
     """
 
     precision: float
@@ -54,15 +53,14 @@ class Score:
 class FeatureGraph:
     """An undirected graph over named features without self loops.
 
-    Raises GraphError for names that are empty, repeated or not text, and for edges that are not a pair of two of them.
+    Raises GraphError for names that are empty, duplicate or not text, and for invalid edges.
 
     Attributes
     ----------
     names : tuple of str
         Unique, in the order of the rows of ``adjacency``.
     edges : tuple of Pair
-        Pairs of names. Each pair is kept once, in whatever order it is given; the names of a pair, and the pairs, are
-        sorted in the order of ``names``.
+        Unique pairs of names; the names of a pair, and the pairs, are sorted in the order of ``names``.
     """
 
     names: tuple[str, ...]
@@ -71,11 +69,11 @@ class FeatureGraph:
     def __post_init__(self) -> None:
         for name in self.names:
             if not isinstance(name, str) or not name:
-                raise GraphError(f"feature names are text that is not empty; got {name!r}")
+                raise GraphError(f"feature names must be non-empty text; got {name!r}")
         position = {name: at for at, name in enumerate(self.names)}
         if len(position) < len(self.names):
             twice = [name for name, times in Counter(self.names).items() if times > 1]
-            raise GraphError(f"feature names must be unique; given more than once: {quoted(twice)}")
+            raise GraphError(f"duplicate feature names: {quoted(twice)}")
         pairs = set()
         for edge in self.edges:
             _check_edge(edge, position)
@@ -96,12 +94,12 @@ class FeatureGraph:
                 f"{list(adjacency.shape)}"
             )
         if bool(adjacency.diagonal().any()) or not torch.equal(adjacency, adjacency.T):
-            raise GraphError("the adjacency of features is symmetric and has no self loops")
+            raise GraphError("the adjacency of features must be symmetric without self loops")
         return cls(tuple(names), tuple((names[i], names[j]) for i, j in adjacency.triu().nonzero().tolist()))
 
     @classmethod
     def moral(cls, names: Sequence[str], parents: Mapping[str, Iterable[str]]) -> FeatureGraph:
-        """Build the moral graph of a Bayesian network: each child is linked to its parents, and they to each other.
+        """Build the moral graph of a Bayesian network, with edges between child and parents, and among parents.
 
         Parameters
         ----------
@@ -115,7 +113,7 @@ class FeatureGraph:
 
     @property
     def adjacency(self) -> Tensor:
-        """Symmetric matrix bool ``[features, features]`` in the order of ``names``, a new one each time."""
+        """Symmetric matrix bool ``[features, features]`` in the order of ``names``."""
         matrix = torch.zeros(len(self.names), len(self.names), dtype=torch.bool)
         position = {name: at for at, name in enumerate(self.names)}
         for first, second in self.edges:
@@ -123,16 +121,13 @@ class FeatureGraph:
         return matrix
 
     def plot(self, strengths: Mapping[Pair, float] | None = None) -> Figure:
-        """Draw the graph in a circle, edges as wide as the ``strengths`` of their pairs, if these are given.
-
-        A notebook shows it; ``savefig`` writes it.
-        """
+        """Draw the graph in a circle, with edge widths by ``strengths`` of pairs, if given."""
         figure = picture(4.8, 4.8)
         self.draw(figure.subplots(), strengths)
         return figure
 
     def draw(self, axes: Any, strengths: Mapping[Pair, float] | None = None) -> None:
-        """Draw the graph into axes of Matplotlib, as :meth:`plot` does: every feature in the same place each time."""
+        """Draw the graph into axes of Matplotlib as :meth:`plot`, with reproducible positions."""
         self.chart(strengths).draw(axes)
 
     def chart(self, strengths: Mapping[Pair, float] | None = None, **about: Any) -> GraphChart:
@@ -141,23 +136,23 @@ class FeatureGraph:
         return GraphChart.of(edges, in_a_circle(self.names), named=True, **about)
 
     def subgraph(self, names: Sequence[str]) -> FeatureGraph:
-        """Return the graph among ``names``, in that order. Raises GraphError naming features that the graph lacks."""
+        """Return the subgraph of ``names``, in this order. Raises GraphError for unknown features."""
         absent = [name for name in names if name not in self.names]
         if absent:
-            raise GraphError(f"the graph has no feature {quoted(absent)}; it has {quoted(self.names, 20)}")
+            raise GraphError(f"unknown features: {quoted(absent)}; the graph has {quoted(self.names, 20)}")
         kept = set(names)
         return FeatureGraph(tuple(names), tuple(edge for edge in self.edges if kept.issuperset(edge)))
 
     def score(self, truth: FeatureGraph) -> Score:
-        """Compare the edges with those of ``truth``, whatever the order of names.
+        """Compare the edges with those of ``truth``, in any order of names.
 
-        Raises GraphError when the two graphs are not over the same features: compare ``subgraph`` of both.
+        Raises GraphError for graphs over different features.
         """
         if set(self.names) != set(truth.names):
             apart = sorted(set(self.names) ^ set(truth.names))
             raise GraphError(
-                f"graphs over different features cannot be compared; only one has {quoted(apart)}: take the subgraph "
-                "of what they share"
+                f"graphs over different features cannot be compared; only one has {quoted(apart)}: use the subgraph of "
+                "common features"
             )
         found, true = set(map(frozenset, self.edges)), set(map(frozenset, truth.edges))
         hits, empty = len(found & true), not found and not true
@@ -169,23 +164,23 @@ class FeatureGraph:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the graph as plain data for a message or a file."""
+        """Return the graph as JSON data."""
         return {"names": list(self.names), "edges": [list(edge) for edge in self.edges]}
 
     @classmethod
     def from_json(cls, table: Any) -> FeatureGraph:
-        """Read the output of :meth:`as_json`, which is not trusted; raises GraphError if it is malformed."""
+        """Read untrusted output of :meth:`as_json`. Raises GraphError if it is malformed."""
         if not isinstance(table, dict) or set(table) != {"names", "edges"}:
-            raise GraphError("a feature graph is a table of `names` and `edges`, and of nothing else")
+            raise GraphError("a feature graph must be a table with only `names` and `edges`")
         for key in ("names", "edges"):
             if not isinstance(table[key], list):
-                raise GraphError(f"the {key} of a feature graph are a list; got {type(table[key]).__name__}")
+                raise GraphError(f"the {key} of a feature graph must be a list; got {type(table[key]).__name__}")
         edges = tuple(tuple(edge) if isinstance(edge, list) else edge for edge in table["edges"])
         return cls(tuple(table["names"]), edges)
 
 
 def client_similarity(graphs: Mapping[str, FeatureGraph]) -> ClientGraph:
-    """Build the client graph of how similar the clients' feature graphs are.
+    """Build a client graph with the similarities of the clients' feature graphs.
 
     The result is undirected, with the weight ``2 |E_i and E_j| / (|E_i| + |E_j|)`` (F1, Dice) between clients i and j
     with edges E_i and E_j: 1 for equal graphs, 0 (no edge) for graphs without a common edge. Raises GraphError for
@@ -198,7 +193,7 @@ def client_similarity(graphs: Mapping[str, FeatureGraph]) -> ClientGraph:
     """
     features = next(iter(graphs.values())).names
     if any(set(graph.names) != set(features) for graph in graphs.values()):
-        raise GraphError("graphs over different features cannot be compared: take the subgraph of what they share")
+        raise GraphError("graphs over different features cannot be compared: use the subgraph of common features")
     edges = torch.stack([graph.subgraph(features).adjacency.triu().flatten() for graph in graphs.values()]).double()
     sizes = edges.sum(1)
     weights = 2 * (edges @ edges.T) / (sizes[:, None] + sizes).clamp(min=1)
@@ -207,7 +202,7 @@ def client_similarity(graphs: Mapping[str, FeatureGraph]) -> ClientGraph:
 
 def _check_edge(edge: Any, position: Mapping[str, int]) -> None:
     if not isinstance(edge, tuple) or len(edge) != 2 or not all(isinstance(name, str) for name in edge):
-        raise GraphError(f"an edge is a pair of feature names; got {edge!r}")
+        raise GraphError(f"an edge must be a pair of feature names; got {edge!r}")
     unknown = [name for name in edge if name not in position]
     if unknown:
         raise GraphError(
@@ -229,17 +224,15 @@ _TETRAD_EDGE = re.compile(r"\d+\.\s+(\S+)\s+(-->|---)\s+(\S+)")
 def read_feature_graph(path: str | os.PathLike[str], moral: bool = False) -> FeatureGraph:
     """Read a feature graph from a file in one of ``KNOWN_FORMATS``, without directions of edges.
 
-    Returns a FeatureGraph over the features that the file names. Raises GraphError for an unreadable or unsupported
-    file, for edges that cannot be read, and for a graph without directions read as moral. The message begins with the
-    path.
+    Raises GraphError, which starts with the path, for an unreadable or unsupported file, invalid edges, and a graph
+    without directions read as moral.
 
     Parameters
     ----------
     path : str or path
         Its extension determines the format.
     moral : bool
-        Whether to read the edges as those of a Bayesian network, from parent to child, and link the parents of a child
-        to each other.
+        Whether to read the edges as those of a Bayesian network, from parent to child, and return the moral graph.
     """
     path = Path(path)
     try:
@@ -252,18 +245,18 @@ def read_feature_graph(path: str | os.PathLike[str], moral: bool = False) -> Fea
         return FeatureGraph.moral(names, parents)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
-    except Exception as error:  # the parsers of damaged files raise almost anything
+    except Exception as error:  # parsers raise many types for damaged files
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise GraphError(f"{path}: cannot be read ({reason}); known formats: {KNOWN_FORMATS}") from None
 
 
 def write_feature_graph(graph: FeatureGraph, path: str | os.PathLike[str]) -> None:
-    """Write a feature graph as JSON, atomically; folders are made as needed.
+    """Write a feature graph as JSON, atomically; folders are created.
 
     Raises GraphError for another extension than .json.
     """
     if Path(path).suffix != ".json":
-        raise GraphError(f"{path}: a feature graph is written as .json")
+        raise GraphError(f"{path}: the extension must be .json")
     write_atomically(Path(path), json.dumps({"format": JSON_FORMAT, **graph.as_json()}, indent=1).encode())
 
 
@@ -277,12 +270,12 @@ def _read(path: Path, directed: bool) -> tuple[tuple[str, ...], Iterable[Pair]]:
     if lower.endswith(".txt"):
         return _read_tetrad(path.read_text(encoding="utf-8-sig"), directed)
     if not lower.endswith(".json"):
-        raise GraphError(f"a graph file of an unknown kind; known formats: {KNOWN_FORMATS}")
+        raise GraphError(f"unknown kind of graph file; known formats: {KNOWN_FORMATS}")
     table = json.loads(path.read_bytes())
     if not isinstance(table, dict) or table.pop("format", None) != JSON_FORMAT:
-        raise GraphError(f"JSON of an unknown kind; known formats: {KNOWN_FORMATS}")
+        raise GraphError(f"unknown kind of JSON; known formats: {KNOWN_FORMATS}")
     if directed:
-        raise GraphError("its edges have no directions, so that it cannot be read as a Bayesian network")
+        raise GraphError("its edges have no directions, and it cannot be read as a Bayesian network")
     graph = FeatureGraph.from_json(table)
     return graph.names, graph.edges
 

@@ -1,4 +1,4 @@
-"""Read a client graph from the files in which such graphs are published, and write ``graph.npz`` and ``graph.json``."""
+"""Reading of client graphs from published formats, and writing of ``graph.npz`` and ``graph.json``."""
 
 from __future__ import annotations
 
@@ -62,10 +62,9 @@ def read_graph(
 ) -> ClientGraph:
     """Read a client graph from a file in one of ``KNOWN_FORMATS``.
 
-    Pickles are read without executing code from them. Returns a ClientGraph over ``names``, or the names in the file.
-    Raises GraphError for an unreadable or unsupported file, sigma or cut without a list of distances, a client of
-    ``names`` that the file lacks, and an asymmetric graph read with ``directed=False``. The message begins with the
-    path.
+    Pickles are read without executing code. Returns a ClientGraph over ``names``, or the names in the file. Raises
+    GraphError, which starts with the path, for an unreadable or unsupported file, sigma or cut without a list of
+    distances, a client of ``names`` that the file lacks, and an asymmetric graph read with ``directed=False``.
 
     Parameters
     ----------
@@ -75,12 +74,12 @@ def read_graph(
         The clients, in order; others in the file are dropped. If the file has no names (a bare matrix), they name its
         rows.
     missing : {"error", "isolate"}
-        Whether a client of ``names`` that the file does not mention is an error or has no edges.
+        Whether a client of ``names`` that is not in the file is an error or has no edges.
     directed : bool, optional
-        By default the file decides: as it states, or else directed if it is not symmetric. An edge list may contain a
-        pair only once if this is False.
+        By default as stated in the file, or else directed if it is not symmetric. If False, an edge list may contain
+        each pair only once.
     symmetrise : {"maximum", "mean", "minimum"}, optional
-        Make a directed graph undirected by this combination of both directions.
+        Combination of both directions that makes a directed graph undirected.
     sigma, cut : float, optional
         Gaussian kernel for a list of distances, see :meth:`ClientGraph.from_distance_list`: its default sigma is over
         the distances between ``names``, its default cut 0.1.
@@ -89,8 +88,7 @@ def read_graph(
     allow_negative : bool
         Accept weights below zero (always accepted in files from :func:`write_graph`).
     notes : list of str, optional
-        Gets a sentence about each thing that a reader of a list should know: how many of its distances the kernel has
-        made edges, and that it is read as directed.
+        Receives notes on a list: the number of distances that become edges, and whether it is read as directed.
     """
     path = Path(path)
     options = _Options(
@@ -123,9 +121,9 @@ def read_graph(
 
 
 def write_graph(graph: ClientGraph, path: str | os.PathLike[str]) -> None:
-    """Write a client graph as ``.npz`` (names, edge_index, weights, directed), and beside it as ``.json``.
+    """Write a client graph as ``.npz`` (names, edge_index, weights, directed) and as ``.json``.
 
-    Each file is written atomically; folders are made as needed. Raises GraphError for another extension than ``.npz``.
+    Each file is written atomically; folders are created. Raises GraphError for another extension than ``.npz``.
     """
     path = Path(path)
     if path.suffix != ".npz":
@@ -229,7 +227,7 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
 
 
 def _near(table: EdgeTable, names: Sequence[str], cut: float) -> float:
-    """Return the width of the kernel with which nine in ten clients have an edge to the nearest of their list."""
+    """Return the width of the kernel for which nine in ten clients have an edge to their nearest neighbour."""
     nearest = dict.fromkeys(names, np.inf)
     for source, target, distance in zip(table.sources, table.targets, table.values.tolist(), strict=True):
         for name in (source, target) if source != target else ():
@@ -240,7 +238,7 @@ def _near(table: EdgeTable, names: Sequence[str], cut: float) -> float:
 
 
 def _about_list(table: EdgeTable, graph: ClientGraph, options: _Options) -> Iterator[str]:
-    """Yield what to know about a list of edges or distances that has become this graph."""
+    """Yield notes on the conversion of a list of edges or distances to a graph."""
     position = {name: at for at, name in enumerate(graph.names)}
     ends = zip(table.sources, table.targets, np.isfinite(table.values), strict=True)
     listed = {(source, target) for source, target, finite in ends if finite and source != target}

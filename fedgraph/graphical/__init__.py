@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the estimator when it is asked for: scikit-learn takes a second, and no run needs it."""
+    """Import the estimator lazily: scikit-learn takes a second, and runs do not need it."""
     if name != "NeuralGraphicalModel":
         raise AttributeError(f"module 'fedgraph.graphical' has no attribute '{name}'")
     from fedgraph.graphical.estimator import NeuralGraphicalModel

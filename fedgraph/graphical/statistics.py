@@ -135,7 +135,7 @@ class SharedStatistics:
     def from_json(cls, text: str, schema: Schema) -> SharedStatistics:
         """Parse what a client sent about the common features ``schema``.
 
-        Raises ReplyError when the text is too long or malformed, or contains ranges of features that are no common
+        Raises ReplyError when the text is too long or malformed, or contains ranges of features that are not common
         numbers.
         """
         check_length(text, "the statistics of a client")
@@ -153,7 +153,7 @@ class SharedStatistics:
 def check_consent(scaling: ScalingSettings, settings: StatisticsSettings, consent: Consent) -> None:
     """Check that the node consents to the ranges that ``scaling`` asks for, with the noise of ``settings``.
 
-    Raises DataError when more is asked for than the node consents to.
+    Raises DataError when more is requested than the node consents to.
     """
     if scaling.source == "shared-ranges":
         consent.check(settings.noise)
@@ -167,10 +167,10 @@ def shared_statistics(
     consent: Consent,
     generator: torch.Generator | None = None,
 ) -> SharedStatistics:
-    """Compute what a client discloses about its values: what is asked for, and nothing else.
+    """Compute what a client discloses about its values: what is requested, and nothing else.
 
     Returns ranges of the numbers that at least ``consent.least_rows`` rows have. Raises DataError when more is asked
-    for than the node consents to, bounds are lacking, or ranges of embeddings are asked for with noise.
+    for than the node consents to, bounds are lacking, or ranges of embeddings are requested with noise.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def shared_statistics(
     schema : Schema
         Schema of the common features.
     scaling : ScalingSettings
-        Whether ranges are asked for, and at which quantiles.
+        Whether ranges are requested, and at which quantiles.
     settings : StatisticsSettings
         Noise, bounds and cells.
     consent : Consent

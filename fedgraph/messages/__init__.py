@@ -1,4 +1,4 @@
-"""Typed requests and replies, to and from Flower records; everything a node sends is checked before it is used.
+"""Typed requests and replies, converted to and from Flower records; messages of nodes are checked before use.
 
 >>> import torch
 >>> from fedgraph.messages import checked_arrays, from_record, to_record

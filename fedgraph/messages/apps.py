@@ -1,7 +1,7 @@
-"""What a strategy and any ClientApp exchange in addition to Flower's model, configuration and metrics.
+"""Messages of a strategy and any ClientApp in addition to Flower's model, configuration and metrics.
 
-A config record named ``fedgraph`` holds a client's name and the settings of its loss; array records whose
-names begin with ``fedgraph.`` hold further models.
+A config record ``fedgraph`` has a client's name and the settings of its loss; array records ``fedgraph.*`` have further
+models.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fedgraph.support.untrusted import check_name, in_short
 APP_RECORD = "fedgraph"
 """Name of the config record."""
 WHO_KEY = "who-are-you"
-"""In a request: the client is asked for its name, and nothing else."""
+"""In a request: query only the name of the client."""
 NAME_KEY = "client"
 """In a reply: the name of the client."""
 TERMS_KEY = "terms"
-"""In a reply: terms of a method's loss that the client has used."""
+"""In a reply: loss terms that the client has used."""
 STOCK_TERMS = {"proximal-mu": "proximal-mu", "clipping-norm": "clipping_norm"}
-"""How strategies of Flower change the training of our clients: tensor of a request ``[clients]``, and Flower's key."""
+"""Terms of Flower's strategies in local training: tensor of a request ``[clients]``, and Flower's key."""
 
 _MOST_EXAMPLES = 1 << 40
 
@@ -37,7 +37,7 @@ def further_record(name: str) -> str:
 
 
 def models_record(models: Sequence[Mapping[str, Tensor]]) -> ArrayRecord:
-    """Return several models in one array record: ``0/weight``, ``0/bias``, ``1/weight``."""
+    """Return several models as one array record: ``0/weight``, ``0/bias``, ``1/weight``."""
     return to_record({f"{place}/{name}": value for place, model in enumerate(models) for name, value in model.items()})
 
 
@@ -52,10 +52,7 @@ def read_models(record: ArrayRecord, count: int, template: Mapping[str, Tensor])
 
 
 def read_client(content: RecordDict) -> str | None:
-    """Return the name that a client gives itself in a reply; None where it gives none.
-
-    Raises ReplyError for a name that cannot be shown.
-    """
+    """Return the client's name in a reply, or None. Raises ReplyError for an invalid name."""
     record = content.config_records.get(APP_RECORD)
     if record is None or NAME_KEY not in record:
         return None
@@ -66,14 +63,14 @@ def read_client(content: RecordDict) -> str | None:
 def read_model(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Read a trained model of a reply.
 
-    Returns a dict of str to Tensor in the order of the template; views of the record's bytes, not to be written to.
-    Raises ReplyError for missing, additional or different arrays, which are named, and for numbers that are not finite.
+    Returns read-only views of the record's bytes in the order of the template. Raises ReplyError, which names the
+    array, for missing, additional or different arrays, and for non-finite numbers.
 
     Parameters
     ----------
     content : content of the reply, which is not trusted.
-    key : name of its array record; another name is accepted where it has but one.
-    template : a model with the expected names, shapes and kinds of numbers.
+    key : name of its array record; ignored if there is only one.
+    template : a model with the expected names, shapes and types.
     """
     check_content(content)
     records = {name: each for name, each in content.array_records.items() if not name.startswith(f"{APP_RECORD}.")}
@@ -103,7 +100,7 @@ def read_model(content: RecordDict, key: str, template: Mapping[str, Tensor]) ->
 
 
 def read_num_examples(content: RecordDict, key: str) -> int | None:
-    """Return the number of examples among the metrics of a reply; None if there is none.
+    """Return the number of examples among the metrics of a reply, or None.
 
     Raises ReplyError for anything but a number of examples.
     """
@@ -117,7 +114,7 @@ def read_num_examples(content: RecordDict, key: str) -> int | None:
 
 
 def read_numbers(content: RecordDict, without: str) -> dict[str, float]:
-    """Return the single numbers among the metrics of a reply, without the number of examples."""
+    """Return the scalar metrics of a reply, without the number of examples."""
     return {
         in_short(name, 200): float(value)
         for record in content.metric_records.values()
@@ -127,5 +124,5 @@ def read_numbers(content: RecordDict, without: str) -> dict[str, float]:
 
 
 def asks_who(content: RecordDict) -> bool:
-    """Check whether a request asks for the name of the client alone."""
+    """Return whether a request queries only the name of the client."""
     return WHO_KEY in content.config_records.get(APP_RECORD, ConfigRecord())

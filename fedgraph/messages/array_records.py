@@ -18,18 +18,15 @@ from fedgraph.support.errors import ReplyError
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Convert tensors on any device to an ArrayRecord in Flower's own encoding, with a single copy.
-
-    Returns arrays under the names of the tensors.
-    """
+    """Convert tensors on any device to an ArrayRecord in Flower's encoding, with a single copy."""
     return ArrayRecord({name: _encode(tensor) for name, tensor in tensors.items()})
 
 
 def from_record(record: ArrayRecord) -> dict[str, Tensor]:
     """Convert an ArrayRecord to tensors, with a single copy.
 
-    Returns writable tensors in memory that PyTorch allocated, so that their alignment is the same on every grid. Raises
-    ReplyError for anything but plain numbers as ``numpy.save`` writes them.
+    Returns writable tensors in memory of PyTorch, with the same alignment on every grid. Raises ReplyError for anything
+    but numbers in the format of ``numpy.save``.
     """
     return {name: _decoded(name, array).clone() for name, array in record.items()}
 
@@ -39,8 +36,8 @@ def checked_arrays(
 ) -> dict[str, Tensor]:
     """Decode the arrays of an untrusted record after checking names, shapes, types and sizes.
 
-    Returns views of the record's bytes, not to be written to. Raises ReplyError for missing or additional arrays, other
-    shapes or types, and more bytes than the shapes need.
+    Returns read-only views of the record's bytes. Raises ReplyError for missing or additional arrays, other shapes or
+    types, and superfluous bytes.
 
     Parameters
     ----------
@@ -58,7 +55,7 @@ def checked_arrays(
 
 
 def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """Decode one array of a reply; refuse it before decoding when it is not what was asked for."""
+    """Decode one array of a reply after checking shape and type."""
     if tuple(array.shape) != shape:
         raise ReplyError(f"array '{name}' has the shape {tuple(array.shape)}, expected {shape}")
     if array.dtype != dtype:
@@ -68,7 +65,7 @@ def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Ten
 
 @lru_cache(maxsize=1024)
 def _header(dtype: str, shape: tuple[int, ...], fortran_order: bool = False) -> bytes:
-    """Return what ``numpy.save`` writes before the numbers."""
+    """Return the header of the ``numpy.save`` format."""
     stream = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
     description = {"descr": descr, "fortran_order": fortran_order, "shape": shape}
@@ -84,9 +81,9 @@ def _encode(tensor: Tensor) -> Array:
 
 
 def _decoded(name: str, array: Array) -> Tensor:
-    """Return the numbers, not to be written to; without a copy, if they are in C order.
+    """Return the numbers, read-only, without a copy if they are in C order.
 
-    Raises ReplyError for anything but plain numbers as ``numpy.save`` writes them.
+    Raises ReplyError for anything but numbers in the format of ``numpy.save``.
     """
     check_array(name, array)
     shape = tuple(array.shape)

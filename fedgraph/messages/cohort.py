@@ -1,8 +1,8 @@
-"""Request and reply of a round, and the answer to the opening query; everything a node sends is checked before use.
+"""Request and reply of a round, and the answer to the opening query; messages of nodes are checked before use.
 
 A request to a node has the records ``config`` (what to do, for which clients), ``stacked`` (tensors ``[clients, ...]``)
 and ``shared`` (tensors without a client axis). A reply has ``config`` (whose reply this is), ``stacked`` and
-``metrics`` (numbers per client), and ``shared`` where it was asked for the mean of the clients' models.
+``metrics`` (numbers per client), and ``shared`` if the mean of the clients' models was requested.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fedgraph.support.untrusted import LARGEST, LONGEST_DESCRIPTION, in_short, r
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
 _LARGEST_MOMENT = 1e30
-"""Bound on the scales that a node may be given (``[data] scales``)."""
+"""Bound on the scales of ``[data] scales``."""
 
 _MOST_READINGS = 1e12
-"""Bound on the number of readings of a client; larger numbers would let it alone determine the common scale."""
+"""Bound on the number of readings of a client, which limits its influence on the common scale."""
 
 _MOST_EXAMPLES = 1 << 40
 """Bound on the number of examples of a client; sums of larger ones would overflow."""
@@ -55,9 +55,9 @@ class WorkRequest(Request):
     train : bool
         Whether the models are trained afterwards.
     keep_from : int
-        Rounds before this one will never be asked for again; client state of these may be dropped.
+        No later request is for an earlier round; client state of these may be deleted.
     predict : bool
-        Instead of all that, return ``predicted`` and true classes (``targets``) of each client's test examples.
+        Instead return ``predicted`` and true classes (``targets``) of each client's test examples.
     mean : bool
         Return the mean of the trained models, weighted by training examples, instead of all of them.
     """
@@ -73,7 +73,7 @@ class WorkRequest(Request):
     mean: bool = False
 
     def pack(self, shared: ArrayRecord | None = None) -> RecordDict:
-        """Convert to Flower records; pass ``shared`` if the record of that name exists already."""
+        """Convert to Flower records; ``shared`` is an existing record of that name."""
         config = ConfigRecord(
             {
                 **self.header(),
@@ -92,7 +92,7 @@ class WorkRequest(Request):
 
     @classmethod
     def unpack(cls, content: RecordDict) -> WorkRequest:
-        """Read the request that a node received. Raises ReplyError when a part is missing."""
+        """Read a request. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
             clients = tuple(str(name) for name in config["clients"])
@@ -129,8 +129,7 @@ class _Sent(dict[str, Tensor]):
 class WorkReply:
     """Reply of a node: tensors and numbers per client.
 
-    Tensors of an unpacked reply are views of the message's bytes: do not write to them. Stacking the replies of all
-    nodes copies them once.
+    Tensors of an unpacked reply are read-only views of the message's bytes, which stacking copies once.
 
     Attributes
     ----------
@@ -141,9 +140,9 @@ class WorkReply:
     metrics : mapping of str to Tensor
         Numbers per client, ``[clients]``; of an unpacked reply NaN where a number is not finite.
     kept : tuple of str
-        Clients whose models, as they were measured, are kept by the node, because the server has others.
+        Clients whose evaluated models are kept by the node, because the server has others.
     shared : mapping of str to Tensor
-        Tensors of all clients together: the mean of their models, where it was asked for.
+        Tensors of all clients together: the mean of their models, if requested.
     failed : mapping of str to str
         Clients that are not part of ``shared``, and why.
     """
@@ -181,22 +180,22 @@ class WorkReply:
     ) -> WorkReply:
         """Check a reply from ``clients`` and unpack it.
 
-        Values are not checked here, because invalid numbers of one client must not exclude the other clients of its
-        node from the round: see :meth:`unusable`. Raises ReplyError for other clients, missing or additional tensors,
-        other shapes or types, more bytes than the shapes need, and metrics that are not one number per client.
+        Values are checked by :meth:`unusable`, as invalid numbers of one client must not exclude the other clients of
+        its node. Raises ReplyError for other clients, missing or additional tensors, other shapes or types, superfluous
+        bytes, and metrics that are not one number per client.
 
         Parameters
         ----------
         content : RecordDict
             Content of the reply.
         clients : sequence of str
-            Clients that were asked.
+            Requested clients.
         expected : mapping of str to tuple of int
             Shapes of the tensors without the client axis, by name; the reply must contain exactly these tensors.
         types : mapping of str to str, optional
             NumPy types by name, ``float32`` for names that are missing.
         shared : mapping of str to tuple of int, optional
-            Shapes of the tensors of all clients together, by name. By default there are none.
+            Shapes of the tensors of all clients together, by name; by default empty.
         """
         try:
             config: Any = content.config_records["config"]
@@ -218,7 +217,7 @@ class WorkReply:
             if not isinstance(values, list) or len(values) != count:
                 raise ReplyError(f"metric '{name}' must be one number for each of the {count} clients")
             found = torch.tensor(values, dtype=torch.float64)
-            # One infinite loss would make the mean over all clients infinite.
+            # An infinite loss would make the mean over all clients infinite.
             metrics[name] = found.where(found.isfinite(), torch.nan)
         together = checked_arrays(content.array_records.get("shared", ArrayRecord()), shared or {}, types)
         failures = read_json(config.get("failed", "{}"), "which clients failed") if shared else {}
@@ -250,23 +249,23 @@ class Identity:
     clients : tuple of str
         Names of the clients.
     task : TaskSpec or None
-        The task that they have in common; None for a node without clients.
+        The common task; None for a node without clients.
     data : str
         Description of the data.
     num_examples : mapping of str to Tensor
         Number of examples by split, int64 ``[clients]``.
     label_counts : Tensor or None
-        Examples per class, int64 ``[clients, classes]``; None unless they were asked for.
+        Examples per class, int64 ``[clients, classes]``; None unless requested.
     partition : tuple of (int, int) or None
         ``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None.
     groups : tuple of str or None
         Group of each client, where the data defines groups.
     untrained : tuple of str
-        Clients that have no training examples on purpose.
+        Clients that intentionally have no training examples.
     moments : Tensor or None
-        float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where the data gives them.
+        float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, if the data has them.
     computed : str
-        How the node computes the model, in words; empty where it does not say.
+        Description of the way the node computes the model; may be empty.
     """
 
     clients: tuple[str, ...]
@@ -310,7 +309,7 @@ class Identity:
             task = _TASK.validate_json(str(config["task"]))
             counts = content.metric_records["metrics"]
             num_examples: dict[str, Tensor] = {
-                # Whole numbers only: one NaN would make every mean weighted by examples NaN.
+                # Integers only: a NaN would make every weighted mean NaN.
                 split: torch.tensor(list(map(index, counts[split])), dtype=torch.int64)  # type: ignore[arg-type]
                 for split in SPLITS
             }
@@ -344,11 +343,11 @@ class Identity:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes must share, which is the task, and which numbers are sent."""
+        """The part of the answers that must be equal for all nodes, the task and the kinds of numbers."""
         return self.task, self.label_counts is not None, self.moments is not None
 
     def check_trains(self) -> None:
-        """Raise ReplyError when a client has no training examples although it should."""
+        """Raise ReplyError when a client unexpectedly has no training examples."""
         counts = zip(self.clients, self.num_examples["train"].tolist(), strict=True)
         empty = [name for name, count in counts if count == 0 and name not in self.untrained]
         if empty:
@@ -362,9 +361,8 @@ def _are_counts(values: Tensor) -> bool:
 def _are_moments(moments: Tensor, clients: int) -> bool:
     """Check that these are two means of each client, each with its standard deviation, and a count.
 
-    A mean and its deviation are both finite or both NaN. Neither may be larger than a scale that a node is given, since
-    scales of other clients may be derived from them. The count is a whole number, above 0 exactly where the second mean
-    is known.
+    A mean and its deviation are both finite or both NaN, and bounded as scales, since scales of other clients may be
+    derived from them. The count is an integer, above 0 exactly if the second mean is known.
     """
     if moments.dtype != torch.float64 or moments.shape != (clients, 5):
         return False

@@ -1,4 +1,4 @@
-"""Limits on the content of any message, checked before a part of it is read."""
+"""Limits on the content of any message, checked before it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import check_name, in_short
 
 NUMPY = "numpy.ndarray"
-"""Flower's name for arrays encoded as ``numpy.save`` writes them."""
+"""Flower's name for arrays in the format of ``numpy.save``."""
 
 _NUMPY_HEADER = 4096
 """Upper bound on the bytes of the header of a serialised array."""
@@ -28,11 +28,10 @@ _LONGEST_TEXT = 1 << 24
 
 
 def check_content(content: RecordDict) -> RecordDict:
-    """Check the structure of a message of any kind from another party, and undo :func:`mark_empty`.
+    """Check the structure of an untrusted message, and undo :func:`mark_empty`.
 
-    Names, numbers of entries, lengths of texts, and that every array has as many bytes as its shape and type say. No
-    array is decoded, and nothing is allocated. Raises ReplyError with the first part that
-    cannot be accepted.
+    Checks names, numbers of entries, lengths of texts, and the number of bytes of every array by its shape and type,
+    without decoding or allocation. Raises ReplyError for the first invalid part.
     """
     if len(content) > _MOST_RECORDS:
         raise ReplyError(f"it has {len(content):,} records, and {_MOST_RECORDS} are the most")
@@ -80,14 +79,14 @@ def _names(record: ConfigRecord, key: str) -> list[str]:
 
 
 def check_array(name: str, array: Array) -> None:
-    """Check that an array has plain numbers, and the bytes that its shape and type need, before it is decoded.
+    """Check encoding, type, shape and number of bytes of an array before it is decoded.
 
     Raises ReplyError for another encoding or type, for an invalid shape, and for too few or too many bytes.
     """
     try:
         kind = np.dtype(array.dtype)
     except (TypeError, ValueError, SyntaxError):
-        raise ReplyError(f"array '{name}' is of the unknown type {in_short(str(array.dtype), 40)}") from None
+        raise ReplyError(f"array '{name}' has the unknown type {in_short(str(array.dtype), 40)}") from None
     if array.stype != NUMPY or kind.kind not in "biuf":
         raise ReplyError(
             f"array '{name}' holds {in_short(str(array.dtype), 40)} in the encoding {in_short(array.stype, 40)}, not "

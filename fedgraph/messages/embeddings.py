@@ -1,7 +1,7 @@
-"""The one exchange of F3: the request for embeddings, and a node's answer for the owners it hosts.
+"""The single exchange of F3: the request for embeddings, and a node's answer for its owners.
 
-Ma, Hoang, Chen (UAI 2023), algorithm 1. An answer contains sample keys, splits, labels, embeddings, a mask of the
-samples that owners have and the predictions of their local models. It has no room for models or features.
+Ma, Hoang, Chen (UAI 2023), algorithm 1. An answer contains sample keys, splits, labels, embeddings, the presence of
+samples and the predictions of local models, but neither models nor features.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ class EmbedRequest(Request):
     Attributes
     ----------
     splits : tuple of str
-        Splits whose samples are asked for, of ``SAMPLE_SPLITS``.
+        Requested splits, of ``SAMPLE_SPLITS``.
     embeddings : bool
-        Whether embeddings are asked for, or only which owner has which samples.
+        Whether embeddings are requested, or only the presence of samples.
     fingerprints : mapping of str to str
-        By owner the fingerprint of the frozen model that it must use; owners that are not named use the model they
-        have.
+        Fingerprint of the required frozen model by owner; other owners use any model.
     message_type : str
         Flower's message type of the request.
     """
@@ -97,7 +96,7 @@ class EmbedReply:
     classes : tuple of str
         Names of the classes.
     keys : tuple of str
-        Keys of all samples that at least one of the owners has, sorted and unique.
+        Keys of all samples of the owners, sorted and unique.
     split : Tensor
         int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
     labels : Tensor
@@ -110,7 +109,7 @@ class EmbedReply:
         float32 ``[owners, samples, size]``, 0 beyond an owner's own size.
     predictions : Tensor
         float32 ``[owners, samples, classes]``, probabilities by the owners' local models; ``[owners, samples, 0]`` with
-        noise on embeddings, and where no embeddings were asked for.
+        noise on embeddings, and without embeddings.
     fingerprints : tuple of str
         Fingerprint of each owner's frozen model.
     """
@@ -160,8 +159,8 @@ class EmbedReply:
     def unpack(cls, content: RecordDict) -> EmbedReply:
         """Check and unpack a node's answer.
 
-        Values of single owners are not checked here, because invalid numbers of one owner must not exclude the others:
-        see :meth:`unusable`. Raises ReplyError for anything that is not such an answer.
+        Values are checked by :meth:`unusable`, as invalid numbers of one owner must not exclude the others. Raises
+        ReplyError for an invalid answer.
         """
         with unpacking_reply("the answer to the request for embeddings"):
             config: Any = content.config_records["config"]
@@ -224,13 +223,13 @@ class EmbedReply:
 
     @property
     def alike(self) -> Hashable:
-        """What the answers of all nodes must share, which is the classes, and whether there are predictions."""
+        """The part of the answers that must be equal for all nodes, the classes and whether there are predictions."""
         return self.classes, self.predictions.shape[2] > 0
 
     def unusable(self, embedded: bool = True) -> dict[str, str]:
-        """Return the owners whose numbers cannot be used, with the reason.
+        """Return the owners with invalid numbers, with the reason.
 
-        ``embedded`` is whether embeddings were asked for, so that owners without any are unusable.
+        ``embedded`` : whether embeddings were requested, and owners without any are invalid.
         """
         problems: dict[str, str] = {}
         for name, values in (("embeddings", self.embeddings), ("predictions", self.predictions)):

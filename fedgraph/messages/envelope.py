@@ -1,4 +1,4 @@
-"""The common part of all requests and replies: client class, clients hosted, and an error instead of an answer."""
+"""The common part of requests and replies: client class, hosted clients, errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHALLENGE_KEY = "identity-challenge"
 PROOF_KEY = "identity-proof"
 
 _UNREACHABLE = frozenset({3, 4, 5})
-"""Flower's error codes for a message, a reply or a node that is unavailable."""
+"""Flower's error codes for an unavailable message, reply or node."""
 
 _LONGEST_FILE_NAME = 200
 _MOST_PARTITIONS = 1 << 20
@@ -37,10 +37,10 @@ def error_content(text: str) -> RecordDict:
 
 
 def read_error(message: Message) -> str | None:
-    """Return why a message is not a usable reply.
+    """Return the error of a message, or None for a usable reply.
 
-    The message of the client side, or the last line of Flower's, without control characters and at most 2,000 letters
-    long; None for a usable reply.
+    It is the message of the client side, or the last line of Flower's, without control characters and limited to 2,000
+    characters.
     """
     if message.has_error():
         reason = (message.error.reason or f"error code {message.error.code}").strip()
@@ -52,33 +52,27 @@ def read_error(message: Message) -> str | None:
 
 
 def read_proof(content: RecordDict) -> bytes | None:
-    """Return the proof in an answer that its node may host its clients (:func:`fedgraph.federation.prove`).
-
-    The signature; None for an answer without one.
-    """
+    """Return the signature that the node may host its clients (:func:`fedgraph.federation.prove`), or None."""
     config = content.config_records.get("config")
     proof = None if config is None else config.get(PROOF_KEY)
     return proof if isinstance(proof, bytes) else None
 
 
 def is_unreachable(message: Message) -> bool:
-    """Check whether Flower, not the node, replied that the node or its answer is unavailable.
-
-    Returns True for Flower's error codes 3, 4 and 5.
-    """
+    """Return whether Flower reports that the node or its answer is unavailable (error codes 3, 4 and 5)."""
     return message.has_error() and message.error.code in _UNREACHABLE
 
 
 @dataclass(frozen=True)
 class Request:
-    """The content of every request to a node: an address, which the sender knows.
+    """Base class of requests to a node.
 
     Attributes
     ----------
     client : str
         Dotted path of the client class that answers it.
     experiment : str
-        Part of the experiment that nodes get, as JSON.
+        The node's part of the experiment, as JSON.
     run : str
         Name of the run folder.
     """
@@ -88,7 +82,7 @@ class Request:
     run: str = field(default="", kw_only=True)
 
     def pack(self) -> RecordDict:
-        """Convert to Flower records; a request of a method adds its own."""
+        """Convert to Flower records; requests of methods add theirs."""
         return RecordDict({"config": ConfigRecord(self.header())})
 
     def header(self) -> dict[str, Any]:
@@ -108,11 +102,7 @@ class Request:
 
 @contextmanager
 def unpacking_request() -> Iterator[None]:
-    """Turn a missing part of a request into an error, in a ``with`` block.
-
-    Raises ReplyError when the block raises KeyError (server and node run different versions), or a part is of another
-    kind than it should be. Errors of this project pass.
-    """
+    """Raise ReplyError for missing or invalid parts of a request in a ``with`` block; errors of this project pass."""
     try:
         yield
     except FedgraphError:
@@ -125,9 +115,7 @@ def unpacking_request() -> Iterator[None]:
 
 @contextmanager
 def unpacking_reply(what: str) -> Iterator[None]:
-    """Turn any exception into a ReplyError, in a ``with`` block that reads an untrusted reply.
-
-    Raises ReplyError when the block raises anything.
+    """Convert any exception in a ``with`` block that reads an untrusted reply to a ReplyError.
 
     Parameters
     ----------
@@ -141,17 +129,16 @@ def unpacking_reply(what: str) -> Iterator[None]:
 
 
 def read_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
-    """Read from an answer which clients its node hosts.
+    """Read the clients of a node from its answer.
 
-    Raises ReplyError when the clients are not given or not unique, have names that cannot be shown, or the partition is
-    out of range.
+    Raises ReplyError when clients are missing, not unique or have invalid names, or the partition is out of range.
 
     Parameters
     ----------
     config : mapping
         Record ``config`` of the answer.
     who : str, default "client"
-        Name for a client in error messages, for example "owner".
+        Term for a client in error messages, for example "owner".
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Frozen layers of a model, what both sides agree on: they are sent to a node once, and named in every request.
+"""Protocol of frozen layers of a model, which are sent to a node once, and named in every request.
 
-A request has their fingerprint in its record ``config``. A node that does not have them, because it is new, or has lost
-its state folder, answers that it lacks them, and is sent the same request with them in a record of their own.
+A request has their fingerprint in its record ``config``. A node that does not have them, because it is new or has lost
+its state folder, answers so, and receives the request again with a record of the layers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class FrozenLayers:
-    """The frozen layers of the model that all clients of a run have.
+    """The frozen layers of the common model of a run.
 
     Attributes
     ----------
@@ -68,36 +68,33 @@ def fingerprint_of(row: Tensor) -> str:
 
 
 def named(content: RecordDict) -> str:
-    """Return the fingerprint of the frozen layers that a request names; empty where it names none.
+    """Return the fingerprint of the frozen layers of a request, or an empty string.
 
-    Raises ReplyError when it is no fingerprint.
+    Raises ReplyError if it is invalid.
     """
     config: Any = content.config_records.get("config", {})
     found = config.get(RECORD, "")
     if found and not (isinstance(found, str) and _FINGERPRINT.fullmatch(found)):
-        raise ReplyError("the request names frozen layers by something that is no fingerprint")
+        raise ReplyError("invalid fingerprint of frozen layers in the request")
     return str(found)
 
 
 def given(content: RecordDict, fingerprint: str) -> Tensor | None:
-    """Return the frozen layers ``[numbers]`` that a request contains; None where it contains none.
-
-    Raises ReplyError when they are not those of the fingerprint.
-    """
+    """Return the frozen layers ``[numbers]`` in a request, or None. Raises ReplyError if the fingerprint differs."""
     if RECORD not in content.array_records:
         return None
     row = from_record(content.array_records[RECORD]).get(RECORD, torch.zeros(0))
     if row.dtype != torch.float32 or row.dim() != 1 or fingerprint_of(row) != fingerprint:
-        raise ReplyError("the request has other frozen layers than it names")
+        raise ReplyError("the frozen layers of the request do not match their fingerprint")
     return row.clone()
 
 
 def lacking_reply() -> RecordDict:
-    """Return the answer of a node that does not have the layers a request names."""
+    """Return the answer of a node that lacks the layers of a request."""
     return RecordDict({"config": ConfigRecord({_LACKING: True})})
 
 
 def is_lacking(content: RecordDict) -> bool:
-    """Return whether an answer says that the node does not have the layers."""
+    """Return whether an answer says that the node lacks the layers."""
     config: Any = content.config_records.get("config", {})
     return config.get(_LACKING) is True

@@ -1,4 +1,4 @@
-"""Interface between a model and the cohort that trains many copies of it at once: task, minibatches and model."""
+"""Interface between models and cohorts: task, minibatches and stacked model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedgraph.models.parameters import Layout
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """The learning task, equal for all clients of a run; plain data, because it is sent in the identity reply.
+    """The learning task, equal for all clients of a run.
 
     Attributes
     ----------
@@ -32,10 +32,9 @@ class TaskSpec:
     features, classes : tuple of str
         Names of the input features and of the classes, if they have any.
     positive : int or None
-        Index of the class that is looked for, such as a rare event, by whose probability examples are ranked; None
-        where no class is.
+        Index of the positive class, such as a rare event, by whose probability examples are ranked; or None.
     level : {"", "node", "graph"}
-        Of graphs, what an example is: a node, or a whole graph. Inputs are then ``(features,)``, those of a node.
+        For graphs, whether an example is a node or a graph. Inputs are then ``(features,)`` of a node.
     """
 
     kind: Literal["forecast", "classification", "regression"]
@@ -73,7 +72,7 @@ class Batch(NamedTuple):
 
 
 class BatchRows(Protocol):
-    """Minibatches by the places of their examples, which are gathered as they are needed.
+    """Minibatches by the positions of their examples, which are gathered lazily.
 
     Attributes
     ----------
@@ -100,14 +99,14 @@ class BatchRows(Protocol):
 
 
 class StackedModel(Protocol):
-    """One architecture, evaluated for all clients of a block in single tensor operations.
+    """One architecture, evaluated for all clients of a block in stacked tensor operations.
 
     Attributes
     ----------
     draws : bool
         Whether the forward pass in training draws random numbers.
     draws_apart : bool
-        Whether a thread's draws can come from a generator of its own, see :mod:`fedgraph.models.own_draws`.
+        Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`.
     alone : bool
         Whether the model is computed client after client on a CPU, as with convolutions.
     native : bool
@@ -130,7 +129,7 @@ class StackedModel(Protocol):
 
     @property
     def draws_apart(self) -> bool:
-        """Whether a thread's draws can come from a generator of its own, see :mod:`fedgraph.models.own_draws`."""
+        """Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`."""
 
     @property
     def sequential(self) -> bool:
@@ -149,25 +148,25 @@ class StackedModel(Protocol):
         """Fewest examples of a minibatch to train on, 2 where the layers of one example have no statistics, else 1."""
 
     def mixes_examples(self, training: bool) -> bool:
-        """Whether examples of a minibatch influence each other's outputs, as by batch normalisation in training."""
+        """Whether outputs depend on other examples of the minibatch, as with batch normalisation in training."""
 
     def compiled(self) -> StackedModel:
         """Return the same model with ``native`` on, if it has native code; else itself."""
 
     def with_graphs(self, graphs: GraphTable) -> Self:
-        """Return the same model for examples that are nodes or graphs of a table."""
+        """Return the model for examples that are nodes or graphs of a table."""
 
     @property
     def layout(self) -> Layout:
         """Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``."""
 
     def initial(self, generator: torch.Generator) -> Tensor:
-        """Draw one freshly initialised model as a row ``[parameters]``, from ``generator`` alone."""
+        """Draw an initial model ``[parameters]`` from ``generator``."""
 
     def forward(
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Compute the outputs of all clients.
+        """Compute the outputs of all clients' models.
 
         Parameters
         ----------
@@ -209,7 +208,7 @@ class StackedModel(Protocol):
 
 @runtime_checkable
 class Differentiated(StackedModel, Protocol):
-    """A model without buffers and random draws that computes the gradient of its loss itself, without autograd."""
+    """A model without buffers and random draws that computes the gradient of its loss without autograd."""
 
     def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
         """Compute the loss of all clients and its gradient.
@@ -230,7 +229,7 @@ class Differentiated(StackedModel, Protocol):
     def descend(
         self, loss: str, matrix: Tensor, steps: Batch | BatchRows, rates: Tensor, decay: float, workers: int = 1
     ) -> Tensor | None:
-        """Take steps in place, one after the other: w <- (1 - rate decay) w - rate dL/dw.
+        """Take steps of gradient descent in place: w <- (1 - rate decay) w - rate dL/dw.
 
         Returns sums over all steps as of :func:`fedgraph.training.metrics.loss_sums`, float64 ``[2, clients]``. None,
         with the models unchanged, for tensors or contexts without such code.
@@ -242,7 +241,7 @@ class Differentiated(StackedModel, Protocol):
         matrix : Tensor
             The models, ``[clients, parameters]``.
         steps : Batch or BatchRows
-            Minibatches ``[clients, steps, batch, ...]``; of those by rows, one without examples is no step.
+            Minibatches ``[clients, steps, batch, ...]``; of those by rows, empty ones are skipped.
         rates : Tensor
             Learning rates, float32 ``[clients, steps]``.
         decay : float

@@ -19,11 +19,11 @@ _NAMES_SHOWN = 8
 
 
 class ModelTable(Settings):
-    """``[model]``: the key ``name`` chooses a model, and its keys go into the same table.
+    """``[model]``: the key ``name`` selects a model, whose keys are in the same table.
 
     Attributes
     ----------
-    variants : tables ``[[model.variants]]``, other models for some of the clients; none by default.
+    variants : tables ``[[model.variants]]``, other models for some of the clients; by default empty.
     """
 
     variants: tuple[dict[str, Any], ...] = ()
@@ -34,8 +34,8 @@ class VariantTable(Settings):
 
     Attributes
     ----------
-    clients : names, or shell patterns (``*``, ``?``, ``[abc]``; case-sensitive), of the clients that get this model.
-              The first variant that matches a client counts; a client that matches none gets ``[model]``.
+    clients : names, or shell patterns (``*``, ``?``, ``[abc]``; case-sensitive), of the clients with this model. The
+            first matching variant is used, else ``[model]``.
     """
 
     clients: tuple[str, ...] = Field(min_length=1)
@@ -56,7 +56,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The architectures of an experiment. It depends only on the table, so that server and nodes agree on it.
+    """The architectures of an experiment, determined by the table, on which server and nodes thus agree.
 
     Attributes
     ----------

@@ -75,7 +75,7 @@ class CNNTwin(nn.Module):
 class CNNModel(ModelFromTwin):
     """A model of images ``[channels, height, width]``, whose sides every block halves.
 
-    Raises ExperimentError for inputs that are no images, or images too small for that.
+    Raises ExperimentError for inputs that are not images, or images too small for that.
     """
 
     sequential = True

@@ -1,4 +1,4 @@
-"""A stacked model with some tensors that are not trained, such as an output layer that all clients share."""
+"""A stacked model with frozen tensors, such as an output layer that all clients share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from fedgraph.support.errors import ExperimentError
 
 
 class FrozenLayers:
-    """A model in which tensors that match ``names`` are buffers of its layout, so that training does not change them.
+    """A model in which tensors that match ``names`` are frozen, including running statistics.
 
-    Frozen running statistics do not change either. A row of this model contains the trained parameters first, so its
-    order differs from that of ``model``: see :meth:`wrapped`. Raises ExperimentError for a pattern that matches no
-    tensor.
+    A row of this model contains the trained parameters first, so its order differs from that of ``model``: see
+    :meth:`wrapped`. Raises ExperimentError for a pattern without a matching tensor.
 
     Parameters
     ----------
@@ -71,7 +70,7 @@ class FrozenLayers:
 
     @property
     def native(self) -> bool:
-        """Whether the model is native; not if it computes its gradient itself, which includes that of frozen layers."""
+        """Whether the model is native; not if it computes its gradient, which would include frozen layers."""
         return self.model.native and not isinstance(self.model, Differentiated)
 
     @property

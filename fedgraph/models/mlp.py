@@ -61,7 +61,7 @@ class MLPModel(ModelFromTwin):
     def compiled(self) -> NativeMLPModel:
         """Return the same model trained by native code.
 
-        Its first batch on a processor waits a second for the compiler.
+        Compilation on the first batch takes a second.
         """
         return NativeMLPModel(self.settings, self.task)
 

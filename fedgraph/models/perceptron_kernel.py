@@ -1,6 +1,6 @@
 """Fully connected layers, their loss, and its gradient or steps down it, as one call into C++, for float32 on a CPU.
 
-Clients are computed one after the other, so that a client's activations stay in a core's cache, and without Python's
+Clients are computed sequentially, so that a client's activations stay in a core's cache, and without Python's
 global lock. Matrix products are PyTorch's own; they write the gradient directly into the matrix of
 all parameters, or a step of descent into the models, so that a descent needs no gradient in memory.
 """
@@ -75,14 +75,14 @@ def descend(
     decay: float,
     workers: int = 1,
 ) -> Tensor | None:
-    """Take steps of gradient descent in place: w <- (1 - rate decay) w - rate dL/dw, one after the other.
+    """Take steps of gradient descent in place: w <- (1 - rate decay) w - rate dL/dw, sequentially.
 
     Returns sums of weighted losses and of weights of all steps, float64 ``[2, clients]``; None, and nothing is changed,
     for tensors that the C++ code does not support. Other arguments and errors as of :func:`loss_gradient`.
 
     Parameters
     ----------
-    steps : minibatches ``[clients, steps, batch, ...]``; of those by rows, one without examples is no step.
+    steps : minibatches ``[clients, steps, batch, ...]``; of those by rows, one without examples is skipped.
     rates : learning rates, float32 ``[clients, steps]``.
     workers : threads that share the clients.
     """
@@ -160,7 +160,7 @@ def _suits(models: Tensor, steps: Batch | BatchRows, classes: bool) -> bool:
 
 
 def _in_order(steps: Batch, sizes: Sequence[int], classes: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return tensors of clients, and of all, for minibatches that lie one after the other."""
+    """Return tensors of clients, and of all, for consecutive minibatches."""
     shape, inputs = steps.inputs.shape[:3], steps.inputs.flatten(3)
     wanted = shape if classes else (*shape, sizes[-1])
     _check(inputs, steps.targets, sizes, classes)

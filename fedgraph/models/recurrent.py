@@ -70,7 +70,7 @@ class RecurrentModel(ModelFromTwin):
     ----------
     native : whether the recurrent layers are computed by C++ where possible, see
         :mod:`fedgraph.models.recurrence_kernel`. ``torch.compile`` cannot improve on the hand-written backward pass,
-        and would call it between two graphs of its own.
+        and would call it between two of its graphs.
     """
 
     native = False

@@ -45,7 +45,7 @@ class ScikitSettings(Settings):
 
 
 def raise_not_stackable(settings: ScikitSettings, task: TaskSpec) -> NoReturn:
-    """Raise ExperimentError: such a table is no model with parameters ``[clients, ...]``."""
+    """Raise ExperimentError: such a table is not a model with parameters ``[clients, ...]``."""
     raise ExperimentError(
         "[model] name: 'scikit-learn' models have no parameters that could be sent, averaged or trained together; only "
         "methods that leave models at their owners can use them, e.g. [experiment] method = 'f3'"

@@ -86,7 +86,7 @@ class ResNet9Model(ModelFromTwin):
     3x3 convolutions with batch normalisation and ReLU, with the default width: 64 channels; 128, pooled, a residual
     block of two; 256, pooled, a residual block of two; 256, pooled; the maximum of every channel; a linear layer
     without bias; times 0.2. For three colours and ten classes it has 2,440,256 trained parameters, and 2,944 running
-    statistics as buffers. Raises ExperimentError for inputs that are no such images.
+    statistics as buffers. Raises ExperimentError for inputs that are not such images.
     """
 
     sequential = True

@@ -34,12 +34,12 @@ class ModelFromTwin(ABC):
 
     @property
     def draws_apart(self) -> bool:
-        """Whether a thread's draws can come from a generator of its own; nothing is drawn by built-in models."""
+        """Whether a thread's draws can come from its own generator; nothing is drawn by built-in models."""
         return True
 
     @property
     def sequential(self) -> bool:
-        """Whether clients are computed one after the other on a CPU; True for models of convolutions."""
+        """Whether clients are computed sequentially on a CPU; True for models of convolutions."""
         return False
 
     @property

@@ -41,7 +41,7 @@ class Call(NamedTuple):
 def module_class(name: str) -> type[nn.Module]:
     """Import the class ``package.module:Class``.
 
-    Raises ExperimentError when it cannot be imported, or is no module class.
+    Raises ExperimentError when it cannot be imported, or is not a module class.
     """
     kind = load_object(name, "[model] name")
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
@@ -119,7 +119,7 @@ class Slots:
 
     Parameters
     ----------
-    module : its layers and its tied parameters stay as they are now.
+    module : its layers and its tied parameters are kept.
     """
 
     def __init__(self, module: nn.Module) -> None:

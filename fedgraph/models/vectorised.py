@@ -199,7 +199,7 @@ class ModuleModel(ModelFromTwin):
 
     @cached_property
     def sequential(self) -> bool:
-        """Whether clients are computed one after the other on a CPU: where the module has convolutions, or draws."""
+        """Whether clients are computed sequentially on a CPU: where the module has convolutions, or draws."""
         return (self.draws and self.draws_apart) or any(map(_convolves, self._prototype.modules()))
 
     @cached_property
@@ -212,7 +212,7 @@ class ModuleModel(ModelFromTwin):
 
     @cached_property
     def draws_apart(self) -> bool:
-        """Whether all that it draws can come from a generator of its own (:class:`OwnDraws`), determined by trying."""
+        """Whether all that it draws can come from its own generator (:class:`OwnDraws`), determined by trying."""
         return not self._draws_from_torch(OwnDraws(torch.Generator()))
 
     def _draws_from_torch(self, context: AbstractContextManager[object]) -> bool:

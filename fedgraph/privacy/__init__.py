@@ -1,6 +1,6 @@
-"""Protection of embeddings, updates, counts and sums: noise, masks, shares, and what each of them leaves open.
+"""Protection of embeddings, updates, counts and sums by noise, masks and shares, and the limits of each.
 
-Nothing here is on by default: without it the server holds every embedding that F3 (Ma, Hoang, Chen; UAI 2023) sends,
+Nothing here is enabled by default: without it the server receives every embedding of F3 (Ma, Hoang, Chen; UAI 2023),
 and every peer's parameters in IPA.
 
 **Noise on embeddings** (``gaussian``). An owner clips each embedding and adds Gaussian noise before it leaves.
@@ -18,19 +18,18 @@ and every peer's parameters in IPA.
 - Does not hide labels, sample keys, which owner lacks which sample, nor local predictions that were not made from the
   noisy embedding: a prediction made from the clean one discloses something of the clean one.
 - The guarantee is that of real numbers. Drawn with floating-point numbers, low bits may disclose more (Mironov 2012);
-  rounding to a grid removes those bits, which makes such an attack hard but is no proof.
+  rounding to a grid removes those bits, which makes such an attack hard but is not a proof.
 
-**Noise on updates** (``gaussian``; ``[ipa] privacy``). A peer clips all that its turn changed, in its own parameters
-and in the others' where they move, as one vector, and adds Gaussian noise before it leaves.
+**Noise on updates** (``gaussian``; ``[ipa] privacy``). A peer clips all changes of its turn, in its own parameters and
+in updated ones of others, as one vector, and adds Gaussian noise before it leaves.
 
 - Protects: all data of one peer, against the server and the other peers, who can hardly distinguish them from any other
   data of the same size. (epsilon, delta) adds up over its turns; every further run on the same data adds its own.
 - Price: every single parameter gets noise. An epsilon of common size leaves nothing of an update of 200,000 parameters.
-- Not hidden are who takes part and when, how many examples each has, and the settings. Metrics are of the parameters
-  that were released, on data that all share; others are refused. Training losses, whether training diverged, and the
-  moments of the optimiser stay on the node.
+- Participation, numbers of examples and settings are not hidden. Metrics are of released parameters on shared data;
+  others are refused. Training losses, divergence and the moments of the optimiser stay on the node.
 - The server names method, settings and run. A node counts releases, so that a run gets no more than it announced; that
-  is no defence against a dishonest server, which can start another run or ask for a method without noise.
+  does not protect against a dishonest server, which can start another run or request a method without noise.
 
 **Counts** (``counts``). A client that consents adds noise to counts of its rows: of categories, or of a histogram that
 quantiles are then read from.
@@ -40,8 +39,8 @@ quantiles are then read from.
   Columns do not add to it: the noise grows with their number.
 - Does not hide the number of rows, the names of columns, nor the categories themselves.
 
-**Sums** (``masks``; ``[fedngm.recovery] masks``). Clients add masks to whole numbers that cancel in the sum (Bonawitz
-et al. 2017), so that the server learns the sum over all of them and nothing else.
+**Sums** (``masks``; ``[fedngm.recovery] masks``). Clients add masks to integers that cancel in the sum (Bonawitz et al.
+2017), so the server learns only the sum over all of them.
 
 - Protects: one client's numbers, against an honest server, and against fewer than all the others.
 - Does not protect: against all others together, who can subtract their own numbers from the sum; of two clients each
@@ -52,15 +51,15 @@ et al. 2017), so that the server learns the sum over all of them and nothing els
 **Shares** (``shamir``, ``sealed``). An owner splits a quantised embedding into n shares for n aggregators.
 
 - Protects: fewer than k aggregators learn nothing of an embedding, with any computation (Shamir 1979).
-- Does not protect: k aggregators that combine their shares see every embedding. Aggregators are trusted to do what
-  they are asked and not to collude: honest but curious. More than k replies reveal a wrong share, exactly k do not.
+- Does not protect: k aggregators that combine their shares see every embedding. Aggregators are assumed to follow the
+  protocol and not to collude (honest but curious). More than k replies reveal a wrong share, exactly k do not.
 - Shares travel through the server, sealed for the aggregator that may see them (HPKE, RFC 9180). The server also
-  distributes the aggregators' public keys: a server that replaces them reads the shares. Owners that get the
-  fingerprints by another way (``fingerprint``) pin them and are safe from that. A seal determines who may read, not who
-  wrote.
+  distributes the aggregators' public keys: a server that replaces them can read the shares. Owners that receive the
+  fingerprints by another channel (``fingerprint``) can pin them, which prevents this. A seal does not authenticate the
+  sender.
 - Labels, sample keys, which owner lacks which sample and the sizes of embeddings are not hidden.
-- n, k and the bits are set by the server's experiment; a node insists on at least two different aggregators, and on
-  those that it has pinned.
+- n, k and the bits are set by the server's experiment; a node requires at least two different aggregators, and those
+  that it has pinned.
 
 **First stage on shares** (``first_stage``). At inference, alignment, first layer weight and the first graph product are
 computed by the aggregators on shares; the server gets the outcome only, adds bias and non-linearity and continues.
@@ -74,7 +73,7 @@ computed by the aggregators on shares; the server gets the outcome only, adds bi
 - Exact whole numbers disclose more than rounded ones: ``hidden`` exact equations may have a single solution in bounded
   whole numbers. So an embedding gets random low bits before it is split, and too few of them are refused. They are
   drawn once per sample and kept by the owner's node, as fresh ones for every request would average out.
-- What is not determined may still be guessed: embeddings are correlated, and a server that has seen training
+- Undetermined numbers may still be estimated: embeddings are correlated, and a server that has seen training
   embeddings can estimate the rest of a new one from the numbers that it learns.
 - Training the fusion model still needs unshared embeddings, with noise or without. Shares protect new samples only,
   and only where the server asks for shares: nodes answer ``f3-inference`` too.
@@ -88,8 +87,8 @@ without any embedding; sealed shares from the owners; shares of the outcome from
   replace one sample's share by another's.
 - Predictions differ from those without shares by rounding: ``probability_error_bound`` of ``summary.json`` is the
   largest error for any embedding up to ``largest``, as a rule some hundred times the actual one.
-- ``simulated-aggregators``, and so ``fedgraph predict --secret``, are for trying out: nodes of owners act as the
-  aggregators, whose keys and records lie in the run folder. k such nodes of one institution protect nothing.
+- ``simulated-aggregators``, and thus ``fedgraph predict --secret``, are for tests: nodes of owners act as the
+  aggregators, whose keys and records are in the run folder. k such nodes of one institution give no protection.
 
 An aggregator is a node that needs neither clients nor data; it is best run by an institution without an interest in
 the owners' data. Each prints its fingerprint and starts::
@@ -98,15 +97,15 @@ the owners' data. Each prints its fingerprint and starts::
     flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
         --node-config 'aggregator="east" state-dir="/var/lib/fedgraph"'
 
-and so ``north`` and ``west``, on machines of their own. The operators of nodes with owners ask the three for their
+and likewise ``north`` and ``west``, on separate machines. The operators of nodes with owners obtain the three
 fingerprints, by telephone rather than through the server, and pin them::
 
     flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
         --node-config 'clients="mercy" aggregator-fingerprints="east=0f3a...,north=...,west=..."'
 
 The experiment has ``method = "f3-secret"`` and ``[f3-secret] run = "..."``, ``aggregators = 3``, ``threshold = 2``.
-Keep and back up ``state-dir``: without an aggregator's records the leaks of earlier requests are forgotten, without
-its key owners refuse it.
+Back up ``state-dir``: without an aggregator's records, leaks of earlier requests are not considered, and without its
+key owners refuse it.
 """
 
 from fedgraph.privacy.released import Released

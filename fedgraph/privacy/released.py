@@ -1,7 +1,6 @@
-"""Rows that an owner has released for its samples, kept so that they are released again unchanged and never redrawn.
+"""Released rows of an owner's samples, stored so that repeated requests get the same numbers.
 
-Averages over fresh draws remove noise: repeated requests must be answered with the same numbers. F3 (Ma, Hoang, Chen;
-UAI 2023), section 5.
+Averages over new draws would remove noise. F3 (Ma, Hoang, Chen; UAI 2023), section 5.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from fedgraph.support.files import json_digest, load_state, locked, save_state
 
 
 class Released:
-    """Rows of numbers by sample key, in one file per owner and purpose; nothing is ever dropped from it.
+    """Rows of numbers by sample key, in one file per owner and purpose, never deleted.
 
-    A sample is identified by its key: its released row stays the same even where its features change.
+    The released row of a key does not change, even if the features of the sample do.
 
     Parameters
     ----------
     folder : Path
-        Folder on the owner's own node, for everything that belongs to its frozen models, in all runs.
+        Folder on the owner's node for its frozen models, in all runs.
     owner : str
         Name of the owner.
     purpose : JSON value
-        Everything else that the numbers depend on, such as the frozen model's fingerprint and settings of the noise.
-        Rows for another purpose are drawn anew.
+        Everything else that determines the numbers, such as the frozen model's fingerprint and settings of the noise.
+        Rows for another purpose are drawn separately.
     """
 
     def __init__(self, folder: Path, owner: str, purpose: Any) -> None:
@@ -38,21 +37,21 @@ class Released:
         self.path = folder / f"{json_digest([owner, purpose])[:32]}.safetensors"
 
     def rows(self, keys: Sequence[str], draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return rows ``[keys, size]``: earlier ones unchanged, others drawn now and stored before they are returned.
+        """Return rows ``[keys, size]`` in the order of ``keys``; new ones are drawn and stored first.
 
-        In the order of ``keys``. Raises RunError when the file is broken, or contains rows of another size or type.
+        Raises RunError when the file is broken, or contains rows of another size or type.
 
         Parameters
         ----------
         keys : sequence of str
             Samples, all different.
         draw : callable
-            Returns rows that may be released, for some positions of ``keys``, int64 ``[positions]``.
+            Returns rows to release for some positions of ``keys``, int64 ``[positions]``.
         """
         if not keys:
             return draw(torch.zeros(0, dtype=torch.int64))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Two requests at once must not draw twice for one sample.
+        # Concurrent requests must not draw twice for one sample.
         with locked(self.path.with_suffix(".lock")):
             kept = load_state(self.path) if self.path.exists() else {"keys": [], "rows": None}
             place = {key: row for row, key in enumerate(kept["keys"])}

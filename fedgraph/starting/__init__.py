@@ -1,4 +1,4 @@
-"""Starting what runs: experiments to their end, predictions by a finished run, and any Flower app in this process.
+"""Entry points: experiments, predictions of a finished run, and simulation of any Flower app in this process.
 
 The functions that users call are exported by the package itself::
 

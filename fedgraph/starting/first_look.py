@@ -1,4 +1,4 @@
-"""Several runs are looked at before the first of them trains: one that cannot begin would be found out hours later."""
+"""Checks of several runs before the first of them trains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPENING = "query.identify"
 
 
 class _Begun(BaseException):
-    """A run is past its opening query; nothing on the way may take it for an error."""
+    """A run is past its opening query; a BaseException, which is not caught as an error."""
 
 
 class _OpeningGrid(LocalGrid):
@@ -41,7 +41,7 @@ class _OpeningGrid(LocalGrid):
 def look_at(
     folders: Sequence[RunFolder], nodes: int, run_config: Mapping[str, str], node_config: Mapping[str, Any]
 ) -> None:
-    """Open every run of some run folders, without training anything or leaving anything behind.
+    """Open every run of some run folders, without training and without leaving files.
 
     Raises FedgraphError for anything that would end one of the runs, with the name of its method.
 

@@ -1,4 +1,4 @@
-"""The folder of a Flower app: its run config, and its components, imported as if this process were for it alone."""
+"""The folder of a Flower app: its run config, and isolated import of its components."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedgraph.support.errors import AppError, closest_first, quoted, similar
 Value: TypeAlias = bool | int | float | str
 """The types of values in Flower's run config and node config."""
 RunConfig: TypeAlias = Mapping[str, Any] | Sequence[str] | str | Path
-"""A run config by keys, or as ``flwr run --run-config`` takes it: ``"key=value key=value"``, or a TOML file."""
+"""A run config as a mapping, or as for ``flwr run --run-config``: ``"key=value key=value"``, or a TOML file."""
 
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 _NEVER_REPLACED = ("fedgraph", "flwr")
@@ -55,7 +55,7 @@ def read_run_config(given: RunConfig, name: str = "the run config") -> dict[str,
 def _read_pairs(text: str, name: str) -> dict[str, Value]:
     left = _PAIR.sub("", text).strip()
     if left:
-        raise AppError(f"'{left}' of {name} is no key=value pair; it is written like 'rounds=3 name=\"a b\"'")
+        raise AppError(f"'{left}' of {name} is not a key=value pair, such as 'rounds=3 name=\"a b\"'")
     pairs = "\n".join(f"{key} = {value}" for key, value in _PAIR.findall(text))
     try:
         return flattened(tomllib.loads(pairs), name)
@@ -109,7 +109,7 @@ class FlowerApp:
         path = Path(folder).expanduser().absolute()
         project = path / "pyproject.toml"
         if not path.is_dir():
-            raise AppError(f"there is no folder {path}: name the folder of a Flower app, which has a pyproject.toml")
+            raise AppError(f"no folder {path}: name the folder of a Flower app, which has a pyproject.toml")
         if not project.is_file():
             raise AppError(f"{path} is not a Flower app: it has no pyproject.toml")
         table: Any = _read_toml(project)
@@ -138,7 +138,7 @@ class FlowerApp:
     def imported(self) -> Iterator[tuple[ServerApp, ClientApp]]:
         """Import both components; within the block the folder comes first on ``sys.path``.
 
-        Its modules are imported anew, and forgotten at the end: another app may have modules of the same names, and
+        Its modules are imported again, and unloaded afterwards, as other apps may have modules with the same names, and
         files may have changed.
         """
         with _at_home(self.folder):
@@ -168,7 +168,7 @@ class FlowerApp:
 
 @contextmanager
 def _at_home(folder: Path) -> Iterator[None]:
-    """Put a folder first on ``sys.path``; its own modules hide others of these names, and are gone after the block."""
+    """Put a folder first on ``sys.path``; its modules replace others of these names within the block."""
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
     names -= {*sys.stdlib_module_names, *_NEVER_REPLACED}
     aside = _taken_out(names)

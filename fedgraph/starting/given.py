@@ -1,6 +1,6 @@
-"""Python objects in an experiment: data frames, graphs and classes, where a file has paths.
+"""Python objects in an experiment: data frames, graphs and classes instead of paths.
 
-A graph of PyTorch Geometric is that of the clients below ``graph``, and the data of clients elsewhere.
+A graph of PyTorch Geometric is the client graph under ``graph``, and data of clients elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import dotted_path
 
 _FOLDER = ".given"
-"""Folder next to the run folders, with the Python objects that their experiments were given, by content."""
+"""Folder next to the run folders, with the Python objects of their experiments, by content."""
 
 
 def in_words(
@@ -31,9 +31,8 @@ def in_words(
 ) -> tuple[str | Path | Mapping[str, Any], dict[str, Any], dict[str, Any], bool]:
     """Return an experiment, its overrides and sites with paths instead of data frames, graphs and classes.
 
-    Data frames and graphs become files in a hidden folder next to the run folders, so that nodes in other processes,
-    and a run that is resumed, find them. A graph given as the table ``[graph]`` is written to a file. Raises
-    ExperimentError for values that are neither in an experiment nor known here.
+    Data frames and graphs become files in a hidden folder next to the run folders, for nodes in other processes and
+    resumed runs. A graph as the table ``[graph]`` is written to a file. Raises ExperimentError for unsupported values.
 
     Returns
     -------
@@ -58,14 +57,14 @@ def in_words(
 
 
 class _Writer:
-    """Turns values into plain values of an experiment, and writes those that need a file."""
+    """Converts values to plain values of an experiment, and writes files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.classes = False
 
     def plain(self, value: Any, key: str) -> Any:
-        """Return a value as TOML has it; ``key`` is its place, such as ``data.path``."""
+        """Convert a value to TOML; ``key`` is its name, such as ``data.path``."""
         of_client_graph = key == "graph" or key.startswith("graph.") or key == "data.graph"
         if not of_client_graph and are_graphs(value):
             return self._frame(value, as_text=False)

@@ -1,4 +1,4 @@
-"""Options of the nodes of a simulation, which real nodes read from their node config."""
+"""Options of the nodes of a simulation, as in the node config of real nodes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ def site_options(
     models: Mapping[str, str | Path] | None,
     data: Settings,
 ) -> dict[str, Any]:
-    """Return the options of nodes that are sites, each with a file of its own, as in a deployment.
+    """Return the options of sites, nodes with their own files as in a deployment: ``sites``, the node config of each.
 
-    With the key ``sites``: the node config of each. Raises ExperimentError for a missing file, and for models and keys
-    of an unknown site.
+    Raises ExperimentError for a missing file, and for models and keys of an unknown site.
 
     Parameters
     ----------
-    sites : file or folder of each site. A site is the client of its name, unless its file names clients.
-    given : keys of the node config of all sites; under the name of a site, a mapping with those of that one.
-    models : models that sites have already, by site.
+    sites : file or folder of each site. A site is the client with its name, unless its file names clients.
+    given : keys of the node config of all sites; under the name of a site, a mapping for this one.
+    models : existing models by site.
     data : the table ``[data]``.
     """
     common = {key: value for key, value in (given or {}).items() if not isinstance(value, Mapping)}
@@ -63,10 +62,7 @@ def site_options(
 
 
 def _absolute(model: str) -> str:
-    """Return a model with an absolute path, as nodes may run in other folders; ``package.module:Class`` stays as it is.
-
-    That of a file that is not there says where it was looked for.
-    """
+    """Make the path of a model absolute, as nodes may run in other folders; ``package.module:Class`` is unchanged."""
     place, layer = model.partition("#")[::2]
     is_path = Path(place).is_file() or (place and ":" not in place)
     return f"{Path(place).absolute()}{'#' * bool(layer)}{layer}" if is_path else model

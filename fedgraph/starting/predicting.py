@@ -46,7 +46,7 @@ def predict(
     """Predict new data by a run of any method, or samples and later windows by one of ``f3`` or ``f3-forecast``.
 
     Methods that end with models predict new data as :meth:`fedgraph.Run.predict` does. With ``f3`` and ``f3-forecast``
-    the frozen models that the run was trained with send embeddings to its fusion model. That is a run of its own, whose
+    the frozen models that the run was trained with send embeddings to its fusion model. That is a separate run, whose
     folder is in the folder ``predictions`` of the run.
 
     Parameters

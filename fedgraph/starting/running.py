@@ -1,4 +1,4 @@
-"""Run experiments to their end, in this process or on Flower: from Python, and for the command line."""
+"""Running of experiments, in this process or on Flower, from Python and for the command line."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def run_methods(
     node_config: Mapping[str, Any] | None = None,
     sites: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Run an experiment with several methods, one after the other, and put them side by side.
+    """Run an experiment with several methods sequentially, and compare them.
 
     Raises ExperimentError when something in one of the experiments is unknown or does not
     fit, before anything is run. Raises RunError when a run does not finish.
@@ -142,11 +142,11 @@ def run_methods(
 def resume(
     path: str | Path, *, grid: str = "local", nodes: int = 2, data_dir: str | Path | None = None, progress: bool = True
 ) -> Run:
-    """Go on with a run that was stopped, as it was: it ends with the same models as without the stop.
+    """Continue a stopped run, with the same results as without the stop.
 
     Raises ExperimentError when its ``experiment.toml`` was changed since something was
-    trained, in a key that must not change; see :mod:`fedgraph.runs.resuming`. Raises RunError when it is no run folder,
-    the run is finished already, or it does not finish now.
+    trained, in a key that must not change; see :mod:`fedgraph.runs.resuming`. Raises RunError when it is not a run
+    folder, the run is finished already, or it does not finish now.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def _new_folders(
     out: str | Path | None,
     node_options: _NodeOptions,
 ) -> list[RunFolder]:
-    """Make a run folder for each method, once all experiments are known to be usable."""
+    """Create a run folder for each method, after checking all experiments."""
     check_grid(grid)
     experiment, keys, sites, classes = in_words(experiment, overrides, node_options.sites or {}, out)
     if classes:
@@ -229,10 +229,10 @@ def _run_all(
     progress: bool,
     new: bool = True,
 ) -> list[Run]:
-    """Run the experiments of run folders, and write a report into each, and one of all into the first.
+    """Run the experiments of run folders, and write a report for each, and a common one to the first.
 
-    An error ends all of them, and so does Ctrl-C; the exception has notes on what is finished. Of ``new`` folders those
-    are removed then whose runs have computed nothing, as after a wrong name of a file.
+    An error or Ctrl-C ends all of them, with notes on finished runs. Folders of ``new`` runs without any results are
+    then removed.
     """
     finished: list[Run] = []
     if new and len(folders) > 1 and grid == "local":
@@ -259,7 +259,7 @@ def _run_all(
 
 
 def _look_at_all(folders: Sequence[RunFolder], nodes: int, data_dir: str | Path | None) -> None:
-    """Raise, before any of several runs begins, the error that would end one of them; no folder of theirs is left."""
+    """Raise the error that would end one of several runs before any starts, and remove their folders."""
     place = str(Path(data_dir).resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", "")
     node = {"full-errors": "1", "any-files": "1", **({"data-dir": place} if place else {})}
     try:
@@ -303,20 +303,20 @@ def run_one(
     except FedgraphError as error:
         raise RunError(f"{error}\n{_place_and_advice(folder, advice)}") from error
     except Exception as error:
-        # Of a user's own code, whose traceback is what helps.
+        # Of custom code, for which the traceback is helpful.
         error.add_note(_place_and_advice(folder, advice))
         raise
     return folder.summary()
 
 
 def _place_and_advice(folder: RunFolder, advice: str | None) -> str:
-    """Describe where a failed run is, and how to resume it."""
+    """Describe the folder of a failed run, and how to resume it."""
     how = "" if folder.is_finished else f"; {advice or _how_to_go_on(folder)}"
     return f"Run folder: {folder.path}{how}"
 
 
 def _how_to_go_on(folder: RunFolder) -> str:
-    """Say how to resume a run that failed; the options of its nodes stay as they were."""
+    """Describe how to resume a failed run with the same node options."""
     code, command = _named_code(folder)
     go_on = f"go on with {command or '--resume'}"
     if folder.checkpoint.exists():
@@ -342,7 +342,7 @@ def _how_to_go_on(folder: RunFolder) -> str:
 
 
 def _named_code(folder: RunFolder) -> tuple[list[str], str]:
-    """Return the code that a run's experiment names, and how to go on in Python where a command does not find it."""
+    """Return the custom code of a run's experiment, and how to resume in Python if a command cannot find it."""
     try:
         named = named_code(load_experiment(folder.path / "experiment.toml"))
         found = all(map(is_importable, named))
@@ -368,7 +368,7 @@ def _run_or_go_on(
         "set": shlex.quote(f"output.resume={folder.path}"),
         "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
     }
-    # All nodes are on this machine: their errors and files need not be hidden.
+    # All nodes are on this machine: errors and files need not be hidden.
     places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), FULL_ERRORS: "1", "FEDGRAPH_ANY_FILES": "1"}
     if model_dir is not None:
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
@@ -391,7 +391,7 @@ def _run_or_go_on(
 
 
 def _total(experiment: Experiment) -> int | None:
-    """Return the number of rounds, or of epochs of a strategy without rounds; None where it is not known."""
+    """Return the number of rounds, or of epochs of a strategy without rounds, or None if unknown."""
     strategy, rounds = experiment.method.strategy_class, experiment.experiment.rounds
     algorithm = algorithm_of(strategy)
     if algorithm is None or not issubclass(algorithm, PhasedAlgorithm):
@@ -428,7 +428,7 @@ def _run_in_process(
 
 
 def _follower(folder: RunFolder, display: LiveDisplay, console: Console) -> Callable[[], None]:
-    """Return a function that shows what other processes have written to the run folder since the last call."""
+    """Return a function that shows new entries of other processes in the run folder."""
     shown, status = 0, StatusFile(folder.path / "logs" / "nodes.jsonl")
 
     def follow() -> None:

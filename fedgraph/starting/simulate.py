@@ -30,7 +30,7 @@ class Simulation:
     Attributes
     ----------
     returned : object
-        What the main function of the ServerApp returned; Flower itself drops it.
+        Result of the main function of the ServerApp, which Flower discards.
     context : Context
         Context of the ServerApp, with its run config and what it left in ``state``.
     contexts : list of Context
@@ -49,7 +49,7 @@ class Simulation:
 
     @property
     def state(self) -> RecordDict:
-        """What the ServerApp left in ``context.state``."""
+        """The final ``context.state`` of the ServerApp."""
         return self.context.state
 
 
@@ -63,14 +63,13 @@ def simulate(
     on_error: str = "reply",
     seed: int | None = None,
 ) -> Simulation:
-    """Run a Flower app in this process and thread, one node after the other.
+    """Run a Flower app in this process and thread, sequentially by node.
 
-    Breakpoints work, in clients too; exceptions keep their traceback. Nodes are sent messages, and their replies are
-    returned, in the order of nodes, so that the same app gives the same bits again, if all of its randomness is seeded.
-    What is not: unless ``seed`` is given nothing is seeded here, and generators that an app makes without a seed, such
-    as ``numpy.random.default_rng()``, never are. Returns what the main function returned, the contexts at the end, and
-    exceptions of the ClientApp. Raises AppError when the app, its run config or a node config cannot be used, before
-    anything is run. Raises RunError when the ServerApp waits for more nodes, or more replies, than there are.
+    Breakpoints work, also in clients; exceptions keep their traceback. Messages and replies are in the order of nodes,
+    so results are bitwise reproducible if all randomness is seeded: ``seed`` seeds the global generators, but not
+    generators that an app creates without a seed, such as ``numpy.random.default_rng()``. Raises AppError, before the
+    start, for an invalid app, run config or node config, and RunError when the ServerApp waits for more nodes or
+    replies than exist.
 
     Parameters
     ----------
@@ -81,14 +80,14 @@ def simulate(
     num_nodes : int, optional
         Number of nodes; by default as many as ``node_configs``, or 2, as ``flwr run`` has.
     node_configs : sequence of mapping, str, Path or sequence of str, optional
-        For each node the keys that its node config has besides ``partition-id`` and ``num-partitions``, or in place of
-        these; each is given as ``run_config`` can be: ``'client="mercy"'``.
+        For each node the keys of its node config in addition to ``partition-id`` and ``num-partitions``, or instead of
+        these, in any form of ``run_config``: ``'client="mercy"'``.
     run_config : mapping, str, Path or sequence of str, optional
         Keys of the run config, in place of those of ``pyproject.toml``; also as ``flwr run --run-config`` takes them:
         ``"num-server-rounds=3 lr=0.1"``, or the path of a TOML file.
     on_error : {"reply", "raise"}, default "reply"
-        What an exception of the ClientApp does. "reply": it is logged, and the ServerApp gets an error reply, as in
-        Flower. "raise": it is raised here, as it is.
+        Handling of exceptions of the ClientApp. "reply": it is logged, and the ServerApp receives an error reply, as in
+        Flower. "raise": it is raised.
     seed : int, optional
         Seeds the global generators of Python, NumPy and PyTorch before anything of the app is imported.
 
@@ -135,7 +134,7 @@ def _run(
 
 @contextmanager
 def _errors_in_full(on_error: str) -> Iterator[None]:
-    """Have nodes hide nothing of an error: they are all in this process."""
+    """Let nodes send full errors, as they are all in this process."""
     before = os.environ.get(FULL_ERRORS)
     os.environ[FULL_ERRORS] = "raise" if on_error == "raise" else "1"
     try:
@@ -164,7 +163,7 @@ def _node_configs(num_nodes: int | None, node_configs: Sequence[RunConfig] | Non
 
 def _refuse_old(server_app: ServerApp, client_app: ClientApp) -> None:
     """Raise AppError for apps of Flower's old API, whose server runs clients in threads, in any order."""
-    # Where a version keeps these elsewhere, nothing is refused.
+    # Nothing is refused for versions with other attributes.
     server, client = vars(server_app), vars(client_app)
     old = {
         "the ServerApp has a server_fn or a strategy of flwr.server": any(
@@ -185,7 +184,7 @@ def _refuse_old(server_app: ServerApp, client_app: ClientApp) -> None:
 
 @contextmanager
 def _kept_return(server_app: ServerApp) -> Iterator[list[Any]]:
-    """Keep what the main function of a ServerApp returns, since Flower drops it."""
+    """Store the result of the main function of a ServerApp, which Flower discards."""
     returned: list[Any] = []
     main = vars(server_app).get("_main")
     if main is None:

@@ -1,4 +1,4 @@
-"""The files of named data sets: where they are published, and which of them are in a data folder."""
+"""The files of named data sets: their sources, and their presence in a data folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _DEFAULT_FOLDER = Path.home() / ".cache" / "fedgraph" / "data"
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file that a data set can be read from.
+    """A file of a data set.
 
     Attributes
     ----------
-    path : where the file is looked for, relative to the data folder.
-    url : where the file is published; empty if it is not published on its own.
-    download : whether ``url`` serves the file itself.
+    path : its path, relative to the data folder.
+    url : its source; empty if it is not published separately.
+    download : whether ``url`` is a direct download.
     sha256 : checksum of the published file; None if it is unknown.
     size_bytes : size of the published file, if known.
     """
@@ -59,8 +59,7 @@ def data_folder(given: str | None) -> Path:
 def find(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...] | None:
     """Find the files of a data set in a data folder.
 
-    Returns paths of the first alternative whose files are all in ``data_dir``, in the entry's order; None if there is
-    none.
+    Returns paths of the first alternative whose files are all in ``data_dir``, in the entry's order, or None.
     """
     for files in entry.alternatives:
         if files and all((data_dir / file.path).is_file() for file in files):
@@ -69,7 +68,7 @@ def find(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...] | None:
 
 
 def require(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...]:
-    """Find files as :func:`find` does; raise DataError with :func:`missing_message` if there are none."""
+    """Find files as :func:`find`. Raises DataError with :func:`missing_message` if they are missing."""
     paths = find(entry, data_dir)
     if paths is None:
         raise DataError(missing_message(entry, data_dir))
@@ -90,10 +89,7 @@ def downloads(entry: CatalogueEntry) -> tuple[DataFile, ...]:
 
 
 def missing_message(entry: CatalogueEntry, data_dir: Path) -> str:
-    """Explain which files are missing, where they are published and where to put them.
-
-    Published alternatives come first.
-    """
+    """Describe missing files, their sources and their places; published alternatives first."""
     folder = data_dir.absolute()
     published = [files for files in entry.alternatives if all(file.url for file in files)]
     lines = [f"{entry.title}: the data folder {folder} does not hold the files of the data set '{entry.name}'."]

@@ -1,4 +1,4 @@
-"""The device of a computation; how a GPU computes there; and which part of it a node has.
+"""Devices of computations, reproducible settings of GPUs, and a node's share of a GPU.
 
 >>> from fedgraph.support.devices import chosen
 >>> chosen("cpu", "[train] device")
@@ -16,17 +16,17 @@ import torch.utils.deterministic
 from fedgraph.support.errors import ExperimentError
 
 _SHARE_OF_FREE = 0.8
-"""Of the memory of a GPU that is free, where others have taken too much of it."""
+"""Share of the free memory of a GPU that is used if other processes use much of it."""
 
 
 def chosen(device: str, where: str) -> torch.device:
-    """Return the device that a setting asks for; a GPU is set up by :func:`repeatable`.
+    """Return the device of a setting; a GPU is configured by :func:`repeatable`.
 
-    Raises ExperimentError when CUDA is demanded and not available.
+    Raises ExperimentError when CUDA is required and not available.
 
     Parameters
     ----------
-    device : ``auto`` is a GPU where there is one.
+    device : ``auto`` is a GPU if available.
     where : name of the setting, for the error.
     """
     available = torch.cuda.is_available()
@@ -42,23 +42,23 @@ def chosen(device: str, where: str) -> torch.device:
 
 
 def repeatable() -> None:
-    """Have this process compute the same twice on a GPU, and float32 in float32: without TF32.
+    """Make GPU computations of this process deterministic, without TF32.
 
-    Only operations of a user's own module that PyTorch has no repeatable form of differ; it warns of each.
+    PyTorch warns about operations of custom modules without a deterministic implementation.
     """
     # Read when cuBLAS is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Every fresh tensor would be filled with NaN.
+    # Otherwise every new tensor is filled with NaN.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def room(device: torch.device) -> float:
-    """Return the bytes of a GPU that this process may count on: the same in every run on the same GPU.
+    """Return the GPU memory in bytes for this process, reproducible on the same GPU.
 
-    That is its share (:func:`gpu_share`) of the whole memory, and less only where others have taken half of that.
+    It is the share (:func:`gpu_share`) of the whole memory, less only if other processes use half of that.
     """
     free, total = torch.cuda.mem_get_info(device)
     there = free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -67,7 +67,7 @@ def room(device: torch.device) -> float:
 
 
 def gpu_share() -> float:
-    """Return which part of a GPU is this node's: that which Ray has given it, where it runs on Ray, else all of it."""
+    """Return the share of a GPU of this node: as assigned by Ray, else 1."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return 1.0

@@ -1,4 +1,4 @@
-"""The errors that this project raises on purpose: each message contains what was wrong, where, and what to do."""
+"""Exceptions of this project; messages contain the problem, its place and a remedy."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 FULL_ERRORS = "FEDGRAPH_FULL_ERRORS"
-"""Environment variable by which nodes send errors to the server in full; with ``raise`` they raise them as they are."""
+"""Environment variable by which nodes send full errors to the server, or raise them with the value ``raise``."""
 
 
 class FedgraphError(Exception):
-    """Base of all errors meant to be read by the person who started the run.
+    """Base class of all errors for the user who started the run.
 
     Parameters
     ----------
     message : str
         The whole message.
     quoted : str
-        The part of the message that is values of a client's data, to be shown only to its owner.
+        The part of the message with values of a client's data, for its owner only.
     """
 
     def __init__(self, message: str = "", quoted: str = "") -> None:
@@ -26,7 +26,7 @@ class FedgraphError(Exception):
 
     @property
     def without_values(self) -> str:
-        """The message without the quoted values, for all others."""
+        """The message without the quoted values."""
         return str(self).replace(self.quoted, "(its node's log says which)") if self.quoted else str(self)
 
 
@@ -47,7 +47,7 @@ class GraphError(FedgraphError):
 
 
 class IdentityError(FedgraphError):
-    """A node does not know, or claims wrongly, which clients it hosts."""
+    """The clients of a node are unknown or claimed wrongly."""
 
 
 class ReplyError(FedgraphError):
@@ -59,7 +59,7 @@ class RunError(FedgraphError):
 
 
 class ContractError(FedgraphError):
-    """A strategy or client class does not do what every such class must."""
+    """A strategy or client class violates its contract."""
 
 
 def quoted(names: Sequence[str], limit: int = 5) -> str:
@@ -69,15 +69,15 @@ def quoted(names: Sequence[str], limit: int = 5) -> str:
 
 
 def some(names: Sequence[object]) -> str:
-    """Join the first few names, and the number of those left out."""
+    """Join the first few names, and the number of others."""
     more = len(names) - 8
     return ", ".join(map(str, names[:8])) + (f" and {more} more" if more > 0 else "")
 
 
 def by_reason(absent: Mapping[str, str]) -> list[str]:
-    """Group clients by the reason why they are missing.
+    """Group missing clients by reason.
 
-    Returns a text for each reason, such as ``a, b: the disk is full``; of many clients the first few are named.
+    Returns a text for each reason, such as ``a, b: the disk is full``, with the first few of many clients.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def similar(wanted: Sequence[str], names: Sequence[str]) -> str:
 
 
 def closest_first(wanted: Sequence[str], names: Sequence[str], limit: int = 8) -> str:
-    """List the first ``limit`` names for a message, those before the others that a wanted name is close to."""
+    """List the first ``limit`` names for a message, starting with those similar to a wanted name."""
     close = [match for name in wanted[:5] for match in difflib.get_close_matches(name, names, n=3, cutoff=0.6)]
     listed = list(dict.fromkeys([*close, *names]))
     return ", ".join(listed[:limit]) + (", ..." if len(listed) > limit else "")

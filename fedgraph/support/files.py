@@ -36,19 +36,19 @@ _ABANDONED_SECONDS = 3600.0
 
 
 def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
-    """Make a folder with all that belongs into it: if the process is killed or fails, there is none.
+    """Create a folder with its content atomically, and return it.
 
-    Until it is complete, it is a hidden folder next to the target. Those that killed processes left an hour ago are
-    removed. Returns the folder.
+    Until it is complete, it is a hidden folder next to the target; leftovers of killed processes are removed after an
+    hour.
 
     Parameters
     ----------
     under : Path
-        Where, created if missing.
+        Parent folder, created if missing.
     name : str
-        Its name, with ``-2``, ``-3`` and so on added if there is one already.
+        Its name, followed by ``-2``, ``-3`` etc. if it exists.
     fill : callable
-        Writes the files, given a folder that is not yet in place.
+        Writes the files into the temporary folder.
     """
     under.mkdir(parents=True, exist_ok=True)
     for abandoned in under.glob(f".*{_UNFINISHED}"):
@@ -76,14 +76,14 @@ def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed writers have left in a folder, and below it; no other process may be writing there."""
+    """Remove temporary files of killed writers in a folder and below; no other process may be writing there."""
     for path in folder.rglob(".*"):
         if is_unfinished(path.name):
             path.unlink(missing_ok=True)
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file of that name is one that a writer has not finished, of :func:`replacing` or of safetensors."""
+    """Whether this is the name of a temporary file of :func:`replacing` or of safetensors."""
     return name.startswith(".") and (name.endswith(_UNFINISHED) or _UNFINISHED_SAFETENSORS.fullmatch(name) is not None)
 
 
@@ -91,15 +91,15 @@ def is_unfinished(name: str) -> bool:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a file to fill within the block, which then replaces ``path`` atomically.
 
-    A reader sees either the old or the new file, even if the process is killed. Until then the new one is a hidden file
-    in the same folder; an exception removes it, and :func:`remove_unfinished` what a kill has left.
+    A reader sees either the old or the new file, even if the process is killed. The new one is a hidden file in the
+    same folder, removed by an exception, or by :func:`remove_unfinished` after a kill.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
     os.close(descriptor)
     try:
         yield Path(temporary)
-        # Opened only now: what fills the file may replace it by another one, as safetensors does.
+        # Opened only now, as the writer may replace the file, as safetensors does.
         with open(temporary, "rb") as filled:
             os.fsync(filled.fileno())
         os.chmod(temporary, 0o644)
@@ -122,14 +122,14 @@ _POLL_SECONDS = 0.2
 def locked(path: Path, wait: float | None = None) -> Iterator[None]:
     """Hold the lock of the file ``path`` for the block; it is released if the process is killed.
 
-    Raises TimeoutError when another process still holds the lock after that time.
+    Raises TimeoutError when another process holds the lock for that time.
 
     Parameters
     ----------
     path : Path
         The lock file, created in an existing folder and left there.
     wait : float, optional
-        Seconds to wait for the lock; by default as long as it takes.
+        Seconds to wait for the lock; by default unlimited.
     """
     with path.open("w") as stream:
         if wait is None:
@@ -151,12 +151,12 @@ def _acquire(descriptor: int, path: Path, deadline: float) -> None:
 
 
 def file_name(name: str) -> str:
-    """Encode ``name`` as the name of one file or folder: unique, and never leading out of its folder."""
+    """Encode ``name`` as a unique name of a file or folder, without path separators."""
     return quote(name, safe="").replace(".", "%2E")
 
 
 def json_digest(known: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """Return the SHA-256 of a JSON value as 64 hexadecimal digits; the order of its keys does not matter.
+    """Return the SHA-256 of a JSON value as 64 hexadecimal digits, independent of the order of keys.
 
     Parameters
     ----------
@@ -190,12 +190,12 @@ def detect_separator(line: str) -> str:
 
 
 def composed(text: str) -> str:
-    """Return a text with each letter and its accents as one (NFC), as names of files are not on every system."""
+    """Return a text in Unicode normal form C, unlike file names on some systems."""
     return unicodedata.normalize("NFC", text)
 
 
 def with_decimal_point(cell: str) -> str:
-    """Return a number with a decimal comma, as ``1,5``, with a point in its place; any other text as it is."""
+    """Replace the decimal comma of a number such as ``1,5`` by a point; other text is unchanged."""
     return cell.replace(",", ".") if re.fullmatch(DECIMAL_COMMA, cell) else cell
 
 
@@ -219,7 +219,7 @@ def load_state(path: Path) -> State:
     try:
         with safe_open(str(path), framework="pt") as stream:
             values = json.loads(stream.metadata()["state"])
-            # A clone is in memory allocated by PyTorch, aligned as in a run that was never stopped.
+            # A clone is aligned as in a run without a stop.
             tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"cannot read the saved state {path}: {error}") from None

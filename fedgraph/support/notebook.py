@@ -1,4 +1,4 @@
-"""What a notebook shows of a value: a picture, or a table."""
+"""Pictures and tables for notebooks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PIXELS = 96
-"""Pixels of an inch in a notebook; pictures have twice as many, for sharp screens."""
+"""Pixels per inch in a notebook; pictures have twice as many, for high-resolution screens."""
 
 
 def picture(width: float, height: float) -> Figure:
-    """Return an empty Matplotlib figure that a notebook shows, without pyplot and its list of open figures.
+    """Return an empty Matplotlib figure for a notebook, independent of pyplot.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def picture(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    # Figures of Matplotlib show themselves by means of pyplot alone.
+    # Figures of Matplotlib are shown only by pyplot.
     vars(figure)["_repr_html_"] = partial(figure_as_html, figure)
     return figure
 
@@ -41,7 +41,7 @@ def figure_as_html(figure: Figure) -> str:
 
 
 def table_as_html(title: str, text: str, heads: Sequence[str], rows: Sequence[Sequence[str]], more: str = "") -> str:
-    """Return a title, a sentence, a table and a remark as HTML; none of their text can be markup."""
+    """Return a title, a sentence, a table and a remark as escaped HTML."""
     head = "".join(f"<th>{escape(each)}</th>" for each in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     above = f"<p><b>{escape(title)}</b><br>{escape(text)}</p>" if title else ""

@@ -1,4 +1,4 @@
-"""Find a class by its dotted path ``package.module:Class``, and the path of a class; plug-ins need no registration."""
+"""Conversion between classes and dotted paths ``package.module:Class``; plug-ins need no registration."""
 
 from __future__ import annotations
 
@@ -15,25 +15,20 @@ from fedgraph.support.untrusted import in_short
 _LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
 _HANDED: dict[str, Any] = {}
-"""Objects handed over as such, by dotted path, even classes and functions that no module has, such as local ones."""
+"""Objects by dotted path, including local classes and functions."""
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:
-    """Add folders to ``sys.path``, so that modules there can be named by dotted path.
-
-    They come after all others, except for a checkout of this project, whose folders are imported as parts of
-    ``fedgraph``.
-    """
+    """Append folders to ``sys.path``, for modules by dotted path, except checkouts of this project."""
     new, here = [folder for folder in dict.fromkeys(folders) if folder not in sys.path], str(_here())
     place = sys.path.index(here) if here in sys.path else len(sys.path)
     sys.path[place:place] = new
 
 
 def dotted_path(found: type | Callable[..., Any] | str) -> str:
-    """Return a dotted path for :func:`load_object` to find a class or function; a path is returned as it is.
+    """Return the dotted path of a class or function for :func:`load_object`; a path is returned unchanged.
 
-    A class of a notebook, or one that is defined in a function, is found in this process alone; of two with the same
-    name, the one whose path was asked for last.
+    A class of a notebook or a local class is found only in this process; of two with the same name, the last one.
     """
     if isinstance(found, str):
         return found
@@ -43,7 +38,7 @@ def dotted_path(found: type | Callable[..., Any] | str) -> str:
 
 
 def is_importable(path: str) -> bool:
-    """Check whether other processes find the class of a dotted path too, because a module has it."""
+    """Return whether other processes can import the class of a dotted path."""
     module_name, _, attribute = path.partition(":")
     if module_name == "__main__":
         return False
@@ -67,7 +62,7 @@ def load_object(path: str, key: str) -> Any:
     if path in _HANDED:
         return _HANDED[path]
     module_name, _, attribute = path.partition(":")
-    # The path may come from a server: only a name is imported, and a long one is not repeated.
+    # The path may be from a server: long ones are truncated.
     if len(path) > _LONGEST_PATH or not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
         kind = "function" if key.endswith("function") else "Class"
         raise ExperimentError(
@@ -94,10 +89,7 @@ def load_object(path: str, key: str) -> Any:
 
 
 def other_checkouts() -> list[Path]:
-    """Return other places where this project lies, in the current folder and on ``sys.path``, whose code does not run.
-
-    The current folder counts from within: a checkout in which one stands somewhere is found too.
-    """
+    """Return other checkouts of this project, at or above the current folder and on ``sys.path``."""
     here = Path.cwd()
     folders = [here, *here.parents, *(Path(entry or ".") for entry in sys.path)]
     found = dict.fromkeys(folder.resolve() for folder in folders)
@@ -113,6 +105,6 @@ def _here() -> Path:
 
 
 def _moved_hint(module_name: str) -> str:
-    """Return a hint for a path from before clients and strategies were parts of the package ``fedgraph``."""
+    """Return a hint for paths to ``clients`` and ``strategies`` outside the package ``fedgraph``."""
     ours = module_name.partition(".")[0] in _OURS and importlib.util.find_spec(f"fedgraph.{module_name}") is not None
     return f"fedgraph's own module is called 'fedgraph.{module_name}'. " if ours else ""

@@ -1,4 +1,4 @@
-"""Scores of probabilities: how well they rank examples, and whether they are calibrated.
+"""Metrics of probabilities: ranking and calibration.
 
 The expected calibration error is that of Naeini, Cooper, Hauskrecht: Obtaining Well Calibrated Probabilities Using
 Bayesian Binning (AAAI 2015), with the 15 bins of Guo et al.: On Calibration of Modern Neural Networks (ICML 2017).
@@ -17,14 +17,14 @@ _BINS = 15
 def calibration_error(chances: NDArray[np.float64], happened: NDArray[np.bool_]) -> float:
     """Return the expected calibration error of probabilities, over 15 bins of equal width.
 
-    It is the mean over examples of how far, in the example's bin, the mean probability is from the share in which it
-    came true. The same base rate for every example has an error near 0, so that the error means nothing without a score
-    of how well classes are separated. 0 to 1; NaN without any example.
+    It is the mean over examples of the difference between mean probability and frequency in the example's bin, from 0
+    to 1; NaN without any example. The base rate for every example has an error near 0, so a ranking metric is needed
+    too.
 
     Parameters
     ----------
     chances : probabilities ``[examples]``, 0 to 1.
-    happened : whether it came true, bool ``[examples]``.
+    happened : outcomes, bool ``[examples]``.
     """
     if not len(chances):
         return math.nan
@@ -34,7 +34,7 @@ def calibration_error(chances: NDArray[np.float64], happened: NDArray[np.bool_])
 
 
 def ranking_scores(chances: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, float]:
-    """Score the probabilities of a positive class.
+    """Compute metrics of the probabilities of a positive class.
 
     Returns ``auc``, the area under the ROC curve, and ``aupr``, the average precision, both NaN where only one class
     occurs; ``ece``, the expected calibration error. All are NaN without examples, and for chances that are not finite.

@@ -1,7 +1,7 @@
-"""Randomness that depends only on (seed, purpose, client, round), so that packing, order and grid change no result.
+"""Randomness that depends only on (seed, purpose, client, round), not on packing, order or grid.
 
-Generators keyed by these, and integers hashed to random numbers: single tensor operations for all clients, identical
-on every device.
+Generators keyed by these, and hashing of integers to random numbers: tensor operations for all clients, identical on
+every device.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def drawn(numbers: Tensor, which: int, count: int) -> Tensor:
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
-    """Shift right and fill with zeros, as for unsigned numbers."""
+    """Logical right shift."""
     return (values >> bits).bitwise_and_((1 << (64 - bits)) - 1)

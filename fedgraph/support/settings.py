@@ -46,10 +46,7 @@ class Settings(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=not nulls)
 
     def as_written(self) -> dict[str, Any]:
-        """Return the settings as a TOML table that says everything: keys that are None are listed in ``unset``.
-
-        Reading it does not depend on any default.
-        """
+        """Return the settings as a TOML table independent of defaults; keys that are None are in ``unset``."""
         table: dict[str, Any] = _as_written(self, self.as_table())
         return table
 
@@ -71,7 +68,7 @@ def _as_written(value: Any, plain: Any) -> Any:
 def with_nulls(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with None for the keys that its key ``unset`` lists, unless they are given.
 
-    Raises ValueError when ``unset`` is no list of keys.
+    Raises ValueError when ``unset`` is not a list of keys.
     """
     names = table.get(UNSET, ())
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
@@ -86,7 +83,7 @@ def without_nulls(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def selected(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """Return those keys of a table that are among ``keys``, and None for those of them that are unset."""
+    """Return the keys of a table that are among ``keys``, and None for unset ones."""
     return {key: value for key, value in with_nulls(table).items() if key in keys}
 
 
@@ -126,7 +123,7 @@ class Configured(Generic[S]):
 
 
 def _is_variable(argument: Any) -> bool:
-    # The TypeVar of typing and that of typing_extensions need not be one class.
+    # TypeVar of typing and of typing_extensions may be different classes.
     return hasattr(argument, "__bound__")
 
 
@@ -138,8 +135,7 @@ def select_settings(kind: type[S], table: Mapping[str, Any], where: str) -> S:
 def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
     """Validate a table.
 
-    Raises ExperimentError with every problem on a line of its own: the key, what
-    is wrong with it and, for an unknown key, the known ones.
+    Raises ExperimentError with one line per problem: the key, the problem and, for an unknown key, the known ones.
 
     Parameters
     ----------
@@ -169,10 +165,9 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
 
 
 def from_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
-    """Validate settings that are given as keywords of a Python call, named as the fields are.
+    """Validate settings given as keywords of a Python call, named as the fields.
 
-    Raises TypeError for a keyword that is no field, as Python does for functions.
-    Raises ValueError for a value that a field cannot have.
+    Raises TypeError for an unknown keyword, and ValueError for an invalid value.
 
     Parameters
     ----------
@@ -213,7 +208,7 @@ def _ascending(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
 
 
 Schedule = _Number | Annotated[tuple[_Step, ...], AfterValidator(_ascending)]
-"""A number not below 0, or ``[[1, a], [r, b], ...]`` for a from round 1 on, b from round r on."""
+"""A non-negative number, or ``[[1, a], [r, b], ...]`` for a from round 1, b from round r."""
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], server_round: int) -> float:

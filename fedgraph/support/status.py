@@ -1,8 +1,8 @@
-"""Status lines and warnings from the processes of a run to the program that owns the terminal.
+"""Status lines and warnings from the processes of a run to the program with the terminal.
 
-ServerApp, ClientApp and the workers of Ray are processes that Flower starts. A program that starts Flower names a file
-in the environment variable ``FEDGRAPH_STATUS_FILE``; they append lines to it, and the program shows these lines as they
-come. Without it nothing is written, and warnings are those of Python's logging.
+ServerApp, ClientApp and the workers of Ray are processes of Flower. They append lines to the file in the environment
+variable ``FEDGRAPH_STATUS_FILE``, set by the program that starts Flower and shows them. Without it nothing is written,
+and warnings are those of Python's logging.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATUS_FILE = "FEDGRAPH_STATUS_FILE"
 """Environment variable with the path of the file."""
 
 ONCE = {"once": "compiler"}
-"""``extra`` of warnings for want of a compiler: of several with the same word, one is shown."""
+"""``extra`` of warnings about a missing compiler: only one with the same word is shown."""
 
 _log = logging.getLogger("fedgraph")
 
@@ -32,9 +32,9 @@ class Line:
 
     Attributes
     ----------
-    text : what was done, or a warning.
+    text : the status or warning.
     level : as in :mod:`logging`: ``INFO`` for progress, ``WARNING`` or more for problems.
-    once : of several lines with the same word only the first one is shown; empty: all are.
+    once : only the first of several lines with the same word is shown; empty: all are.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Line:
 
     @classmethod
     def of(cls, record: logging.LogRecord) -> Line:
-        """Make a line of a message of Python's logging, with its traceback where it has one."""
+        """Convert a record of Python's logging, including its traceback."""
         return cls(logging.Formatter().format(record), record.levelno, getattr(record, "once", ""))
 
 
@@ -67,7 +67,7 @@ class StatusFile:
 
     Parameters
     ----------
-    path : the file that ``FEDGRAPH_STATUS_FILE`` names.
+    path : the file of ``FEDGRAPH_STATUS_FILE``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,7 +93,7 @@ class StatusFile:
 
 @contextmanager
 def warnings_on(console: Console) -> Iterator[None]:
-    """Print warnings of this process on a console, those for want of a compiler once."""
+    """Print warnings of this process on a console, those about a missing compiler once."""
     handler = _OnScreen(console)
     _log.addHandler(handler)
     try:
@@ -109,7 +109,7 @@ def show(line: Line, console: Console) -> None:
 
 
 def printable(text: str) -> str:
-    """Leave out what would move the cursor or change colours: some of a text may be a server's."""
+    """Remove control sequences, as text may be from a server."""
     return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")
 
 
@@ -136,7 +136,7 @@ class _OnScreen(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = Line.of(record)
-        # Errors end the run, with the same words.
+        # Errors end the run with the same message.
         if line.level == logging.WARNING and line.once not in self._shown:
             show(line, self._console)
         self._shown |= {line.once} - {""}

@@ -15,7 +15,7 @@ GOES_ON = "Stopped. The same command goes on from here."
 
 @contextmanager
 def messages_for_people() -> Iterator[None]:
-    """Print errors raised on purpose, with their notes, and exit with status 1; other errors keep their traceback."""
+    """Print errors of this project with their notes, and exit with status 1; other errors keep their traceback."""
     try:
         yield
     except FedgraphError as error:
@@ -26,7 +26,7 @@ def messages_for_people() -> Iterator[None]:
 
 @contextmanager
 def ended_by_hand(console: Console, message: str) -> Iterator[None]:
-    """Say after Ctrl-C what is left, by the notes of the exception or else as ``message``, and exit with status 130."""
+    """Print the notes of the exception, or ``message``, after Ctrl-C, and exit with status 130."""
     try:
         yield
     except KeyboardInterrupt as stopped:

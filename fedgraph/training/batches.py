@@ -1,6 +1,6 @@
-"""The minibatches and learning rates of each client in a round, as single operations for all clients of a block.
+"""Minibatches and learning rates of each client in a round, computed for all clients of a block at once.
 
-Clients have different numbers of minibatches, so each has rates of its own: a linear rise, then a linear fall (Chen et
+Clients have different numbers of minibatches, so each has its own schedule: linear warm-up, then linear decay (Chen et
 al. 2022, their program).
 """
 
@@ -20,12 +20,12 @@ from fedgraph.training.settings import TrainSettings
 
 _LARGEST = 2**63 - 1
 _PLACES = derive_seed(0, "places of a minibatch")
-"""Keeps :func:`example_numbers` independent of the draws that shuffle examples, which hash the same keys."""
+"""Makes :func:`example_numbers` independent of the shuffling, which hashes the same keys."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which examples every minibatch has: int64 ``[steps, clients, batch]``, -1 for padding."""
+    """Examples of every minibatch: int64 ``[steps, clients, batch]``, padded with -1."""
 
     batches: Tensor
 
@@ -36,23 +36,23 @@ class Schedule:
 
     @cached_property
     def known(self) -> Tensor:
-        """The same on the CPU, read once: every look at a GPU waits for it."""
+        """The same on the CPU, cached to avoid synchronisation with a GPU."""
         return self.counts.cpu()
 
     @cached_property
     def active(self) -> list[int]:
-        """How many clients each step has, the first of the block."""
+        """Number of clients of each step, the first of the block."""
         active: list[int] = (self.known > 0).sum(1).tolist()
         return active
 
     @cached_property
     def longest(self) -> list[int]:
-        """Most examples of a minibatch of each step."""
+        """Maximum number of examples of a minibatch of each step."""
         longest: list[int] = self.known.amax(1).tolist()
         return longest
 
     def alike(self) -> Iterator[tuple[slice, int, int]]:
-        """Yield adjacent steps with equally many clients and examples, and these two numbers."""
+        """Yield adjacent steps with equal numbers of clients and examples, and these numbers."""
         start = 0
         for (clients, examples), same in groupby(zip(self.active, self.longest, strict=True)):
             stop = start + len(list(same))
@@ -80,7 +80,7 @@ def num_steps(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> 
     settings : TrainSettings
         Batch size, and local steps or epochs.
     least : int, default 1
-        Fewest examples of a minibatch that the model can be trained on: see ``StackedModel.least_examples``.
+        Minimum number of examples of a minibatch, see ``StackedModel.least_examples``.
     """
     per_epoch = steps_per_epoch(num_examples, settings, least)
     if settings.local_steps is not None:
@@ -91,7 +91,7 @@ def num_steps(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> 
 def steps_per_epoch(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> Tensor:
     """Return the number of minibatches of one pass over ``num_examples`` examples, int64 ``[clients]``.
 
-    A last minibatch of fewer than ``least`` examples is left out. Returns int64 ``[clients]``.
+    A last minibatch of fewer than ``least`` examples is dropped. Returns int64 ``[clients]``.
     """
     size = settings.batch_size
     whole, rest = num_examples // size, num_examples % size
@@ -100,11 +100,11 @@ def steps_per_epoch(num_examples: Tensor, settings: TrainSettings, least: int = 
 
 
 def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings, round: int, least: int = 1) -> Tensor:
-    """Return the minibatches of a round, as indices into each client's own examples.
+    """Return the minibatches of a round, as indices into each client's examples.
 
-    A client's order depends on its key and ``round`` alone; every epoch is shuffled anew and steps cycle through such
-    epochs. A client that has fewer steps than others is all padding in the last ones; padding within a minibatch
-    follows its examples. Returns int64 ``[steps, clients, batch_size]``, -1 for padding.
+    A client's order depends only on its key and ``round``; every epoch is shuffled separately and steps cycle through
+    epochs. The last steps of clients with fewer steps are padding only; padding within a minibatch follows its
+    examples. Returns int64 ``[steps, clients, batch_size]``, padded with -1.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
     round : int
         Counted from 1.
     least : int, default 1
-        Fewest examples of a minibatch: an epoch ends before a smaller one.
+        Minimum number of examples of a minibatch; smaller ones are dropped.
     """
     size, clients = settings.batch_size, len(keys)
     steps, per_epoch = num_steps(num_examples, settings, least), steps_per_epoch(num_examples, settings, least)
@@ -138,7 +138,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
 
 
 def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
-    """Return random int64 ``[clients, size]``, one for each place in the minibatch of step ``step`` of a round."""
+    """Return random int64 ``[clients, size]``, one per position in the minibatch of step ``step`` of a round."""
     stream = hashed(hashed(hashed(keys ^ _PLACES) ^ round) ^ step)
     return hashed(stream[:, None] + torch.arange(size, device=keys.device))
 
@@ -146,7 +146,7 @@ def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
 def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
     """Return a permutation of ``0..count-1`` per client, int64 ``[clients, most]``, padded with -1.
 
-    Every example gets a pseudo-random number with its index in the low bits; sorting them shuffles the indices.
+    Sorts pseudo-random numbers with the index of each example in the low bits.
     """
     most = int(counts.max())
     index = torch.arange(most, device=keys.device)
@@ -168,10 +168,10 @@ def _sorted(values: Tensor) -> Tensor:
 
 
 def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int, least: int = 1) -> Tensor | None:
-    """Return the learning rates of a round, minibatch by minibatch.
+    """Return the learning rate of every minibatch of a round.
 
-    The rate belongs to the end of its minibatch: the first one already moves the model, and the last one has
-    ``final-learning-rate``. Returns float32 ``[steps, clients]``; None where every minibatch has the rate of the round,
+    The rate is that at the end of its minibatch: the first one is above 0, and the last one has
+    ``final-learning-rate``. Returns float32 ``[steps, clients]``, or None if all minibatches have the rate
     ``settings.rate(round)``.
 
     Parameters
@@ -183,7 +183,7 @@ def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int, le
     round : int
         Counted from 1.
     least : int, default 1
-        Fewest examples of a minibatch.
+        Minimum number of examples of a minibatch.
     """
     peak, warmup, final = settings.learning_rate, settings.warmup_epochs, settings.final_learning_rate
     if not warmup and final is None:

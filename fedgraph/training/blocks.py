@@ -1,4 +1,4 @@
-"""The clients of a cohort in blocks: which are computed together, and by whom."""
+"""Blocks of clients of a cohort that are computed together."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Result = TypeVar("Result")
 
 
 class Blocks:
-    """Cuts the clients of a cohort into blocks, and computes each.
+    """Divides the clients of a cohort into blocks, and computes each.
 
     Parameters
     ----------
-    device : where they are computed, and where their data stay.
+    device : device of computation and data.
     """
 
     def __init__(self, data: CohortData, training: LocalTraining, device: torch.device) -> None:
@@ -62,24 +62,24 @@ class Blocks:
         """
         size, workers = self._clients_per_block(batch_size, native), self.settings.workers or available_cores()
         if native and self.settings.block_size is None and isinstance(self.split("train"), ExampleSplit):
-            size, workers = len(self.data.names), 1  # code that gathers minibatches itself, on several threads
+            size, workers = len(self.data.names), 1  # native code gathers minibatches, on several threads
         size = min(size, most or size)
         if self.training.sequential(self.device):
-            # Two cores have a block each, however few clients there are.
+            # At least one block per core.
             size = min(size, -(-len(self.data.names) // 2))
         if not training and (self.training.sequential(self.device) or self.model.mixes_examples(False)):
-            size = 1  # where examples influence each other, padding by other clients' rows would too
+            size = 1  # if examples influence each other, so would padding
         if self.device.type != "cpu":
             return shrinking(job, len(self.data.names), size)
         if training and self.model.draws and not self.training.draws_apart(self.device):
-            workers = 1  # draws come from a generator that all threads share
+            workers = 1  # threads share a random generator
         return side_by_side(job, even_slices(len(self.data.names), size), workers, self.settings.threads)
 
     def _clients_per_block(self, batch_size: int, native: bool) -> int:
         if self.settings.block_size is not None:
             return self.settings.block_size
         if self.model.draws and not self.training.draws_apart(self.device):
-            return 1  # each client has its own draws, whichever clients share its node
+            return 1  # each client has its own random numbers, whichever clients share its node
         return self._working_set.clients_per_block(batch_size, self.device, native)
 
     @cached_property
@@ -97,7 +97,7 @@ class Blocks:
 
     @cached_property
     def _order(self) -> Tensor | None:
-        """Rows by falling number of steps, so that those still training are the first; None where all are equal."""
+        """Rows by decreasing number of steps, so that active clients are first; None if all are equal."""
         steps = num_steps(self.num_examples, self.settings, self.training.least)
         return None if bool((steps == steps[0]).all()) else steps.argsort(descending=True, stable=True)
 
@@ -111,7 +111,7 @@ class Blocks:
 
 
 def even_slices(clients: int, size: int) -> Iterator[slice]:
-    """Return blocks of at most ``size`` clients, as even as possible, in an even number as of most cores."""
+    """Return blocks of at most ``size`` clients, of similar size and even number, as the number of cores is even."""
     count = -(-clients // size)
     count += count % 2 if 1 < count < clients else 0
     bounds = [clients * block // count for block in range(count + 1)]
@@ -119,7 +119,7 @@ def even_slices(clients: int, size: int) -> Iterator[slice]:
 
 
 def shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[Result]:
-    """Run ``job`` block after block, with smaller blocks once one does not fit into the GPU's memory."""
+    """Run ``job`` for each block, with smaller blocks after one has not fitted into the GPU's memory."""
     results: list[Result] = []
     start = 0
     while start < clients:

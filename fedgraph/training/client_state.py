@@ -2,9 +2,9 @@
 
     state folder / run / purpose / digest of the client names / round-<round>-save-<number>.safetensors
 
-Clients may be saved in other groups later on (a resumed run assigns them to other nodes, a request asks for some of a
-node's clients), and many nodes of one machine may share the folder. The number of a save is above those of all earlier
-saves of any of its clients, so that it determines which of two files was written later, without a clock.
+Clients may be saved in different groups later (a resumed run assigns them to other nodes, a request is for some of a
+node's clients), and nodes of one machine may share the folder. The number of a save exceeds those of all earlier saves
+of its clients, and thus determines which of two files is newer, without a clock.
 """
 
 from __future__ import annotations
@@ -48,18 +48,17 @@ class _Kept(NamedTuple):
     def replaces(self, other: _Kept, keep_from: int) -> bool:
         """Return whether no request for round ``keep_from`` or later needs ``other``, for a client in both files.
 
-        Any such request that could see the other file sees this one too, and the file that was saved later takes
-        precedence.
+        Such a request sees both files, and the newer one takes precedence.
         """
         return self.save > other.save and self.round <= max(other.round, keep_from - 1)
 
 
 class ClientState:
-    """State folder of one run on one node, for one ``purpose``: what is saved together is kept or dropped together.
+    """State folder of one run on one node, for one ``purpose``.
 
-    A request for round r sees what was kept after an earlier round, never the outcome of a round r that was
-    interrupted: so a run that resumes after its last finished round finds the state of that round. Raises RunError in
-    all methods, for a file that is broken, has another format or does not fit the request.
+    A request for round r sees the state after an earlier round, never that of an interrupted round r, so a resumed run
+    finds the state of its last finished round. All methods raise RunError for a file that is broken, has another format
+    or does not fit the request.
 
     Parameters
     ----------
@@ -72,15 +71,15 @@ class ClientState:
     """
 
     MEASURED: ClassVar[str] = "measured"
-    """Purpose of the models that were measured last, where the server does not have them so."""
+    """Purpose of the models evaluated last, if the server does not have them."""
 
     def __init__(self, folder: Path, run: str, purpose: str) -> None:
         self._folder = folder / file_name(run) / purpose
 
     def load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors that were last kept after a round below ``before``.
+        """Return the tensors last saved after a round below ``before``.
 
-        Returns ``[clients, ...]``, in main memory and not shared.
+        Returns ``[clients, ...]`` in main memory.
 
         Parameters
         ----------
@@ -89,7 +88,7 @@ class ClientState:
         before : int
             Round of the request.
         empty : mapping of str to Tensor
-            Names, shapes and dtypes of the tensors to read, without client axis, and the values of clients without any
+            Names, shapes and types of the tensors to read, without client axis, and the values of clients without
             state.
         """
         if not empty:
@@ -97,21 +96,21 @@ class ClientState:
         return _repeated(lambda: self._load(clients, before, empty), self._folder)
 
     def save(self, clients: Sequence[str], after: int, stacked: Mapping[str, Tensor], keep_from: int) -> None:
-        """Keep tensors as the state after a round, and drop files that no resumed run can need.
+        """Save tensors as the state after a round, and delete files that no resumed run can need.
 
-        State of the same clients after round ``after`` or later, kept by an interrupted run, is superseded. Raises
-        ValueError when a tensor has another number of rows than there are clients.
+        State of these clients after round ``after`` or later, from an interrupted run, is superseded. Raises ValueError
+        for a tensor without one row per client.
 
         Parameters
         ----------
         clients : sequence of str
             Names of the clients.
         after : int
-            Round after which the state is kept.
+            Round after which the state is saved.
         stacked : mapping of str to Tensor
             ``[clients, ...]``.
         keep_from : int
-            From now on, no request is for an earlier round.
+            No later request is for an earlier round.
         """
         if not clients or not stacked:
             return
@@ -126,7 +125,7 @@ class ClientState:
         _repeated(lambda: write_rows(self._path(saved), names, rows), self._folder)
         self._drop_own(saved, there, keep_from)
         for digest, others in packings.items():
-            # One node is responsible for a file of another packing: the one with its first client.
+            # The node with the first client of a file of another packing is responsible for it.
             if digest != saved.digest and others[0] in names:
                 self._drop_foreign(digest, others, keep_from)
 
@@ -158,7 +157,7 @@ class ClientState:
         return result
 
     def _drop_own(self, saved: _Kept, there: list[str], keep_from: int) -> None:
-        """Drop files ``there`` of exactly these clients that are no longer needed, and leftovers of killed writers."""
+        """Delete files ``there`` of exactly these clients that are no longer needed, and temporary files."""
         self._drop_temporary(saved.digest, there)
         files = [*_parsed(saved.digest, there), saved]
         for kept in files:
@@ -166,7 +165,7 @@ class ClientState:
                 self._path(kept).unlink(missing_ok=True)
 
     def _drop_foreign(self, digest: str, names: tuple[str, ...], keep_from: int) -> None:
-        """Drop files of another packing in which each client has a later file that replaces them."""
+        """Delete files of another packing that newer files replace for each client."""
         files = self._files(digest)
         packings = {other: (set(found), self._files(other)) for other, found in self._packings_with(names).items()}
         remaining = len(files)
@@ -191,7 +190,7 @@ class ClientState:
     def _packings_with(self, clients: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return digest -> client names of all packings in the folder that share a client with ``clients``.
 
-        The names behind a digest never change: a process reads them once, from the header of one file.
+        The names of a digest never change, and are cached by the process.
         """
         wanted = set(clients)
         own = tuple(sorted(wanted))
@@ -232,7 +231,7 @@ def _digest(names: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=4096)
 def _names(folder: str, digest: str) -> tuple[str, ...]:
-    """Return the clients of a packing, none for other folders. Raises FileNotFoundError for one without a file."""
+    """Return the clients of a packing, empty for other folders. Raises FileNotFoundError for one without a file."""
     if not _DIGEST.fullmatch(digest):
         return ()
     packing = Path(folder) / digest
@@ -262,7 +261,7 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _repeated(step: Callable[[], Result], folder: Path) -> Result:
-    """Return the result of ``step``, repeated when another node dropped a listed file: a later one is there."""
+    """Return the result of ``step``, repeated if another node has deleted a listed file in favour of a newer one."""
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
             return step()

@@ -1,4 +1,4 @@
-"""Training and evaluation of many clients' models at once, as rows of one matrix ``[clients, parameters]``."""
+"""Training and evaluation of many clients' models, as rows of one matrix ``[clients, parameters]``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TrainResult:
     loss : Tensor
         Mean training loss over all weighted targets of the round, ``[clients]``; NaN without training.
     steps : Tensor
-        Minibatches trained on, int64 ``[clients]``; 1 for a client that ``[train] function`` has trained.
+        Number of minibatches, int64 ``[clients]``; 1 for a client trained by ``[train] function``.
     num_examples : Tensor
         Training examples of each client, int64 ``[clients]``.
     optimizer_state : dict of str to Tensor
@@ -57,14 +57,14 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class TrainedMean:
-    """The mean of models that were trained, on the CPU; see :class:`TrainResult`.
+    """The mean of trained models, on the CPU; see :class:`TrainResult`.
 
     Attributes
     ----------
     mean : Tensor
-        float32 ``[parameters]``; of no meaning where no finite model has a weight.
+        float32 ``[parameters]``; undefined if no finite model has a weight.
     finite : Tensor
-        Which models are part of it, bool ``[clients]``: those without NaN and infinite values.
+        Models in the mean, bool ``[clients]``: those without NaN and infinite values.
     loss : Tensor
         As there.
     """
@@ -75,14 +75,13 @@ class TrainedMean:
 
 
 class Cohort:
-    """The clients of one node: a model architecture, their data, and how they train.
+    """The clients of one node: model architecture, data and training settings.
 
-    Clients do not influence each other: a client's result does not depend on which others train with it, in which
-    order, or in blocks of which size, to float tolerance, and is bitwise identical for any number of workers. A model
-    that draws random numbers in its forward pass is computed client by client, so that each client has its own draws:
-    from a generator of its own where that can be (:class:`fedgraph.models.OwnDraws`, as with dropout), else by one
-    worker, unless ``block-size`` is set. Torch's global generators are left unchanged. Raises ExperimentError when the
-    settings demand CUDA and it is not available.
+    Clients are independent: a client's result does not depend on the other clients, their order or the block size, up
+    to float tolerance, and is bitwise identical for any number of workers. A model that draws random numbers in its
+    forward pass is computed separately for each client, with a separate generator if possible
+    (:class:`fedgraph.models.OwnDraws`, as for dropout), else by one worker, unless ``block-size`` is set. Torch's
+    global generators are not changed. Raises ExperimentError when the settings require CUDA and it is not available.
 
     Parameters
     ----------
@@ -91,7 +90,7 @@ class Cohort:
     data : CohortData
         Data of the clients, in the order of the rows of all matrices.
     settings : TrainSettings
-        How clients train, and on which device.
+        Training settings and device.
     seed : int
         Seed of the experiment; the order of a client's examples depends on it, the client's name and the round.
     """
@@ -106,10 +105,10 @@ class Cohort:
         self.seed = seed
         self._function = None if settings.function is None else OwnFunction(settings)
         if self._function is not None and data.augment is not None:
-            raise ExperimentError("[data] augments training examples, and [train] function would not: leave one out")
+            raise ExperimentError("[data] augments training examples, but [train] function would not: leave one out")
         if self._function is not None and data.graphs is not None:
             raise ExperimentError(
-                "[train] function is given single examples, and a model of graphs takes whole graphs: leave it out"
+                "[train] function receives single examples, but a model of graphs takes whole graphs: leave it out"
             )
         self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
         self._blocks = Blocks(data, self._training, self.device)
@@ -132,11 +131,11 @@ class Cohort:
         parameters : Tensor
             ``[clients, parameters]``.
         round : int
-            Selects the order of the examples and the learning rate; counted from 1.
+            Round from 1, which determines the order of the examples and the learning rate.
         gradient_term : GradientTerm, optional
             Added to every gradient.
         optimizer_state : dict of str to Tensor, optional
-            As returned by the last round; None for fresh moments.
+            As returned by the last round; None for initial moments.
         """
         clients, trainable = len(self.data.names), self.model.layout.num_trainable
         self._check(parameters)
@@ -152,8 +151,8 @@ class Cohort:
 
         def train(chosen: slice) -> None:
             block = self._blocks.block(chosen)
-            # In place where rows lie together. Of `data`, since autograd counts changes of a tensor and all its views,
-            # and other threads change theirs.
+            # In place for adjacent rows. Of `data`, since autograd counts changes of a tensor and all its views, which
+            # other threads make too.
             shared = isinstance(block.rows, slice) and self.device.type == "cpu"
             matrix = result.data[block.rows].copy_(start[block.rows]) if shared else self._from(start, block.rows)
             moments = {name: value[block.rows].to(self.device, copy=True) for name, value in kept.items()}
@@ -192,10 +191,10 @@ class Cohort:
     def train_mean(
         self, parameters: Tensor, weights: Tensor, round: int, gradient_term: GradientTerm | None = None
     ) -> TrainedMean:
-        """Train as :meth:`train` does, and return the weighted mean of the models, which are not kept.
+        """Train as :meth:`train`, and return only the weighted mean of the models.
 
-        A portion of the models is in memory at a time. Their sum, to the last bit, depends on the portions, whose size
-        is of the model alone.
+        Only a part of the models is in memory at a time. The last bits of the sum depend on the size of parts, which
+        depends only on the model.
 
         Parameters
         ----------
@@ -229,7 +228,7 @@ class Cohort:
         return TrainedMean(mean if bool(finite.all()) else mean / shares[finite].sum(), finite, loss)
 
     def _from(self, start: Tensor, rows: slice | Tensor) -> Tensor:
-        """Return a copy of the models of some clients on the device; one that all have in common is sent there once."""
+        """Return a copy of the models of some clients on the device; a common model is transferred once."""
         if start.stride(0) == 0 and len(start) > 1:
             first = start[:1].to(self.device)
             return first.expand(len(start[rows]), -1).clone(memory_format=torch.contiguous_format)
@@ -259,14 +258,14 @@ class Cohort:
         split : str
             Split of the data.
         horizons : sequence of int
-            Forecast steps, counted from 1.
+            Forecast steps from 1.
         batch_size : int
-            Examples of a client that are computed at once.
+            Number of examples of a client per batch.
         missing_as : float, optional
-            Forecasts are also measured with missing targets counted as this value, in the task's unit: ``mae-unmasked``
-            and ``rmse-unmasked``, at each step too.
+            Value of missing targets, in the task's unit, for the additional metrics ``mae-unmasked`` and
+            ``rmse-unmasked``, also at each step.
         unseen_classes : bool
-            Whether to measure ``accuracy-unseen`` too, of examples whose class the client has not in training.
+            Whether to add ``accuracy-unseen``, of examples of classes without training examples at the client.
         """
         self._check(parameters)
 
@@ -282,19 +281,19 @@ class Cohort:
         return {name: torch.cat([result[name] for result in results]) for name in results[0]}
 
     def split(self, name: SplitName) -> Split:
-        """Return a split on the device, where it stays. Raises DataError when there is none."""
+        """Return a split on the device, cached. Raises DataError for an unknown split."""
         return self._blocks.split(name)
 
     def _unseen(self, block: slice) -> Tensor | None:
-        """Return which classes each client has not in training, bool ``[clients, classes]``."""
+        """Return the classes without training examples of each client, bool ``[clients, classes]``."""
         counts = self.data.label_counts
         return None if counts is None else (counts[block] == 0).to(self.device)
 
     def predict(self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH) -> Tensor:
         """Return outputs ``[clients, examples, *output_shape]`` in the task's unit (logits for classification).
 
-        Rows of clients with fewer examples than others are padded with NaN. Raises RunError when ``parameters`` do not
-        fit, and DataError when the data set has no such split.
+        Rows of clients with fewer examples are padded with NaN. Raises RunError when ``parameters`` do not fit, and
+        DataError for an unknown split.
         """
         self._check(parameters)
         counts = self._blocks.split(split).num_examples
@@ -318,8 +317,8 @@ class Cohort:
     ) -> tuple[Tensor, Tensor]:
         """Return the predicted and the true class of every example, int64 ``[clients, examples]`` each.
 
-        Both are padded with -1 after a client's last example; the predicted class is -1, too, where outputs are not
-        finite. Raises DataError when there are no classes.
+        Both are padded with -1 after a client's last example; the predicted class is also -1 for non-finite outputs.
+        Raises DataError for a task without classes.
         """
         self._check(parameters)
         if self.data.task.kind != "classification":
@@ -343,30 +342,30 @@ class Cohort:
 
     @property
     def computed(self) -> str:
-        """How models are trained on this node, in words."""
+        """Description of the way models are trained on this node."""
         where = "a GPU" if self.device.type != "cpu" else "a CPU"
         if self._function is not None:
             return f"by {self.settings.function}"
         if self.device.type == "cpu" and self.model.native and self.model.library is not None:
             return "by native code, compiled on the node ([train] compile)"
         if self._training.sequential(self.device):
-            return f"one client after the other, on {where}"
+            return f"sequentially by client, on {where}"
         by = "torch.compile" if self.device.type == "cpu" else "CUDA graphs"
         compiled = f", by {by} where that works" if self.settings.compile is True else ""
         return f"stacked, on {where}{compiled}"
 
     @property
     def least_examples(self) -> int:
-        """Fewest examples of a minibatch that the model can be trained on."""
+        """Minimum number of examples of a minibatch."""
         return self._training.least
 
     def _check_batches(self) -> None:
-        """Refuse minibatches that are too small for the model, and warn of last ones that are left out, once."""
+        """Refuse minibatches that are too small for the model, and warn once about dropped last ones."""
         size, least = self.settings.batch_size, self.least_examples
         if size < least:
             raise ExperimentError(
-                f"[train] batch-size = {size}: the model has layers such as batch normalisation, which cannot be "
-                f"trained on fewer than {least} examples; make it larger"
+                f"[train] batch-size = {size}: the model has layers such as batch normalisation, which need at least "
+                f"{least} examples"
             )
         rest = self._blocks.num_examples % size
         short = (rest > 0) & (rest < least)
@@ -377,8 +376,8 @@ class Cohort:
         self._warned = True
         names = [name for name, there in zip(self.data.names, short.tolist(), strict=True) if there]
         log.warning(
-            "a minibatch of one example has no batch statistics: it is left out where it comes last, for %s; another "
-            "[train] batch-size may avoid it, and a client with one example in all does not train",
+            "a minibatch of one example has no batch statistics: it is dropped at the end of an epoch, for %s; another "
+            "[train] batch-size may avoid it, and a client with one example in total does not train",
             quoted(names),
         )
 
@@ -389,7 +388,7 @@ class Cohort:
         data = self._blocks.split(split).select(block)
         counts = data.num_examples
         state = self.model.layout.unflatten(parameters[block].detach().to(self.device, torch.float32))
-        # One batch at least: clients without any examples get their NaN from its empty sums.
+        # At least one batch: clients without examples get NaN from its empty sums.
         longest = max(int(counts.max()), 1)
         batch_size = longest if self.model.mixes_examples(training=False) else batch_size
         for start in range(0, longest, batch_size):
@@ -404,15 +403,15 @@ class Cohort:
         wanted = (len(self.data.names), self.model.layout.num_parameters)
         if tuple(parameters.shape) != wanted:
             raise RunError(
-                f"the parameters have the shape {tuple(parameters.shape)}, but {wanted[0]} clients with "
-                f"{wanted[1]} parameters each need {wanted}"
+                f"the parameters have shape {tuple(parameters.shape)}, but {wanted[0]} clients with {wanted[1]} "
+                f"parameters each need {wanted}"
             )
 
 
 def mean_of(models: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weighted mean of the models ``[clients, parameters]`` that are finite, and which are; a row and bools.
+    """Return the weighted mean of the finite models ``[clients, parameters]`` and a bool mask ``[clients]``.
 
-    It has no meaning where none of these has a weight.
+    The mean is undefined if none of these has a weight.
     """
     shares = weights / weights.sum()
     total, finite = weighted_sum(models, shares)
@@ -420,9 +419,9 @@ def mean_of(models: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_sum(matrix: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weighted sum of rows ``[clients, parameters]``, without those that are not finite, and which are.
+    """Return the weighted sum of the finite rows ``[clients, parameters]``, and which are finite.
 
-    One pass where all are: a finite sum has finite terms.
+    One pass if all are, as a finite sum has finite terms.
     """
     total = weights @ matrix
     if bool(finite_rows(total[None])):

@@ -1,4 +1,4 @@
-"""Functions of tensors compiled by ``torch.compile`` or recorded as CUDA graphs, with the plain one as fallback."""
+"""Functions compiled by ``torch.compile`` or recorded as CUDA graphs, with the plain function as fallback."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 SHAPES = 8
-"""Number of sets of argument shapes for which one function is compiled; others are computed by the plain function."""
+"""Maximum number of sets of argument shapes per compiled function; others use the plain function."""
 
 _building = threading.Lock()
 
 
 class Compiled(Generic[Arguments, Result]):
-    """A function that is compiled when it first meets a set of argument shapes, which takes seconds.
+    """A function that is compiled on the first call with a set of argument shapes, which takes seconds.
 
-    Gradients flow as through the plain function; results agree to float tolerance, and random draws are the same. Where
-    compiling fails (no C++ compiler, say), a warning is logged once and the plain function is used from then on.
-    Several threads may call at once. Every new set of shapes is compiled anew: call the plain ``function`` for shapes
-    that are rare. On a GPU forward and backward pass are recorded once and replayed, which saves starting their
-    many small kernels one by one; arguments are then positional tensors (or tuples and dicts of them), and the result
-    of a call is overwritten by the next.
+    Gradients are those of the plain function; results agree to float tolerance, and random numbers are the same. If
+    compilation fails (for example without a C++ compiler), a warning is logged once and the plain function is used.
+    Thread-safe. Every new set of shapes is compiled separately: call the plain ``function`` for rare shapes. On a GPU
+    forward and backward pass are recorded once and replayed, which saves the overhead of many small kernels; arguments
+    are then positional tensors (or tuples and dicts of them), and the result of a call is overwritten by the next.
 
     function : the plain function. failed : whether compiling has failed.
     """
@@ -43,7 +42,7 @@ class Compiled(Generic[Arguments, Result]):
         self._built: dict[Any, Callable[Arguments, Result]] = {}
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """Return the result of the function; errors are those of the function itself."""
+        """Return the result of the function; errors are those of the function."""
         if self.failed:
             return self.function(*args, **kwargs)
         tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -57,7 +56,7 @@ class Compiled(Generic[Arguments, Result]):
         return self.function(*args, **kwargs)
 
     def _first(self, key: Any, on_gpu: bool, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        # Another thread may have compiled it meanwhile.
+        # Another thread may have compiled it.
         built = self._built.get(key)
         if self.failed or (built is None and len(self._built) >= SHAPES):
             return self.function(*args, **kwargs)
@@ -66,7 +65,7 @@ class Compiled(Generic[Arguments, Result]):
                 built = _recorded(self.function, args) if on_gpu else _build(self.function)
             result = built(*args, **kwargs)
         except Exception as error:
-            # An error of the function itself is raised again here.
+            # Raises an error of the function again.
             result = self.function(*args, **kwargs)
             self.failed = True
             reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -87,14 +86,14 @@ def _build(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         return function(*args, **kwargs)
 
-    # Compiled graphs are kept with the code object, few for each: a copy excludes those compiled elsewhere.
+    # Compiled graphs are cached per code object, in limited number: a copy excludes those compiled elsewhere.
     call.__code__ = call.__code__.replace()
-    # Without the C++ wrapper, kernels hold Python's global lock and threads wait for each other.
+    # Without the C++ wrapper, kernels hold Python's global lock.
     return torch.compile(call, fullgraph=True, dynamic=False, options={"fallback_random": True, "cpp_wrapper": True})
 
 
 def _recorded(function: Callable[Arguments, Result], arguments: tuple[Any, ...]) -> Callable[Arguments, Result]:
-    # The recorder keeps its samples: detached copies that require gradients where the arguments do.
+    # The recorder keeps its samples: detached copies with the same requires_grad.
     samples = _pytree.tree_map(lambda each: each.detach().clone().requires_grad_(each.requires_grad), arguments)
     recorded: Any = torch.cuda.make_graphed_callables(function, samples)
     return recorded

@@ -1,4 +1,4 @@
-"""Local training of one block of clients: gather minibatches, differentiate, update, all in stacked operations."""
+"""Local training of one block of clients in stacked operations: gather minibatches, differentiate, update."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from fedgraph.training.working_set import GATHERED
 GradientTerm = Callable[[Tensor, slice | Tensor, Tensor], Tensor]
 """``(parameters [active, trainable], clients, batch_weight [active]) -> [active, trainable]``, added to the gradient.
 
-``clients`` are the rows of the cohort that ``parameters`` belong to: a slice, or int64 ``[active]``. ``batch_weight``
-is the number of examples in each client's minibatch. Several threads may call it at once.
+``clients`` are the rows of ``parameters`` in the cohort: a slice, or int64 ``[active]``. ``batch_weight`` is the number
+of examples in each client's minibatch. Must be thread-safe.
 """
 
 
 @dataclass(frozen=True)
 class Block:
-    """Clients that train together, those with more steps first, on one device.
+    """Clients that train together on one device, by decreasing number of steps.
 
     rows         : their rows in the cohort.
     names        : ``[clients]``.
@@ -56,7 +56,7 @@ class Block:
 
 
 class Part(NamedTuple):
-    """Minibatches of some clients of a block, and the rows of these: all of them, or int64 ``[clients]``."""
+    """Minibatches of some clients of a block, and their rows: all, or int64 ``[clients]``."""
 
     rows: slice | Tensor
     batch: Batch
@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How the clients of a cohort train: model, task, settings, and augmentation of minibatches, if any."""
+    """Training of the clients of a cohort: model, task, settings, and optional augmentation."""
 
     model: StackedModel
     task: TaskSpec
@@ -112,7 +112,7 @@ class LocalTraining:
                     numbers = example_numbers(block.keys[:clients], round, step, examples)
                     parts = [self._augmented(part, numbers) for part in parts]
                 buffers = {name: value[:clients] for name, value in running.items()}
-                # Rare shapes are not worth compiling: a block that has lost clients, a short last minibatch.
+                # Rare shapes are not compiled: a block with fewer active clients, a short last minibatch.
                 usual = compiles and clients == len(matrix) and examples == max(schedule.longest) and len(parts) == 1
                 sums, gradient, changed = self._differentiated(trained[:clients], buffers, parts, usual, draws)
                 with torch.no_grad():
@@ -129,11 +129,11 @@ class LocalTraining:
         return total[0] / total[1], steps
 
     def sequential(self, device: torch.device) -> bool:
-        """Return whether clients are computed one after the other."""
+        """Return whether clients are computed sequentially."""
         return self.model.sequential and device.type == "cpu" and self.settings.compile is not True
 
     def descends(self, gradient_term: GradientTerm | None) -> bool:
-        """Return whether the model itself takes steps of plain gradient descent, client after client."""
+        """Return whether the model has native code for steps of plain gradient descent."""
         settings = self.settings
         plain = settings.optimizer == "sgd" and not settings.momentum and settings.clip_norm is None
         return plain and gradient_term is None and self.augment is None and self._written_out is not None
@@ -141,7 +141,7 @@ class LocalTraining:
     def _descend(self, split: Split, schedule: Schedule, models: Tensor, rates: Tensor) -> Tensor | None:
         """Take all steps, at ``rates`` ``[steps, clients]``, and return sums of weighted losses and of weights.
 
-        They are float64 ``[2, clients]``; None, with nothing changed, where the model has no code for the steps.
+        They are float64 ``[2, clients]``; None, without any change, if the model has no code for the steps.
         """
         model, total = cast(Differentiated, self.model), torch.zeros(2, len(models), dtype=torch.float64)
         for steps, clients, batch in self._steps(split, schedule):
@@ -156,7 +156,7 @@ class LocalTraining:
         return total
 
     def _steps(self, split: Split, schedule: Schedule) -> Iterator[tuple[slice, int, Batch | ExampleSplit]]:
-        """Yield minibatches as :meth:`_gathered` does, or all at once where native code gathers them."""
+        """Yield minibatches as :meth:`_gathered`, or all at once if native code gathers them."""
         if isinstance(split, ExampleSplit):
             clients, examples = max(schedule.active, default=0), max(schedule.longest, default=0)
             if clients:
@@ -177,7 +177,7 @@ class LocalTraining:
         compiles: bool,
         draws: Sequence[OwnDraws] | None = None,
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-        """Return what :meth:`_differentiate` does, of minibatches in parts; of one client each where it has draws."""
+        """Return the result of :meth:`_differentiate` for minibatches in parts, by client for random draws."""
         if len(parts) == 1:
             return self._differentiate(models, buffers, parts[0].batch, compiles, draws[0] if draws else None)
         sums, gradient = models.new_empty(2, len(models)), torch.empty_like(models)
@@ -193,7 +193,7 @@ class LocalTraining:
     def _differentiate(
         self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, compiles: bool, draws: OwnDraws | None
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-        """Return sums as of :meth:`_loss`, the gradient of each client's mean loss, and the buffers that changed."""
+        """Return sums as :meth:`_loss`, the gradient of each client's mean loss, and changed buffers."""
         if self._written_out is not None:
             with autocast(self.settings, models.device):
                 found = self._written_out.loss_gradient(self._loss_name, models, batch)
@@ -222,9 +222,9 @@ class LocalTraining:
     def _loss(
         self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch, draws: OwnDraws | None = None
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return sums of weighted losses and of weights, ``[2, clients]``, and the buffers that changed."""
+        """Return sums of weighted losses and of weights, ``[2, clients]``, and changed buffers."""
         state = {**self._trained.unflatten(parameters), **buffers}
-        # The context costs every call of PyTorch within it some time: nothing but the forward pass draws.
+        # Only the forward pass, as the context slows down every call of PyTorch.
         with autocast(self.settings, parameters.device), draws or nullcontext():
             outputs, changed = self.model.forward(state, batch.inputs, training=True)
         sums = loss_sums(self.settings.loss, self.task, outputs.float(), batch.targets, batch.weights)
@@ -232,20 +232,19 @@ class LocalTraining:
 
     @cached_property
     def least(self) -> int:
-        """Fewest examples of a minibatch; see :class:`fedgraph.models.base.StackedModel`."""
+        """Minimum number of examples of a minibatch; see :class:`fedgraph.models.base.StackedModel`."""
         return self.model.least_examples if self._unpadded else 1
 
     @cached_property
     def _unpadded(self) -> bool:
-        """Whether padding would change what is computed of a client's examples, as with batch statistics."""
+        """Whether padding would affect a client's results, as with batch statistics."""
         return self.model.mixes_examples(training=True)
 
     def _minibatches(self, split: Split, schedule: Schedule) -> Iterator[list[Part]]:
-        """Yield the minibatches of each step, of its active clients.
+        """Yield the minibatches of each step for its active clients.
 
-        They are padded to one length, or come in parts where examples influence each other, and client by client where
-        clients are computed so. Where each step is one call, gathering its few examples would take as long: several
-        steps' are gathered at once.
+        They are padded to one length, or separated into parts if examples influence each other, or by client if clients
+        are computed sequentially. Several steps are gathered at once if each step is one call.
         """
         if self.sequential(schedule.batches.device):
             counts = schedule.known.tolist()
@@ -266,7 +265,7 @@ class LocalTraining:
             )
 
     def _gathered(self, split: Split, schedule: Schedule) -> Iterator[tuple[slice, int, Batch]]:
-        """Yield steps that have equally many clients and examples, how many clients, and their minibatches.
+        """Yield steps with equal numbers of clients and examples, their number of clients, and their minibatches.
 
         Those are ``[clients, steps, batch, ...]``, padded to one length.
         """
@@ -281,7 +280,7 @@ class LocalTraining:
                 yield steps, clients, Batch(*(part.unflatten(1, chosen.shape[1:]) for part in found))
 
     def _parts(self, split: Split, indices: Tensor, counts: Tensor) -> list[Part]:
-        """Gather the minibatches ``indices`` ``[clients, batch]``, those with equally many examples together.
+        """Gather the minibatches ``indices`` ``[clients, batch]``, grouped by number of examples.
 
         counts : of examples, on the CPU, ``[clients]``.
         """
@@ -301,17 +300,17 @@ class LocalTraining:
         return Part(part.rows, part.batch._replace(inputs=self.augment(inputs, numbers[part.rows, : inputs.shape[1]])))
 
     def draws_apart(self, device: torch.device) -> bool:
-        """Return whether each client's draws come from a generator of its own, which other threads do not use."""
+        """Return whether each client has its own random generator."""
         return self.model.draws and self.model.draws_apart and self.sequential(device)
 
     def _own_draws(self, block: Block, round: int) -> list[OwnDraws]:
-        """Return the context of each client's draws within the model's forward pass, which client and round seed."""
+        """Return the random context of each client in the forward pass, seeded by client and round."""
         seeds = (derive_seed(self.seed, "forward", name, round) for name in block.names)
         return [OwnDraws(torch.Generator().manual_seed(seed)) for seed in seeds]
 
     @contextmanager
     def _seeded(self, block: Block, round: int, device: torch.device) -> Iterator[None]:
-        """Seed torch's generators for the draws of a block by its first client and round, and restore them."""
+        """Seed torch's generators by the first client of a block and the round, and restore them afterwards."""
         seed = derive_seed(self.seed, "forward", block.names[0], round)
         on_gpu = device.type == "cuda"
         with torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):

@@ -1,4 +1,4 @@
-"""Training losses, and metrics: which of two values is better, and summaries over all clients."""
+"""Training losses, and metrics: direction of improvement, and summaries over all clients."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def loss_name(loss: str, task: TaskSpec) -> str:
 def loss_sums(loss: str, task: TaskSpec, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``sum(weights * loss)`` and ``sum(weights)`` of each client, ``[clients]`` each.
 
-    ``loss`` is a key of ``LOSSES`` or ``auto``; shapes are those of :class:`fedgraph.data.base.Batch`. Targets of
-    weight 0 may have any value, NaN included.
+    ``loss`` is a key of ``LOSSES`` or ``auto``; shapes are those of :class:`fedgraph.data.base.Batch`. Targets with
+    weight 0 may have any value, including NaN.
     """
     losses = LOSSES[loss_name(loss, task)](outputs, targets.masked_fill(weights == 0, 0))
     return (weights * losses).flatten(1).sum(1), weights.flatten(1).sum(1)
 
 
 def masked_mean(sums: Tensor, weights: Tensor) -> Tensor:
-    """Return ``sums / weights``, and 0 where a client has no weight at all."""
+    """Return ``sums / weights``, 0 for clients without weight."""
     return sums / weights.masked_fill(weights == 0, 1)
 
 
@@ -79,23 +79,21 @@ DIRECTION: dict[str, Literal["lower", "higher"]] = {
 """
 
 AFTER_TURN, LAST = "-after-turn", "-last"
-"""Suffixes of metrics that stand beside those of a run's final models: of peers right after their last turn (IPA), and
-of the last models where the run ends with a mean."""
+"""Suffixes of metrics in addition to those of a run's final models: of peers after their last turn (IPA), and of the
+last models if the run ends with a mean."""
 
 
 def direction(metric: str) -> Literal["lower", "higher"]:
-    """Return whether lower or higher values of a metric are better.
-
-    Direction of improvement. Raises ExperimentError when the metric is unknown.
+    """Return whether lower or higher values of a metric are better. Raises ExperimentError for an unknown metric.
 
     Parameters
     ----------
     metric : str
-        Name of the metric; a split before it, as in ``test/mae``, does not matter.
+        Name of the metric, with or without a split, as in ``test/mae``.
     """
     found = _measure(metric)
     if found is None:
-        raise ExperimentError(f"there is no metric '{metric}'; known metrics: {', '.join(sorted(DIRECTION))}")
+        raise ExperimentError(f"unknown metric '{metric}'; known metrics: {', '.join(sorted(DIRECTION))}")
     return DIRECTION[found]
 
 
@@ -110,19 +108,16 @@ EXTREMES = {"best5": "best 5 %", "worst5": "worst 5 %"}
 
 
 def num_extreme(clients: int) -> int:
-    """Return how many of ``clients`` clients are the best or the worst 5 %.
-
-    At least one, so that with fewer than 40 clients it is a single one.
-    """
+    """Return the number of clients in the best or the worst 5 %, at least one."""
     return max(1, clients // 20)
 
 
 def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, float]:
     """Summarise a metric over clients.
 
-    Clients without a value (NaN) are ignored. The deviation is that of the population: it divides by the number of
-    clients. Returns ``mean`` and ``std``, and the means ``best5`` and ``worst5`` over the best and worst 5 % of clients
-    (at least one client). All are NaN without any value; best and worst are NaN for a metric of unknown direction.
+    Clients without a value (NaN) are ignored. Returns ``mean`` and population ``std``, and the means ``best5`` and
+    ``worst5`` over the best and worst 5 % of clients (at least one). All are NaN without any value; best and worst are
+    NaN for a metric of unknown direction.
 
     Parameters
     ----------

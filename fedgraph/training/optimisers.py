@@ -1,7 +1,7 @@
 """SGD, Adam and AdamW for many clients as operations on one matrix ``[clients, parameters]``.
 
-Each row moves exactly as under ``torch.optim``. Clients are ordered by their number of steps, so that those still
-training are the first rows; the others, and their moments, do not move.
+Each row is updated exactly as by ``torch.optim``. Clients are sorted by their number of steps, so active clients are
+the first rows; the others and their moments do not change.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from fedgraph.training.settings import TrainSettings
 
 EPSILON = 1e-8
 _FUSED_FROM = 1 << 17
-"""Number of values from which PyTorch's fused pass over all of them is worth its overhead: it reads and writes each
-once."""
+"""Minimum number of values for PyTorch's fused kernel."""
 
 
 class Optimiser:
-    """Optimiser that updates parameters in place.
+    """Optimiser with in-place updates.
 
     Parameters
     ----------
     settings : TrainSettings
         Algorithm and its coefficients.
     learning_rate : float
-        Learning rate of steps that are not given any others.
+        Default learning rate of a step.
     state : dict of str to Tensor
         Moments of :func:`fresh_state`, each with a leading client axis; updated in place.
     """
@@ -38,7 +37,7 @@ class Optimiser:
         self.state = state
 
     def step(self, parameters: Tensor, gradient: Tensor, learning_rates: Tensor | None = None) -> None:
-        """Update the first rows of ``parameters``; other clients stay unchanged.
+        """Update the first rows of ``parameters``.
 
         Parameters
         ----------
@@ -47,7 +46,7 @@ class Optimiser:
         gradient : Tensor
             ``[active, parameters]`` of the first ``active`` clients; it may be overwritten.
         learning_rates : Tensor, optional
-            The clients' own for this step, ``[active]``.
+            Per client for this step, ``[active]``.
         """
         active = len(gradient)
         rate = self.learning_rate if learning_rates is None else learning_rates.unsqueeze(1)
@@ -73,7 +72,7 @@ class Optimiser:
                 parameters.mul_(1 - rate * self.settings.weight_decay)
             else:
                 gradient.add_(parameters, alpha=self.settings.weight_decay)
-        # On a GPU, comparing the steps of the rows would have to wait for it.
+        # Comparing the steps of the rows would synchronise with a GPU.
         large = parameters.device.type == "cpu" and parameters.numel() >= _FUSED_FROM
         if large and isinstance(rate, float) and bool((state["step"] == state["step"][0]).all()):
             self._fused_adam(parameters, gradient, state, rate)
@@ -88,7 +87,7 @@ class Optimiser:
         parameters.sub_(mean / denominator * (rate / first_scale))
 
     def _fused_adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float) -> None:
-        """Update in one pass, where all rows have taken as many steps."""
+        """Update by the fused kernel, if all rows have the same number of steps."""
         first, second = self.settings.betas
         adam(
             [parameters],
@@ -130,18 +129,18 @@ def fresh_state(
 
 
 def check_state(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Raise RunError unless ``state`` has the names and shapes of ``expected``."""
+    """Raise RunError if names or shapes of ``state`` differ from ``expected``."""
     found = {name: tuple(value.shape) for name, value in state.items()}
     wanted = {name: tuple(value.shape) for name, value in expected.items()}
     if found != wanted:
         raise RunError(
-            f"the kept optimiser state holds {found}, but these clients, model and optimiser need {wanted}; "
-            "was the run continued with other settings?"
+            f"the stored optimiser state has {found}, but these clients, model and optimiser need {wanted}; was the "
+            "run continued with other settings?"
         )
 
 
 def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
-    """Scale each client's gradient down to at most the Euclidean norm ``max_norm``, in place.
+    """Clip each client's gradient to the Euclidean norm ``max_norm``, in place.
 
     Returns ``gradient``, ``[clients, parameters]``.
     """

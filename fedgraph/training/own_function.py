@@ -1,4 +1,4 @@
-"""Local training by a function of the user's, one client after the other, in place of the stacked training."""
+"""Local training by a custom function, sequentially by client, instead of stacked training."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _OF_THE_ROUND = ("round", "client", "seed", "device", "penalty")
 
 
 class ClientExamples(Dataset[tuple[Tensor, Tensor]]):
-    """Training examples of one client: pairs of an input and a target, as the model sees them.
+    """Training examples of one client: pairs of an input and a target.
 
-    Targets are class indices, numbers, or forecasts ``[steps]`` on the scale of the data set, NaN where a reading is
-    missing. A ``DataLoader`` gathers a minibatch at once.
+    Targets are class indices, numbers, or forecasts ``[steps]`` on the scale of the data set, NaN for missing readings.
+    A ``DataLoader`` gathers a minibatch at once.
     """
 
     def __init__(self, split: Split) -> None:
@@ -56,9 +56,9 @@ class ClientExamples(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Penalty:
-    """What a method adds to the loss of a client: ``loss = criterion(...) + penalty(model)``.
+    """A method's term of the loss of a client: ``loss = criterion(...) + penalty(model)``.
 
-    Its gradient with respect to the model is the term of the method; its value is no loss, and not to be reported.
+    Only its gradient is meaningful, not its value, which should not be reported.
     """
 
     def __init__(self, term: GradientTerm | None, row: int, layout: Layout, batch_size: int) -> None:
@@ -67,14 +67,14 @@ class Penalty:
         self.used = term is None
 
     def __call__(self, model: nn.Module, examples: int | None = None) -> Tensor:
-        """Return a scalar to be added to the mean loss of a minibatch of so many ``examples``, by default batch-size.
+        """Return the scalar term of the mean loss of a minibatch of ``examples`` examples, by default batch-size.
 
-        Raises ExperimentError for another model than the one that the function was given.
+        Raises ExperimentError for a model other than the function's.
         """
         parameters = dict(model.named_parameters())
         if lacking := [name for name in self._names if name not in parameters]:
             raise ExperimentError(
-                f"{_WHERE}: penalty takes the model that it was given, and this has no '{lacking[0]}'"
+                f"{_WHERE}: penalty needs the model that the function received, but this has no '{lacking[0]}'"
             )
         v = torch.cat([parameters[name].reshape(-1) for name in self._names])
         if self._term is None:
@@ -93,11 +93,11 @@ class Penalty:
 class OwnFunction:
     """A function ``train(model, examples, **named)`` that trains one client's model in a round.
 
-    It gets a PyTorch module with the client's model, in training mode, and :class:`ClientExamples`. Of the keys of
-    ``[train]`` (``learning_rate`` is that of the round) and of ``round``, ``client``, ``seed``, ``device`` and
-    ``penalty`` (:class:`Penalty`) it gets those that its parameters name, or all by ``**named``. The module is trained
-    in place, or another one of the same layers is returned; a number that is returned is the mean loss. Raises
-    ExperimentError when there is no such function, it needs what there is not, or takes none of a key that is given.
+    It receives a PyTorch module with the client's model, in training mode, and :class:`ClientExamples`. Its parameters
+    may name keys of ``[train]`` (``learning_rate`` is that of the round), ``round``, ``client``, ``seed``, ``device``
+    and ``penalty`` (:class:`Penalty`); ``**named`` receives all. The module is trained in place, or one with the same
+    layers is returned; a returned number is the mean loss. Raises ExperimentError for an unknown function or parameter,
+    and for keys that the function does not use.
 
     Parameters
     ----------
@@ -108,7 +108,9 @@ class OwnFunction:
         self.settings, self.path, self._warned = settings, settings.function or "", False
         found = load_object(self.path, _WHERE)
         if not callable(found):
-            raise ExperimentError(f"{_WHERE} = '{self.path}' is no function: write `def train(model, examples): ...`")
+            raise ExperimentError(
+                f"{_WHERE} = '{self.path}' is not a function: write `def train(model, examples): ...`"
+            )
         self._function: Callable[..., Any] = found
         parameters = list(inspect.signature(found).parameters.values())
         named = [each for each in parameters[2:] if each.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -145,7 +147,7 @@ class OwnFunction:
         return self._takes_all or name in self._names
 
     def check_terms(self, term: GradientTerm | None) -> None:
-        """Raise ExperimentError for a method with a term in the loss of clients that the function would leave out."""
+        """Raise ExperimentError for a method with a loss term if the function has no parameter ``penalty``."""
         if term is not None and not self._takes("penalty"):
             raise ExperimentError(
                 f"{_WHERE} = '{self.path}': the method adds a term to the loss of its clients; give the function a "
@@ -167,8 +169,8 @@ class OwnFunction:
     ) -> tuple[Tensor, float]:
         """Train one client.
 
-        Raises ExperimentError when the function returns anything but a module or a number, or leaves out the term of
-        the method.
+        Raises ExperimentError when the function returns anything but a module or a number, or does not use the method's
+        term.
 
         Parameters
         ----------
@@ -179,11 +181,11 @@ class OwnFunction:
         split : Split
             Its training examples.
         client, position
-            Its name, and its place in the cohort.
+            Its name, and its position in the cohort.
         round, seed
-            Round and seed of the run, on which draws of PyTorch depend, with the client's name.
+            Round and seed of the run, which seed PyTorch together with the client's name.
         term : GradientTerm or None
-            What the method adds to the gradient.
+            The method's term of the gradient.
         device : torch.device
             Device of the module.
 
@@ -192,10 +194,10 @@ class OwnFunction:
         row : Tensor
             The trained model, ``[parameters]``.
         loss : float
-            What the function returned as its loss; NaN without one.
+            The returned loss; NaN without one.
         """
         layout, settings = model.layout, self.settings
-        # What is not in the layout is as the constructor makes it: counters, and a weight that two layers share.
+        # Tensors outside the layout are those of the constructor: counters, and a weight shared by two layers.
         module = model.twin()
         module.load_state_dict(layout.row_state(row), strict=False)
         module.to(device).train()
@@ -226,8 +228,8 @@ class OwnFunction:
             )
         if not penalty.used:
             raise ExperimentError(
-                f"{_WHERE} = '{self.path}' trained without `penalty`, so that its training is not the method's: add "
-                "penalty(model) to the loss before backward()"
+                f"{_WHERE} = '{self.path}' did not use `penalty`, which the method requires: add penalty(model) to the "
+                "loss before backward()"
             )
         state = module.state_dict()
         if lacking := [name for name in layout.names if name not in state]:
@@ -236,8 +238,8 @@ class OwnFunction:
         if not self._warned and torch.equal(trained, row.float()):
             self._warned = True
             log.warning(
-                "[train] function has not changed the model of '%s': train the module that it is given, in place, or "
-                "return the trained one", client,
+                "[train] function has not changed the model of '%s': train the given module in place, or return the "
+                "trained one", client,
             )  # fmt: skip
         return trained, loss
 

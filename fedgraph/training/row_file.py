@@ -1,7 +1,6 @@
-"""Stacked state of several clients in one safetensors file: written atomically, read by rows.
+"""Stacked state of several clients in one safetensors file, written atomically and read by rows.
 
-There is no cache in memory: a node reads what it wrote a round ago from the system's page cache, in the time that a
-copy within memory takes.
+There is no cache: reading from the system's page cache is as fast as a copy in memory.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _CLIENTS = "clients"
 
 
 def write_rows(path: Path, clients: Sequence[str], stacked: Mapping[str, Tensor]) -> None:
-    """Write tensors ``[clients, ...]`` atomically: neither a reader nor a kill ever meets a part of the file."""
+    """Write tensors ``[clients, ...]`` atomically."""
     with replacing(path) as temporary:
-        # Directly from the tensors to the file: gathering the bytes first would take several times as long.
+        # Directly from the tensors to the file: gathering the bytes first is several times slower.
         save_file(_storable(stacked), temporary, metadata={_CLIENTS: json.dumps(list(clients))})
 
 
 def read_clients(path: Path) -> tuple[str, ...]:
-    """Return the names of the clients whose rows a file contains, in order; read its header only.
+    """Return the names of the clients of a file, in order, from its header.
 
     Raises FileNotFoundError for a file that is missing, RunError for one that is broken or has another format.
     """
@@ -42,7 +41,7 @@ def read_clients(path: Path) -> tuple[str, ...]:
 def read_rows(
     path: Path, clients: Sequence[str], positions: Sequence[int], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return rows at ``positions`` of the file of ``clients``, ``[positions, ...]`` in memory of their own.
+    """Return rows at ``positions`` of the file of ``clients``, copied to ``[positions, ...]``.
 
     ``like`` contains the names of the tensors to read, with their shapes and types without client axis. Only the
     requested rows are read. Raises FileNotFoundError when the file is missing. Raises RunError when it is broken, has
@@ -61,7 +60,7 @@ def read_rows(
             if shape != needed:
                 raise _mismatch(path, f"holds {name} as {shape}, needed is {needed}")
             if list(positions) == list(range(len(clients))):
-                # A clone lies in memory that PyTorch allocated, aligned alike however the rows were packed.
+                # A clone is aligned independent of the packing.
                 rows[name] = stream.get_tensor(name).to(row.dtype, copy=True)
             else:
                 parts = [kept[part] for part in _runs(positions)]
@@ -92,7 +91,7 @@ def _clients_of(stream: Any) -> tuple[str, ...]:
 
 
 def _runs(positions: Sequence[int]) -> Iterator[slice]:
-    """Yield positions as slices, each as long as possible."""
+    """Yield positions as maximal slices."""
     start = 0
     for stop in range(1, len(positions) + 1):
         if stop == len(positions) or positions[stop] != positions[stop - 1] + 1:

@@ -1,4 +1,4 @@
-"""The table ``[train]`` of an experiment: how a client trains its model within a round."""
+"""The table ``[train]`` of an experiment: local training within a round."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 _LEARNING_RATES = {"sgd": 0.1, "adam": 0.001, "adamw": 0.001}
-"""With which a first run learns, before anything is tuned."""
+"""Default learning rates."""
 
 
 class TrainSettings(Settings):
-    """How every client of a cohort trains.
+    """Settings of local training.
 
     Attributes
     ----------
     optimizer, momentum, nesterov, weight_decay, betas : as in torch.optim; momentum and nesterov for sgd, betas for
         adam and adamw.
-    learning_rate       : 0.1 for sgd, 0.001 for adam and adamw unless given.
-    batch_size          : examples of a minibatch.
-    local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
-        one epoch when neither is given.
-    learning_rate_decay : factor per round; round 1 uses ``learning_rate`` itself.
-    learning_rate_factor : further factor: a number, or one that changes with the round, ``[[1, 1.0], [801, 0.2]]`` for
-        a fifth of the rate from round 801 on.
-    warmup_epochs       : local epochs of each round over which the rate rises linearly from 0, minibatch by minibatch;
-        not with local_steps, with which a round may be less than an epoch.
-    final_learning_rate : after the rise, the rate falls linearly to this at the end of the round; None: it stays. Decay
-        and factor apply to it too. A round that is shorter than the rise ends on it.
-    clip_norm           : largest Euclidean norm of one client's gradient.
+    learning_rate : by default 0.1 for sgd, 0.001 for adam and adamw.
+    batch_size : examples per minibatch.
+    local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training); one
+        epoch by default.
+    learning_rate_decay : factor per round; round 1 has ``learning_rate``.
+    learning_rate_factor : further factor: a number, or by round, ``[[1, 1.0], [801, 0.2]]`` for a fifth of the rate
+        from round 801.
+    warmup_epochs : local epochs of each round with a linear increase of the rate from 0, by minibatch; not with
+        local_steps.
+    final_learning_rate : after the warm-up, the rate decreases linearly to this at the end of the round; None:
+        constant. Decay and factor apply to it too.
+    clip_norm : maximum Euclidean norm of a client's gradient.
     loss                : ``auto`` is cross-entropy for classification, mae for forecasts, mse for regression.
-    drop_last           : leave out an epoch's last minibatch when it is not full (never a client's only one).
-    workers             : blocks of clients that are computed side by side; None uses all cores of the node.
+    drop_last : drop an epoch's last minibatch if it is not full (never a client's only one).
+    workers : blocks of clients that are computed in parallel; None uses all cores of the node.
     threads             : intra-op threads of each worker.
-    device              : ``auto`` uses a GPU where the node has one.
-    block_size          : clients whose tensors are computed together; None measures what the model needs.
+    device : ``auto`` uses a GPU if the node has one.
+    block_size : number of clients that are computed together; None determines it from the model.
     compile             : train with compiled code. ``auto`` uses included native code, which fedgraph's recurrent
-        models, its ``mlp`` and the alignment of IPA have, where the node has a C++ compiler, and builds it in a second;
-        ``native`` warns where it cannot be used; ``true`` takes ``torch.compile`` for other models, stacked, which
-        takes minutes and pays for large ones at most, and CUDA graphs on a GPU. Equal to float tolerance in each step.
+        models, its ``mlp`` and the alignment of IPA have, if the node has a C++ compiler, and builds it in a second;
+        ``native`` warns if it cannot be used; ``true`` uses ``torch.compile`` for other models, stacked, which takes
+        minutes and pays off only for large ones, and CUDA graphs on a GPU. Each step is equal to float tolerance.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
-    keep_optimizer      : optimiser moments are kept from round to round.
-    function            : ``package.module:function`` that trains a client in place of all this: it is called as
-        ``train(model, examples)``, with those keys of this table that its parameters name. See
+    keep_optimizer : keep optimiser moments between rounds.
+    function : ``package.module:function`` that trains a client instead: it is called as ``train(model, examples)``,
+        with those keys of this table that its parameters name. See
         :class:`fedgraph.training.own_function.OwnFunction`.
     """
 
@@ -98,7 +98,7 @@ class TrainSettings(Settings):
     @classmethod
     def _epochs_or_steps(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("local_epochs") is not None:
-            raise ValueError("give either local-epochs or local-steps, not both")
+            raise ValueError("set either local-epochs or local-steps, not both")
         return value
 
     @field_validator("warmup_epochs")
@@ -106,8 +106,8 @@ class TrainSettings(Settings):
     def _warmup_needs_epochs(cls, value: float, info: ValidationInfo) -> float:
         if value and info.data.get("local_steps") is not None:
             raise ValueError(
-                "a client's steps per epoch depend on how many examples it has, so with local-steps the rise would "
-                "be of another length for every client; use local-epochs, or leave warmup-epochs out"
+                "the number of steps per epoch differs between clients, and so would the warm-up with local-steps; "
+                "use local-epochs, or leave out warmup-epochs"
             )
         return value
 
@@ -120,11 +120,11 @@ class TrainSettings(Settings):
 
     @property
     def compiles(self) -> bool:
-        """Whether included native code is used on this node, where asked for or where it can be built."""
+        """Whether included native code is used on this node."""
         return can_compile() if self.compile == "auto" else bool(self.compile)
 
     def rate(self, round: int) -> float:
-        """Return the learning rate of a round, the largest one where it changes within; rounds count from 1."""
+        """Return the (maximum) learning rate of a round, from 1."""
         round = max(round, 1)
         changed = self.learning_rate_decay ** (round - 1) * value_at(self.learning_rate_factor, round)
         return self.learning_rate * changed
@@ -136,10 +136,10 @@ class TrainSettings(Settings):
         local_steps: int | None = None,
         learning_rate: float | None = None,
     ) -> TrainSettings:
-        """Return these settings with another length or learning rate where one is given, for a second training.
+        """Return these settings with another length or learning rate, if given, for a second training.
 
-        A given rate holds in every round. Raises ExperimentError, naming ``where`` (``[ditto]``), when both lengths are
-        given or do not fit the others.
+        A given rate is used in every round. Raises ExperimentError, naming ``where`` (``[ditto]``), when both lengths
+        are given or do not fit the other settings.
         """
         table = self.as_table()
         if local_epochs is not None or local_steps is not None:
@@ -151,5 +151,5 @@ class TrainSettings(Settings):
         return parse(TrainSettings, table, where)
 
     def torch_device(self) -> torch.device:
-        """Return the device of the tensors. Raises ExperimentError when CUDA is demanded and not available."""
+        """Return the device of the tensors. Raises ExperimentError when CUDA is required and not available."""
         return chosen(self.device, "[train] device")

@@ -1,4 +1,4 @@
-"""What is measured of each client: sums over batches from which metrics are computed."""
+"""Metrics of each client, accumulated over batches."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from fedgraph.support.probability_scores import ranking_scores
 from fedgraph.training.metrics import loss_sums
 
 SMALLEST_TARGET = 1e-4
-"""Targets nearer to 0 than this, in the task's unit, do not count in the percentage error."""
+"""Targets below this magnitude, in the task's unit, are ignored in the percentage error."""
 
 
 class Tally(Protocol):
-    """Sums over batches from which metrics are computed, so that batching does not change them."""
+    """Sums over batches from which metrics are computed, independent of the batch size."""
 
     def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
         """Add one batch; shapes as in :class:`fedgraph.data.base.Batch`.
 
-        ``present``, bool ``[clients, batch]``, says which examples are no padding; all, if it is not given.
+        ``present``, bool ``[clients, batch]``, is False for padding.
         """
 
     def result(self) -> dict[str, Tensor]:
         """Return each metric, float64 ``[clients]``.
 
-        All are NaN for clients without any valid target, and for those whose model puts out NaN or infinite values for
-        any example: the class with the largest of such outputs is no prediction.
+        All are NaN for clients without any valid target, and for those whose model returns NaN or infinite values for
+        any example.
         """
 
 
 class _Broken:
-    """Which clients' models put out values that are not finite."""
+    """Clients whose models have non-finite outputs."""
 
     def __init__(self) -> None:
         self.clients: Tensor | bool = False
 
     def without(self, outputs: Tensor, present: Tensor | None) -> Tensor:
-        """Note the clients, and return outputs ``[clients, batch, ...]`` that are 0 for padding."""
+        """Record the clients, and return outputs ``[clients, batch, ...]`` with 0 for padding."""
         if present is not None:
             outputs = outputs.masked_fill(~present.reshape(*present.shape, *[1] * (outputs.dim() - 2)), 0)
         self.clients = self.clients | ~outputs.isfinite().flatten(1).all(1)
         return outputs
 
     def left_out(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return metrics ``[clients]`` that are NaN for these clients."""
+        """Return metrics ``[clients]`` with NaN for these clients."""
         return {name: values.masked_fill(torch.as_tensor(self.clients), math.nan) for name, values in metrics.items()}
 
 
@@ -93,7 +93,7 @@ class ClassificationTally:
 
 
 class PositiveClassTally(ClassificationTally):
-    """``auc``, ``aupr``, ``ece``, ``macro-precision`` and ``macro-recall`` beside the metrics of any classification.
+    """Adds ``auc``, ``aupr``, ``ece``, ``macro-precision`` and ``macro-recall`` to the metrics of classification.
 
     The first three are of the probability of the positive class of the task. Precision and recall are means over all
     classes; the precision of a class that is never predicted is 0, and so is the recall of one that never occurs.

@@ -33,7 +33,7 @@ GATHERED = 1 << 19
 """Number of values of examples that are gathered at once for native code: 2 MiB."""
 
 _FEW = 8
-"""Most clients of a block that are computed one after the other, so that every core has a block."""
+"""Most clients of a block that are computed sequentially, so that every core has a block."""
 
 _FLOAT = 4
 _COPIES = 4
@@ -60,7 +60,7 @@ class WorkingSet:
     per_client  : bytes for any minibatch.
     per_example : bytes kept by the forward pass for the backward pass, for each example.
     inputs      : numbers of an example.
-    alone       : whether clients are computed one after the other on a CPU.
+    alone       : whether clients are computed sequentially on a CPU.
     """
 
     per_client: float
@@ -88,7 +88,7 @@ def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
     """Measure the memory of a model on a few examples of zeros."""
     per_client = _COPIES * _FLOAT * model.layout.num_parameters
     if task.level:
-        # A minibatch of one client is a graph of its own, whatever it has examples: never several clients at once.
+        # A minibatch of one client is one graph, independent of the number of examples: never several clients.
         return WorkingSet(per_client, math.inf, 1, model.sequential)
     few, more = (_saved_bytes(model, task, examples) for examples in (2, 4))
     per_example = (more - few) / 2 + _FLOAT * math.prod(task.input_shape)

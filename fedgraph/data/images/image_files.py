@@ -63,7 +63,7 @@ def read_images(files: FileKey, sha256: tuple[str, ...] = ()) -> Images:
 
 
 def read_idx(path: Path, sha256: str | None = None) -> Bytes:
-    """Read an idx file of unsigned bytes, gzipped (name ends in .gz) or not, as an array of its own shape."""
+    """Read an idx file of unsigned bytes, gzipped (name ends in .gz) or not, as an array of its shape."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

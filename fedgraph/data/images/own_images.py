@@ -36,7 +36,7 @@ class OwnImageSettings(ImageOptions, SplitSettings):
                 names are the clients' (the partition keys then have no effect), or an .npz file with the arrays
                 ``images`` (bytes ``[images, height, width]`` or ``[images, height, width, channels]``) and ``labels``
                 (names of classes, or their numbers); looked for next to the experiment, in the current folder, and in
-                the data folder. Not needed where every node has images of its own (node config ``data``), which all
+                the data folder. Not needed where every node has its own images (node config ``data``), which all
                 belong to the one client that it names.
     test_path : with ``test = "shared"``, another folder or file of the same form, whose images all clients are tested
                 on; looked for as ``path`` is.

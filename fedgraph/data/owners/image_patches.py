@@ -23,7 +23,7 @@ from fedgraph.support.errors import DataError
 class ImagePatchSettings(SharedSampleSettings):
     """The table ``[data]`` with ``set = "image-patches"``: clients ``patch-0-0`` (row, column) and so on.
 
-    Sets with test images of their own are tested on those; the digits of scikit-learn are divided by shares.
+    Sets with their own test images are tested on those; the digits of scikit-learn are divided by shares.
 
     Attributes
     ----------
@@ -148,6 +148,6 @@ def _numbered(prefix: str, count: int) -> tuple[str, ...]:
 
 
 def _digits() -> Images:
-    """Return scikit-learn's digits, which have no test images of their own."""
+    """Return scikit-learn's digits, which have no separate test images."""
     pixels, labels = read_digits()
     return Images(pixels[:, None], labels, len(labels))

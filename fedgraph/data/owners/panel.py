@@ -39,7 +39,7 @@ class PanelSettings(SharedSampleSettings):
     Attributes
     ----------
     path  : the file, looked for next to the experiment, in the current folder, and in the data folder. Not needed where
-            every node has a file of its own (node config ``data``).
+            every node has its own file (node config ``data``).
     graph : file of the given client graph, looked for as ``path`` is.
     """
 
@@ -91,7 +91,7 @@ class PanelSource(SharedSampleSource):
         return None if self.graph_path is None else read_graph(self.graph_path, names=list(self.every_client()))
 
     def given_graph(self) -> ClientGraph | None:
-        """Return the graph over the clients; where nodes have files of their own, that of the whole file."""
+        """Return the graph over the clients; where nodes have their own files, that of the whole file."""
         if self.graph_path is None or self.settings.path is not None:
             return super().given_graph()
         return read_graph(self.graph_path)

@@ -39,7 +39,7 @@ class SharedSampleSettings(Settings):
     ----------
     shares        : fractions of the samples for training, validation and test. The split of a sample follows from its
                     key and split_seed alone, so that clients on different nodes agree without communication; the shares
-                    hold on average. A set with test samples of its own is tested on those, and the first two of the
+                    hold on average. A set with its own test samples is tested on those, and the first two of the
                     shares divide the others.
     split_seed    : seed of the split.
     new_share     : fraction of the samples held back as new: without label, for inference after training.

@@ -32,7 +32,7 @@ class TableColumnSettings(SharedSampleSettings, FileSettings):
     Attributes
     ----------
     path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
-                     the data folder. Not needed where every node has a file of its own (node config ``data``) with the
+                     the data folder. Not needed where every node has its own file (node config ``data``) with the
                      key, the label and the columns of its clients.
     bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
     label          : the column to predict.
@@ -42,7 +42,7 @@ class TableColumnSettings(SharedSampleSettings, FileSettings):
     num_owners     : instead of owners, divide the columns in order among this many clients, ``owner-0`` and so on.
     first_rows     : use at most this many rows from the beginning.
     categories     : the values of categorical columns, including the label; by default those found in the file. Nodes
-                     with files of their own must agree on a list. A numeric column listed here becomes categorical.
+                     with their own files must agree on a list. A numeric column listed here becomes categorical.
     max_categories : most values a one-hot column may have.
     """
 

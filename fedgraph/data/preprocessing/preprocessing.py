@@ -211,7 +211,7 @@ def label_answers(task: TaskSpec, outputs: Tensor, targets: Tensor | None) -> di
 
 
 def latest(data: CohortData, windows: int | None) -> CohortData:
-    """Return new data with the latest windows, at most so many. Raises DataError for data that are no time series."""
+    """Return new data with the latest windows, at most so many. Raises DataError for data that are not time series."""
     if windows is None:
         return data
     split: Any = data.splits["test"]

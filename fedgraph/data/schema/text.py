@@ -23,7 +23,7 @@ def as_text(schema: Schema, table: Table | None = None, settings: SchemaSettings
         The features.
     table : Table, optional
         Adds the range of numbers, the fraction of missing rows, and codes that look like missing values, and lists the
-        columns that are no features at the end. This reveals data: it is for the owner of the table only.
+        columns that are not features at the end. This reveals data: it is for the owner of the table only.
     settings : SchemaSettings, optional
         Its ``missing-codes`` apply to ``table``.
     """

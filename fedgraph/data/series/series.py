@@ -48,7 +48,7 @@ class SeriesSettings(WindowSettings):
 
     path   : the file: a column for each client, or a row for each time and client, or, with ``target`` and no column of
              clients, columns of one client; looked for next to the experiment, in the current folder, and in the data
-             folder. Not needed where every node has a file of its own (node config ``data``): then the columns of a
+             folder. Not needed where every node has its own file (node config ``data``): then the columns of a
              node's file are its clients, and ``clients``, ``groups``, ``scales`` and ``cold_clients`` may name those of
              other nodes too.
     client_column : the column that names the client of each row, or several that do so together, in a file with a row

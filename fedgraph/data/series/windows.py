@@ -50,7 +50,7 @@ class WindowSettings(ColdStartSettings):
     clients        : the clients to use; all when not given.
     without        : clients among them to leave out.
     first_steps    : use only so many time steps from the beginning.
-    train_steps    : use only so many of the last steps of the training part; validation and test stay as they are.
+    train_steps    : use only so many of the last steps of the training part; validation and test do not change.
     """
 
     missing: float | tuple[Mark, ...] | None = None

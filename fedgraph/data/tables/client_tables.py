@@ -1,4 +1,4 @@
-"""Clients with tables of their own, whose columns are features of many kinds and differ between clients."""
+"""Clients with their own tables, whose columns are features of many kinds and differ between clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ClientTable:
 
 @runtime_checkable
 class ClientTableSource(DataSource, Protocol):
-    """A data set whose clients have tables of their own.
+    """A data set whose clients have their own tables.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class ClientTableSource(DataSource, Protocol):
 
 
 def client_table_source(source: DataSource, method: str) -> ClientTableSource:
-    """Check that the clients of a data set have tables of their own.
+    """Check that the clients of a data set have their own tables.
 
     Returns ``source`` itself. Raises DataError when it is not a :class:`ClientTableSource`, or has one label.
 

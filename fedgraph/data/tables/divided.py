@@ -42,7 +42,7 @@ class DividedTableSettings(ClientTableSettings):
     ----------
     path           : file of the table; without one, every node has its own data.
     clients        : names of the clients, or their number.
-    client_column  : column whose values name the clients; it is no feature, and rows without it are left out.
+    client_column  : column whose values name the clients; it is not a feature, and rows without it are left out.
     segments       : by client, values by column, e.g. ``{ poor = { pay = ["medicaid", "selfpay"] } }``: rows that have
                      them all are the client's segment, and are assigned to it four times as often.
     public_share   : fraction of the rows that are public, also to the server, and held by no client.

@@ -49,7 +49,7 @@ class LabelledRows:
     ) -> LabelledRows:
         """Read the public rows.
 
-        Raises DataError when the label is no feature of them, is an embedding, or never varies, and when no other
+        Raises DataError when the label is not a feature of them, is an embedding, or never varies, and when no other
         feature is left.
         """
         every = infer_schema(table, settings, partial=True)

@@ -31,7 +31,7 @@ class MixedTableSettings(DividedTableSettings, FileSettings):
     Attributes
     ----------
     path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
-                     the data folder. Not needed where every node has a file of its own (node config ``data``): all its
+                     the data folder. Not needed where every node has its own file (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; with
                      ``{client}`` in it, there is one for each of the clients that the node names. ``hospitals`` needs
                      no file: patients at five hospitals, made up here, some of whose columns only some hospitals have

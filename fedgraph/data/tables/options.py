@@ -39,7 +39,7 @@ class TableSettings(TableOptions, FileSettings):
     Attributes
     ----------
     path           : .csv, .csv.gz or .parquet file, looked for next to the experiment, in the current folder, and in
-                     the data folder. Not needed where every node has a file of its own (node config ``data``): all its
+                     the data folder. Not needed where every node has its own file (node config ``data``): all its
                      rows belong to the one client that the node names, or they are divided by ``client_column``; and
                      ``categories`` must list all values.
     test_path      : with ``test = "shared"``, a file with the same columns whose rows all clients are tested on; looked
@@ -52,7 +52,7 @@ class TableSettings(TableOptions, FileSettings):
                      missing number is 0 after scaling, a missing category all zeros.
     drop           : columns that are not features, such as row numbers and names of persons.
     categories     : the values of categorical columns, including the label. By default those found in the file, which
-                     all clients share; nodes with a file of their own must agree on a list. A numeric column that is
+                     all clients share; nodes with their own file must agree on a list. A numeric column that is
                      listed here is treated as categorical.
     max_categories : most values a one-hot column may have, and most classes of a label whose values are not listed.
     """

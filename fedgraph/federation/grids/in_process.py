@@ -158,7 +158,7 @@ def error_reply(message: Message, reason: str) -> Message:
 
 
 def _identify_process() -> None:
-    """Give this process the run and node that Flower asks for when a message is built, as its own processes have them.
+    """Give this process the run and node that Flower requires to build a message, as its own processes have them.
 
     Flower has no public way to say who a process is. It is set on the class that its messages ask, if the installed
     version has it.

@@ -142,7 +142,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a background process, which ends when this process is killed (on Linux); end it with :func:`end_group`.
 
-    Returns the process, the leader of a session of its own.
+    Returns the process, the leader of its own session.
 
     Parameters
     ----------
@@ -377,7 +377,7 @@ def run_app_on_flower(
 def _gpu_resources(nodes: int) -> str:
     """Return what a node on Ray has of the GPUs here, without which Ray hides them; nothing where there are none.
 
-    As many nodes as have a core of their own compute at once.
+    As many nodes as have their own core compute at once.
     """
     import torch  # takes a second
 

@@ -1,6 +1,6 @@
 """A client graph by a Gaussian kernel of the distances between the clients' models, nearest neighbours only.
 
-Every client has a kernel width of its own, as in Zelnik-Manor and Perona, Self-Tuning Spectral Clustering (NeurIPS
+Every client has its own kernel width, as in Zelnik-Manor and Perona, Self-Tuning Spectral Clustering (NeurIPS
 2004), eq. 3: one width for all would isolate clients in sparse regions and link all clients in dense ones.
 """
 

@@ -47,7 +47,7 @@ def derivatives(network: Network, parameters: Tensor, rows: Tensor) -> Derivativ
 def forbidden_pairs(network: Network) -> Tensor:
     """Return the pairs of units without an edge in the graph, including those of the same feature.
 
-    Bool ``[units, units]``, row: the predicted one; with a leading client axis where clients have graphs of their own.
+    Bool ``[units, units]``, row: the predicted one; with a leading client axis where clients have their own graphs.
     """
     unit = network.schema.unit_feature
     return ~network.adjacency[..., unit, :][..., unit]

@@ -158,7 +158,7 @@ def distil(
     settings : DistillationSettings
         What is learned of each sample, and how many samples each client's model contributes.
     training : NGMSettings or NGRSettings
-        How the global model is trained; with the latter it finds a graph of its own.
+        How the global model is trained; with the latter it finds its own graph.
     seed : int
         Seed of the experiment.
     public : Tensor, optional

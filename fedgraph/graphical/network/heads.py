@@ -63,7 +63,7 @@ class Heads:
         return self._by_feature(losses, self.unit_feature)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Convert outputs to estimates of the units: numbers as they are, logits to probabilities."""
+        """Convert outputs to estimates of the units: numbers unchanged, logits to probabilities."""
         if self._only_squared:
             return outputs
         numbers, odds, scores = (outputs.index_select(1, units) for units in self._kinds)

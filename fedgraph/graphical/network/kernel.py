@@ -106,7 +106,7 @@ class CompiledRows:
         """Take a step of Adam for each minibatch, in place.
 
         places : the rows of each, int64 ``[steps, clients, batch]``; None: one of all rows.
-        active : clients that are trained, bool ``[clients]``; others stay as they are.
+        active : clients that are trained, bool ``[clients]``; others do not change.
         """
         idle = self._idle(places)
         first, second = optimiser.settings.betas

@@ -58,7 +58,7 @@ def check_stitchable(common: Network, schema: Schema, settings: NGMSettings) -> 
 class StitchedNetwork(Network):
     """A global ``masked`` network, and groups of hidden units beside it for features that touch private ones.
 
-    A private feature has a group of its own. A common feature with private neighbours has one that sees all its
+    A private feature has its own group. A common feature with private neighbours has one that sees all its
     neighbours, and its output is added to that of the global network, before probabilities are
     taken. It starts as 0; and it counts only where a private neighbour is known, so that elsewhere predictions are
     bitwise identical to the global model's. Other common features are predicted by the global model alone.

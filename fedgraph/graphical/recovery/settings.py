@@ -19,10 +19,10 @@ class RecoverySettings(Settings):
         ``ges``: the moral graph of the Bayesian network with the best BIC that greedy equivalence search finds
         (Chickering, 2002), numbers cut into categories at their quantiles; ``expert``: a graph from a file.
     transform  : of every unit before correlations: ``normal-scores``, the normal quantiles of its ranks, so that
-        neither outliers nor monotone transformations count, or ``none``. Units of two values stay as they are.
+        neither outliers nor monotone transformations count, or ``none``. Units of two values do not change.
     threshold  : features are linked if a partial correlation between their units is beyond it,
     deviations : and beyond this many standard errors of a correlation, ``1 / sqrt(rows)``.
-    target_neighbours : least number of neighbours of features that are to be predicted: the strongest of those that are
+    target_neighbours : least number of neighbours of features that must be predicted: the strongest of those that are
         not beyond the thresholds are added; in small tables they may have none. Not for ``ges`` and ``expert``.
     penalty    : of the graphical lasso, on the scale of correlations; None: by cross-validation.
     folds      : of the cross-validation.

@@ -1,7 +1,7 @@
 """uGLAD: precision matrices from an unrolled network, trained on the correlations only.
 
 Shrivastava, Chajewska, Abraham, Chen: uGLAD: Sparse graph recovery by optimizing deep unrolled networks (2022); the
-steps are those of GLAD (Shrivastava et al., ICLR 2020). Every client has a network of its own, and all are trained at
+steps are those of GLAD (Shrivastava et al., ICLR 2020). Every client has its own network, and all are trained at
 once, in tensors ``[clients, tables, units, units]``.
 """
 

@@ -1,4 +1,4 @@
-"""What strategies ask of users' own ClientApps by query: embeddings for F3, personal models of FedNGM.
+"""Queries to custom ClientApps: embeddings for F3, personal models of FedNGM.
 
 >>> from fedgraph.messages.queries import OwnEmbeddings
 >>> OwnEmbeddings.of(["a", "b"], [[0.5], [1.5]], labels=["ill", "well"]).classes

@@ -1,7 +1,7 @@
-"""F3 in people's own apps: the request for embeddings, and the answer of one owner.
+"""F3 in custom apps: the request for embeddings, and the answer of one owner.
 
-Ma, Hoang, Chen (UAI 2023), algorithm 1. An answer has ids of samples, splits, labels and embeddings, and no room for
-models or features.
+Ma, Hoang, Chen (UAI 2023), algorithm 1. An answer has ids of samples, splits, labels and embeddings, but neither models
+nor features.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import in_short
 
 UNDECIDED = -1
-"""The split of samples that the server divides."""
+"""Split of samples that the server will divide."""
 
 Kind = Literal["text", "int", "bool"]
-"""Types of ids or labels before they became text."""
+"""Original types of ids or labels."""
 
 _RECORD = "embeddings"
 _LONGEST = 1_000
@@ -37,12 +37,12 @@ _MOST_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class WantedEmbeddings:
-    """Which samples a strategy asks for.
+    """The samples that a strategy requests.
 
     Attributes
     ----------
     splits : tuple of str
-        Splits whose samples are asked for, of ``SAMPLE_SPLITS``.
+        Requested splits, of ``SAMPLE_SPLITS``.
     ids : tuple of str or None
         Ids of the samples, of any split; None for all of ``splits``.
     """
@@ -57,10 +57,7 @@ class WantedEmbeddings:
 
     @classmethod
     def unpack(cls, content: RecordDict) -> WantedEmbeddings:
-        """Read a request; one that says nothing of samples is for all of training and testing.
-
-        Raises ReplyError when a part is of another kind than it should be.
-        """
+        """Read a request; by default it is for all samples of training and test. Raises ReplyError if it is invalid."""
         with unpacking_request():
             config: Any = content.config_records.get(_RECORD, {})
             splits = tuple(str(split) for split in config.get("splits", cls.splits))
@@ -87,7 +84,7 @@ class OwnEmbeddings:
     embeddings : Tensor
         float32 ``[samples, size]``.
     id_kind, class_kind : {"text", "int", "bool"}
-        What ids and labels were.
+        Original types of ids and labels.
     """
 
     keys: tuple[str, ...]
@@ -102,7 +99,7 @@ class OwnEmbeddings:
     def of(cls, ids: Any, values: Any, labels: Any = None, split: str | Sequence[str] | None = None) -> OwnEmbeddings:
         """Join the samples of an owner, in any order.
 
-        Raises ValueError for anything that does not fit.
+        Raises ValueError for invalid input.
 
         Parameters
         ----------
@@ -111,7 +108,7 @@ class OwnEmbeddings:
         values : Tensor or array
             Embeddings ``[samples, size]``.
         labels : sequence of str, int or bool, optional
-            Classes; None, NaN and -1 are no label.
+            Classes; None, NaN or -1 for no label.
         split : str or sequence of str, optional
             The split of each sample, or of all.
         """
@@ -135,10 +132,10 @@ class OwnEmbeddings:
         )  # fmt: skip
 
     def wanted(self, request: WantedEmbeddings) -> OwnEmbeddings:
-        """Return the samples that a request asks for.
+        """Return the requested samples.
 
-        Samples of no split count as new where they have no label, and else as training samples; those of an owner
-        without labels as both, for another one may have labels.
+        Samples without a split are new if they have no label, and else training samples; those of an owner without
+        labels are both, as another owner may have labels.
         """
         if request.ids is not None:
             asked = torch.tensor([key in set(request.ids) for key in self.keys], dtype=torch.bool)
@@ -175,7 +172,7 @@ class OwnEmbeddings:
     def unpack(cls, content: RecordDict) -> OwnEmbeddings:
         """Check and unpack an owner's answer, except for the values of its embeddings.
 
-        Raises ReplyError for anything that is not such an answer.
+        Raises ReplyError for an invalid answer.
         """
         with unpacking_reply("the answer to the request for embeddings"):
             config: Any = content.config_records["config"]

@@ -1,8 +1,7 @@
 """Models of graphs: predictions for their nodes, or for whole graphs.
 
-A minibatch refers to its examples by number, and their graphs travel alongside, as the data of a cohort
-(:class:`GraphTable`): a module is given whole graphs as PyTorch Geometric's models take them, ``x``, ``edge_index``
-and, where they ask for it, ``edge_weight`` and ``batch``.
+A minibatch refers to its examples by number, and a :class:`GraphTable` has their graphs: a module receives whole graphs
+in the format of PyTorch Geometric, ``x``, ``edge_index`` and optionally ``edge_weight`` and ``batch``.
 
     >>> import torch
     >>> from fedgraph.models.graphs import GraphTable

@@ -1,4 +1,4 @@
-"""Modules with ``forward(x, edge_index)`` as stacked models, one client after the other."""
+"""Modules with ``forward(x, edge_index)`` as stacked models, computed sequentially by client."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
 _GIVEN = ("x", "edge_index", "edge_weight", "batch")
-"""The parts of its graph that a module gets, by the names of PyTorch Geometric."""
+"""Inputs of a module, by the names of PyTorch Geometric."""
 
 _TRIED = 4
-"""Graphs, and nodes of each, that a module is tried with."""
+"""Number of graphs, and of nodes of each, in a trial evaluation."""
 
 
 class GraphNetworkSettings(Settings):
     """``[model]`` with ``name = "gcn"``, ``"graphsage"`` or ``"gin"``: graph convolutions and a linear layer ``head``.
 
-    Of whole graphs, the mean over their nodes goes into the head.
+    For whole graphs, the input of the head is the mean over their nodes.
 
     Attributes
     ----------
     hidden  : width of each convolution.
-    layers  : number of convolutions: how many edges away a node sees.
-    dropout : share of the values behind each convolution that is set to 0 in training.
+    layers : number of convolutions.
+    dropout : dropout probability after each convolution.
     """
 
     name: Literal["gcn", "graphsage", "gin"] = "gcn"
@@ -43,13 +43,13 @@ class GraphNetworkSettings(Settings):
 
 
 class GraphModel(ModuleModel):
-    """A module class that is given whole graphs: ``forward(x, edge_index)``.
+    """A module class for whole graphs: ``forward(x, edge_index)``.
 
-    Its forward names those that it uses of ``x`` float32 ``[nodes, features]``, ``edge_index`` int64 ``[2, edges]``,
-    ``edge_weight`` float32 ``[edges]`` or None, and ``batch``, the graph of each node, int64 ``[nodes]``; or takes all
-    of it as one ``data``. It returns ``[nodes, classes]``, or ``[graphs, classes]`` where graphs are the examples. A
-    minibatch is the graphs that its examples lie in, whole: nodes that are no example of it are seen, and not counted.
-    Raises ExperimentError as of :class:`ModuleModel`, and for a forward that needs anything else.
+    Parameters of its forward are any of ``x`` float32 ``[nodes, features]``, ``edge_index`` int64 ``[2, edges]``,
+    ``edge_weight`` float32 ``[edges]`` or None, and ``batch``, the graph of each node, int64 ``[nodes]``; or one
+    ``data`` with all of them. It returns ``[nodes, classes]``, or ``[graphs, classes]`` if examples are graphs. A
+    minibatch contains the whole graphs of its examples; other nodes have no weight. Raises ExperimentError as
+    :class:`ModuleModel`, and for other parameters of forward.
     """
 
     def __init__(self, settings: ModuleSettings, task: TaskSpec) -> None:
@@ -61,18 +61,18 @@ class GraphModel(ModuleModel):
 
     def with_graphs(self, graphs: GraphTable) -> Self:
         """See :class:`fedgraph.models.base.StackedModel`."""
-        # What is found out by trying holds for any graphs, and the module of a thread serves both.
+        # Results of trials hold for any graphs, and both share the module of a thread.
         other = copy.copy(self)
         other.graphs, other._on_device = graphs, {}
         return other
 
     @property
     def sequential(self) -> bool:
-        """Clients are computed one after the other: each has its own graphs."""
+        """True: clients are computed sequentially, as each has its own graphs."""
         return True
 
     def mixes_examples(self, training: bool) -> bool:
-        """Nodes of a graph influence each other; of graphs it is determined by trying."""
+        """True for nodes of a graph; for graphs determined by a trial."""
         return self.task.level == "node" or super().mixes_examples(training)
 
     def _call(self, inputs: Tensor) -> Call:
@@ -91,11 +91,11 @@ class GraphModel(ModuleModel):
         return self._drawn(count)
 
     def _drawn(self, count: int) -> Tensor:
-        """Return the first nodes, or graphs, of those that a module is tried with."""
+        """Return the first nodes, or graphs, of a trial evaluation."""
         return torch.arange(1, count + 1)[:, None]
 
     def _last_layer(self, module: nn.Module) -> str | None:
-        """Return the last linear layer or convolution that is called, the outer one where one is within another."""
+        """Return the last called linear layer or convolution, the outer one of nested layers."""
         from torch_geometric.nn import MessagePassing
 
         layers = {
@@ -125,7 +125,7 @@ def arguments(wanted: tuple[str, ...], found: Surroundings) -> dict[str, Any]:
 
 
 def graph_network(settings: GraphNetworkSettings, task: TaskSpec) -> GraphModel:
-    """Return a built-in graph network. Raises ExperimentError where data are no graphs."""
+    """Return a built-in graph network. Raises ExperimentError for data without graphs."""
     if not task.level:
         raise ExperimentError(
             f"[model] name: '{settings.name}' is a model of graphs, and [data] has none: set = \"graphs\" has one of "
@@ -137,7 +137,7 @@ def graph_network(settings: GraphNetworkSettings, task: TaskSpec) -> GraphModel:
 
 
 def _wanted(name: str, kind: type[nn.Module], task: TaskSpec) -> tuple[str, ...]:
-    """Return the arguments of a class's forward. Raises ExperimentError for one that needs anything else."""
+    """Return the parameters of a class's forward. Raises ExperimentError for unknown ones."""
     named = list(inspect.signature(kind.forward).parameters.values())[1:]
     needed = [
         each.name
@@ -163,7 +163,7 @@ def _wanted(name: str, kind: type[nn.Module], task: TaskSpec) -> tuple[str, ...]
 
 
 def _rings(task: TaskSpec) -> GraphTable:
-    """Return rings with random features, always the same."""
+    """Return rings with reproducible random features."""
     draws = torch.Generator().manual_seed(0)
     node = torch.arange(_TRIED)
     ring = torch.stack([node, node.roll(1)])

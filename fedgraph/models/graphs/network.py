@@ -1,4 +1,4 @@
-"""Graph convolutions with a linear layer behind, of the layers of PyTorch Geometric."""
+"""Graph convolutions of PyTorch Geometric followed by a linear layer."""
 
 from __future__ import annotations
 

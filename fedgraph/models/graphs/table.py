@@ -1,4 +1,4 @@
-"""The graphs of clients side by side, in which examples are nodes, or whole graphs, by number."""
+"""The graphs of all clients in one table, with examples (nodes or graphs) by number."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from fedgraph.support.errors import DataError
 
 Level = Literal["", "node", "graph"]
-"""What an example is, where data are graphs; empty for other data."""
+"""Kind of example of graph data; empty for other data."""
 
 _MOST = 1 << 24
-"""Minibatches have numbers as float32, which are exact below this."""
+"""Limit of exact integers in float32, in which minibatches have the numbers of examples."""
 
 
 class Graph(NamedTuple):
@@ -52,7 +52,7 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphTable:
-    """Graphs, one after the other. The first is a single node with features of 0, for padding.
+    """Concatenated graphs. The first is a single node with zero features, for padding.
 
     Attributes
     ----------
@@ -63,9 +63,9 @@ class GraphTable:
     edge_weight : Tensor
         float32 ``[edges]``, NaN for edges of graphs without weights.
     nodes, edges : Tensor
-        Where the nodes and edges of each graph begin, and where the last ends, int64 ``[graphs + 1]``.
+        Bounds of the nodes and edges of each graph, int64 ``[graphs + 1]``.
     level : {"node", "graph"}
-        What the number of an example counts: nodes, or graphs.
+        Whether numbers of examples refer to nodes or graphs.
     """
 
     x: Tensor
@@ -77,7 +77,7 @@ class GraphTable:
 
     @classmethod
     def of(cls, graphs: Sequence[Graph | tuple[Tensor, Tensor, Tensor | None]], level: Level) -> GraphTable:
-        """Put graphs side by side; those given have the numbers from 1. Raises DataError for too many of them."""
+        """Concatenate graphs, numbered from 1. Raises DataError for too many of them."""
         padding = Graph(graphs[0][0].new_zeros(1, graphs[0][0].shape[1]), torch.zeros(2, 0, dtype=torch.int64))
         every = [padding, *(Graph(*each) for each in graphs)]
         weights = [
@@ -93,8 +93,8 @@ class GraphTable:
         )
         if len(table.x) > _MOST:
             raise DataError(
-                f"the graphs of this node have {len(table.x):,} nodes in all, and one machine can serve {_MOST:,}: "
-                "deal its clients out to more nodes"
+                f"the graphs of this node have {len(table.x):,} nodes in total, more than {_MOST:,}: distribute its "
+                "clients over more nodes"
             )
         return table
 
@@ -105,7 +105,7 @@ class GraphTable:
         return torch.arange(int(self.nodes[graph]), int(self.nodes[graph + 1]))
 
     def around(self, numbers: Tensor) -> Surroundings:
-        """Return the graphs that examples lie in, each once and whole.
+        """Return the whole graphs of examples, each once.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ def _bounds(counts: Sequence[int]) -> Tensor:
 
 
 def _ranges(bounds: Tensor, chosen: Tensor) -> Tensor:
-    """Return the numbers between the bounds of each chosen graph, int64, one after the other."""
+    """Return the concatenated ranges between the bounds of each chosen graph, int64."""
     counts = bounds[chosen + 1] - bounds[chosen]
     begin = counts.cumsum(0) - counts
     return torch.arange(int(counts.sum()), device=bounds.device) + (bounds[chosen] - begin).repeat_interleave(counts)

@@ -1,6 +1,6 @@
 """Release of counts of rows with noise, and its (epsilon, delta).
 
-Laplace noise on whole numbers is the geometric mechanism of Ghosh, Roughgarden and Sundararajan (STOC 2009); Gaussian
+Laplace noise on integers is the geometric mechanism of Ghosh, Roughgarden and Sundararajan (STOC 2009); Gaussian
 noise is accounted for as in ``fedgraph.privacy.noise.gaussian``.
 """
 
@@ -21,13 +21,13 @@ from fedgraph.support.settings import Settings
 class CountNoiseSettings(Settings):
     """Noise on counts before they leave their owner.
 
-    Neighbours are two tables with equally many rows that differ in the values of one row: a row counts in one cell of
-    each histogram, and so moves two of its cells by 1. All histograms of a release share epsilon.
+    Neighbours are two tables with the same number of rows that differ in the values of one row, which changes two cells
+    of each histogram by 1. All histograms of a release share epsilon.
 
     Attributes
     ----------
-    mechanism : ``laplace``, or ``gaussian``, which is better for more than a dozen or so histograms.
-    epsilon   : privacy loss of one release for a row. Each release with fresh noise adds as much again.
+    mechanism : ``laplace``, or ``gaussian``, which is better for more than about a dozen histograms.
+    epsilon : privacy loss of one release for a row. Releases with new noise add up.
     delta     : for ``gaussian``, the probability that the loss is larger; well below one over the number of
                 rows. With ``laplace`` it is 0.
     """
@@ -37,7 +37,7 @@ class CountNoiseSettings(Settings):
     delta: float = Field(default=1e-6, gt=0, lt=1)
 
     def scale(self, histograms: int) -> float:
-        """Return the scale of the noise on every cell of so many histograms: Laplace's b, or the standard deviation.
+        """Return the scale of the noise on every cell: Laplace's b, or the standard deviation.
 
         One row changes the counts by ``2 histograms`` in the L1 norm, and by the root of that in the Euclidean norm.
         """
@@ -46,7 +46,7 @@ class CountNoiseSettings(Settings):
         return noise_multiplier_for(self.epsilon, self.delta) * math.sqrt(2 * histograms)
 
     def largest(self, cells: int, histograms: int, probability: float = 1e-3) -> float:
-        """Return a bound that the noise on any of ``cells`` cells exceeds with at most this probability."""
+        """Return a bound on the noise of ``cells`` cells that is exceeded with at most this probability."""
         if self.mechanism == "laplace":
             return self.scale(histograms) * max(0.0, math.log(cells / (2 * probability)))
         quantile = torch.special.ndtri(torch.tensor(1 - probability / cells, dtype=torch.float64))
@@ -56,7 +56,7 @@ class CountNoiseSettings(Settings):
 def noisy_counts(
     counts: Tensor, histograms: int, settings: CountNoiseSettings, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Add noise to counts, which may then leave their owner; they can be negative.
+    """Add noise to counts for release; results can be negative.
 
     The guarantee is that of exact random numbers; drawn with 52 bits, noise beyond 36 scales, whose probability is
     1e-16, never occurs. Returns int64 of the same shape. Raises ExperimentError for Gaussian noise, when the accounting

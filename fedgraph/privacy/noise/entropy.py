@@ -1,4 +1,4 @@
-"""Random whole numbers and noise from the operating system's entropy: protection must not be predictable."""
+"""Random integers and noise from the operating system's entropy, which is not predictable."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def random_integers(shape: Sequence[int], bits: int, generator: torch.Generator | None = None) -> Tensor:
-    """Draw uniform whole numbers below ``2 ** bits`` (at most 62 bits), int64 of ``shape``.
+    """Draw uniform integers below ``2 ** bits`` (at most 62 bits), int64 of ``shape``.
 
-    They come from the operating system. A ``generator`` makes them repeatable and is for tests and simulations only:
-    anyone who knows its seed can undo every protection.
+    They come from the operating system. A ``generator`` makes them reproducible and is only for tests and simulations:
+    its seed would reveal them.
     """
     if generator is not None:
         return torch.randint(0, 2**bits, tuple(shape), generator=generator)
@@ -31,7 +31,7 @@ def standard_normal(shape: Sequence[int], generator: torch.Generator | None = No
     Numbers beyond 8.2 never occur; their probability is 2e-16. ``generator`` is as for :func:`random_integers`. Returns
     float64 of ``shape``.
     """
-    # 52 random bits and the half make 53, the most that a float64 holds exactly, and never 0 or 1.
+    # 52 random bits plus a half are 53 bits, the precision of float64, and never 0 or 1.
     uniform = (random_integers(shape, 52, generator).double() + 0.5) * 2.0**-52
     return torch.special.ndtri(uniform)
 

@@ -3,7 +3,7 @@
 A vector is an owner's embedding of a sample, or a client's update of a model.
 
 The Gaussian mechanism of Dwork and Roth (2014), with the exact condition of Balle and Wang (ICML 2018, theorem 8) as
-computed by the ``dp-accounting`` package, which is also what Flower's own ``dp`` extra installs.
+computed by the ``dp-accounting`` package, which Flower's ``dp`` extra also installs.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _STEPS_PER_DEVIATION = 1024
 
 
 class NoiseSettings(Settings):
-    """Noise on vectors before they leave their owner. Give either noise_multiplier or epsilon.
+    """Noise on vectors before they leave their owner. Set either noise_multiplier or epsilon.
 
     Attributes
     ----------
-    clip_norm        : a vector longer than this (Euclidean norm) is shortened to it. So one vector in the place of
-                       another moves the release by at most twice this: the sensitivity.
+    clip_norm : maximum Euclidean norm to which vectors are clipped. Replacing a vector changes the release by at
+                       most twice this, the sensitivity.
     noise_multiplier : standard deviation of the noise in sensitivities, i.e. in units of 2 clip_norm.
     epsilon          : privacy loss that all releases of one vector may add up to; it determines the noise.
     delta            : probability that the loss is larger; well below one over the number of samples, or of
                        clients where an update is protected.
-    releases         : how often the same is released with fresh noise. A released embedding is kept on its
-                       owner's node and sent again unchanged in any run; fresh noise is drawn for another
-                       frozen model, for other noise settings, and where the kept one is lost. An update is released
-                       once a round, and counted for one run: the losses of several runs on the same data add up.
+    releases : number of releases of a vector with new noise. A released embedding is stored on its owner's
+                       node and sent unchanged in any run; new noise is drawn for another frozen model, for other noise
+                       settings, and if the stored one is lost. An update is released once per round, counted for one
+                       run: the losses of several runs on the same data add up.
     """
 
     clip_norm: float = Field(gt=0, allow_inf_nan=False)
@@ -47,7 +47,7 @@ class NoiseSettings(Settings):
     @model_validator(mode="after")
     def _one_of_both(self) -> NoiseSettings:
         if (self.noise_multiplier is None) == (self.epsilon is None):
-            raise ValueError("give either noise-multiplier or epsilon, one of both")
+            raise ValueError("set exactly one of noise-multiplier and epsilon")
         return self
 
     @property
@@ -56,27 +56,26 @@ class NoiseSettings(Settings):
         return 2 * self.clip_norm
 
     def multiplier(self) -> float:
-        """Return the noise's standard deviation over the sensitivity: as given, or the least that ``epsilon`` allows.
+        """Return the noise's standard deviation over the sensitivity: as given, or the smallest for ``epsilon``.
 
-        Raises ExperimentError when epsilon is given and the accounting package is not installed or finds no noise for
-        it.
+        Raises ExperimentError when epsilon is given and the accounting package is not installed or finds no solution.
         """
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         return noise_multiplier_for(self.epsilon or math.inf, self.delta, self.releases)
 
     def deviation(self) -> float:
-        """Return the standard deviation of the noise on every number of a vector, in the vector's own units."""
+        """Return the standard deviation of the noise on every number of a vector."""
         return self.multiplier() * self.sensitivity
 
 
 def privacy_loss(settings: NoiseSettings, owners: int = 1) -> float:
     """Return epsilon at ``settings.delta`` of all releases of one vector.
 
-    For embeddings, neighbours are two data sets that differ in one sample at ``owners`` owners, where it is replaced by
-    any other; the local models are the same in both. One owner is the unit of local differential privacy; with the
-    number of owners that see the sample it is the loss of the person behind the sample, against an observer of all of
-    them. For updates, neighbours differ in everything that one client has.
+    For embeddings, neighbours are two data sets that differ in one sample, replaced by any other, at ``owners`` owners;
+    the local models are the same. One owner is the unit of local differential privacy; with all owners of the sample it
+    is the loss of the person of the sample, against an observer of all of them. For updates, neighbours differ in all
+    data of one client.
 
     T releases at n owners are one Gaussian release of sensitivity ``2 C sqrt(T n)``, exactly: Gaussians compose so.
     Raises ExperimentError when the accounting package is not installed, or epsilon is too large for it to be computed.
@@ -85,15 +84,14 @@ def privacy_loss(settings: NoiseSettings, owners: int = 1) -> float:
 
 
 def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]:
-    """Return the guarantee of noise, as the entry ``privacy`` of ``summary.json``.
+    """Return the guarantee of noise, as the entry ``privacy`` of ``summary.json``; empty without noise.
 
-    One entry ``privacy``; empty without noise. Raises ExperimentError when the accounting package is not installed, or
-    epsilon is too large for it to be computed.
+    Raises ExperimentError when the accounting package is not installed, or epsilon is too large to be computed.
 
     Parameters
     ----------
     settings : NoiseSettings or None
-        Settings of the noise; None: without noise.
+        Settings of the noise; None for no noise.
     """
     if settings is None:
         return {}
@@ -109,7 +107,7 @@ def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]
 
 
 def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> float:
-    """Return the least epsilon at which noise of ``noise_multiplier`` sensitivities is (epsilon, delta)-private.
+    """Return the smallest epsilon for which noise of ``noise_multiplier`` sensitivities is (epsilon, delta)-private.
 
     ``releases`` is the number of releases of the same vector. Raises ExperimentError as ``privacy_loss`` does.
     """
@@ -121,22 +119,21 @@ def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> floa
         raise _not_installed() from error
     except (ValueError, OverflowError) as error:
         raise ExperimentError(
-            f"epsilon of noise-multiplier {noise_multiplier:g} over {releases} releases cannot be found ({error}); so "
-            "little noise protects nothing: raise the multiplier"
+            f"epsilon of noise-multiplier {noise_multiplier:g} over {releases} releases cannot be computed ({error}); "
+            "this noise is too small to protect anything: raise the multiplier"
         ) from error
     return epsilon
 
 
 def noise_multiplier_for(epsilon: float, delta: float, releases: int = 1) -> float:
-    """Return the least noise, in sensitivities, that keeps all releases together (epsilon, delta)-private.
+    """Return the smallest noise, in sensitivities, for which all releases together are (epsilon, delta)-private.
 
-    Standard deviation of the noise over the sensitivity. Raises ExperimentError when the accounting package is not
-    installed, or finds no noise for epsilon and delta.
+    Raises ExperimentError when the accounting package is not installed, or finds no noise for epsilon and delta.
 
     Parameters
     ----------
     epsilon : float
-        Privacy loss. From about 1e-3 to 1e3 is sensible; smaller ones leave nothing of the vector.
+        Privacy loss, sensibly from about 1e-3 to 1e3; with smaller ones noise dominates the vector.
     delta : float
         Probability that the loss is larger.
     releases : int
@@ -160,7 +157,7 @@ def clipped(vectors: Tensor, clip_norm: float) -> Tensor:
     """Return ``h min(1, C / ||h||)`` along the last dimension; float64 of the same shape."""
     vectors = vectors.double()
     norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    # Divided and then multiplied, so that rounding cannot make the norm larger than C by more than its own error.
+    # Divided and then multiplied, so the norm exceeds C by rounding error at most.
     return torch.where(norm > clip_norm, vectors / norm.clamp(min=torch.finfo(norm.dtype).tiny) * clip_norm, vectors)
 
 
@@ -172,9 +169,9 @@ def release(
     """Clip vectors and add noise ``N(0, sigma^2 I)``, ``sigma`` from ``settings.deviation()``, before they leave.
 
     Values are rounded to a grid of about a thousandth of sigma, since their last bits could disclose the clean value.
-    Every call is one of ``settings.releases``, and an average over many calls removes the noise: what can be requested
-    repeatedly is released once and kept (``Released``). Returns float32 of the shape of ``vectors``. Raises DataError
-    when a vector is not finite.
+    Every call is one of ``settings.releases``, and averaging over calls removes the noise: repeatedly requested vectors
+    are released once and stored (``Released``). Returns float32 of the shape of ``vectors``. Raises DataError for a
+    non-finite vector.
 
     Parameters
     ----------
@@ -183,8 +180,8 @@ def release(
     settings : NoiseSettings
         Clip norm and noise.
     generator : torch.Generator, optional
-        For tests and simulations only; by default noise comes from the operating system and cannot be repeated.
-        Predictable noise can be removed.
+        Only for tests and simulations, as reproducible noise can be removed; by default noise comes from the operating
+        system.
     """
     if not bool(vectors.isfinite().all()):
         raise DataError("a vector to be released has numbers that are not finite; check the outputs of the local model")

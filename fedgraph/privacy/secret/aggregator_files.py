@@ -1,10 +1,9 @@
-"""Files of an aggregator on its own node: its keys, and a record of the maps applied to each sample.
+"""Files of an aggregator on its node: its keys, and a record of the maps applied to each sample.
 
-F3 (Ma, Hoang, Chen; UAI 2023), section 5. The server's knowledge of a sample adds up over requests, so that an
-aggregator has to consider all of them.
+F3 (Ma, Hoang, Chen; UAI 2023), section 5. The server's knowledge of a sample accumulates over requests.
 
 ``python -m fedgraph.privacy.secret.aggregator_files STATE_DIR NAME`` prints the fingerprint of an aggregator's public
-key, on the aggregator's own node; the keys are made if there are none.
+key, on the aggregator's node; missing keys are created.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from fedgraph.support.files import file_name, load_state, locked, save_state
 
 
 def folder_of(state_dir: Path, name: str) -> Path:
-    """Return the folder of the aggregator ``name`` in a node's ``state-dir``. The folder, which need not exist."""
+    """Return the folder, which need not exist, of the aggregator ``name`` in a node's ``state-dir``."""
     return state_dir / "aggregators" / file_name(name)
 
 
 def own_keys(folder: Path) -> KeyPair:
-    """Return the keys of an aggregator, made in ``folder`` at the first call and readable by its own user only.
+    """Return the keys of an aggregator, created in ``folder`` at the first call and readable only by its user.
 
-    The same at every call. Raises RunError when the file is broken.
+    Raises RunError when the file is broken.
     """
     path = folder / "private.key"
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        # A file of mkstemp is private to its user, and a link puts it in place unless another process was faster.
+        # A file of mkstemp is private to its user, and linking fails if another process was faster.
         descriptor, temporary = tempfile.mkstemp(dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as stream:
@@ -54,7 +53,7 @@ def own_keys(folder: Path) -> KeyPair:
 
 
 class AppliedMaps:
-    """All projections that were applied to an owner's embeddings, by sample; one file per owner and frozen model.
+    """Projections applied to an owner's embeddings, by sample; one file per owner and frozen model.
 
     Parameters
     ----------
@@ -63,7 +62,7 @@ class AppliedMaps:
     owner : str
         Name of the owner.
     fingerprint : str
-        Fingerprint of its frozen model: another model makes other embeddings.
+        Fingerprint of its frozen model.
     size : int
         Length of its embedding.
     """
@@ -73,10 +72,10 @@ class AppliedMaps:
         self.owner, self.size, self.path = owner, size, folder / f"applied-{name}.safetensors"
 
     def allow(self, keys: Sequence[str], projection: Tensor, settings: ShareSettings) -> None:
-        """Record that a projection is about to be applied to some samples.
+        """Record that a projection will be applied to some samples.
 
-        Raises ExperimentError when the server would learn too much of a sample from it and from what was applied
-        before; see ``check_leaks``. Nothing is recorded then. Raises RunError when the file is broken.
+        Raises ExperimentError, without recording, when the server would learn too much of a sample from all applied
+        projections, see ``check_leaks``. Raises RunError when the file is broken.
 
         Parameters
         ----------
@@ -88,7 +87,7 @@ class AppliedMaps:
             Settings of the shares.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Of two concurrent requests, each must take into account what the other is about to reveal.
+        # Concurrent requests must take each other into account.
         with locked(self.path.with_suffix(".lock")):
             kept = load_state(self.path)["maps"] if self.path.exists() else {}
             same = next((name for name, entry in kept.items() if torch.equal(entry["projection"], projection)), None)

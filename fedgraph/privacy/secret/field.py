@@ -1,7 +1,7 @@
-"""Exact arithmetic of whole numbers modulo the prime 2^61 - 1, on int64 tensors.
+"""Exact arithmetic of integers modulo the prime 2^61 - 1, on int64 tensors.
 
-2^61 is 1 modulo the prime, so a product is reduced by shifts alone. Elements are int64 from 0 to the prime less one;
-signed numbers up to half the prime are represented as usual, -x as prime - x.
+2^61 is 1 modulo the prime, so products are reduced by shifts. Elements are int64 from 0 to the prime minus one; signed
+numbers up to half the prime are represented as usual, -x as prime - x.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def random_elements(shape: Sequence[int], generator: torch.Generator | None = No
 
 
 def from_signed(numbers: Tensor) -> Tensor:
-    """Return the elements of signed whole numbers. Raises FedgraphError for magnitudes above ``LARGEST``."""
+    """Return the elements of signed integers. Raises FedgraphError for magnitudes above ``LARGEST``."""
     if numbers.numel() and int(torch.maximum(numbers.max(), -numbers.min())) > LARGEST:
         raise FedgraphError("a whole number is too large to be computed with modulo 2^61 - 1")
     return torch.where(numbers < 0, numbers + PRIME, numbers)
 
 
 def to_signed(elements: Tensor) -> Tensor:
-    """Return the signed whole numbers of elements, int64 from ``-LARGEST`` to ``LARGEST``."""
+    """Return the signed integers of elements, int64 from ``-LARGEST`` to ``LARGEST``."""
     return torch.where(elements > LARGEST, elements - PRIME, elements)
 
 
@@ -48,7 +48,7 @@ def add(a: Tensor, b: Tensor) -> Tensor:
 
 
 def multiply(a: Tensor, b: Tensor | int) -> Tensor:
-    """Return ``a b``, elements of the broadcast shape; ``b`` may be any Python whole number."""
+    """Return ``a b``, elements of the broadcast shape; ``b`` may be any Python int."""
     if isinstance(b, int):
         b = torch.tensor(b % PRIME)
     a_high, a_low = a >> 31, a & (2**31 - 1)
@@ -62,8 +62,8 @@ def multiply(a: Tensor, b: Tensor | int) -> Tensor:
 def matmul(elements: Tensor, integers: Tensor) -> Tensor:
     """Compute the exact matrix product ``elements @ integers`` in the field, batched as ``torch.matmul`` is.
 
-    Elements are cut into limbs so short that a float64 product of each with the integers is exact: every partial sum
-    stays below 2^53 for any order of summation. So fast floating-point products can be used.
+    Elements are split into limbs for which fast float64 products with the integers are exact: every partial sum stays
+    below 2^53 for any order of summation.
 
     elements : ``[..., rows, inner]``. integers : signed int64 ``[..., inner, columns]``, public, of a modest size.
     Raises FedgraphError when the magnitudes of a column of ``integers`` add up to 2^48 or more.

@@ -1,12 +1,12 @@
-"""The first layer of the fusion model on shares: alignment, weight and graph product in whole numbers.
+"""The first layer of the fusion model on shares: alignment, weight and graph product in integers.
 
 F3 (Ma, Hoang, Chen; UAI 2023), eqs. 6 to 8 up to the first bias. For the embeddings h_j of one sample::
 
     Y_i = sum_j S_ij W' P_j h_j        S = A_hat + I, projections M_j = W' P_j [hidden, size]
 
-M and S are quantised separately and never multiplied out. The product of quantised factors reveals of h_j what M_j
-does, however many graphs S are drawn; a quantised product would be another projection for every draw. What M reveals
-depends on its bits, so they are a setting; S gets all that is left of the field.
+M and S are quantised separately and never multiplied. Their product reveals of h_j what M_j reveals, for any number of
+graphs S; a quantised product would be another projection for every draw. What M reveals depends on its bits, which are
+a setting; S gets the remaining bits of the field.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fedgraph.privacy.secret.shamir import ShareSettings, decode
 from fedgraph.support.errors import ExperimentError, RunError
 
 MARGIN = 6
-"""Random bits that ``check_leaks`` requires beyond those that exactness costs."""
+"""Random bits that ``check_leaks`` requires in addition to those for exactness."""
 
 
 _FINEST = 30
-"""Number of bits of S beyond which more would add nothing."""
+"""Maximum useful number of bits of S."""
 
 
 @dataclass(frozen=True)
 class FirstStage:
-    """A public linear map in whole numbers.
+    """A public linear map in integers.
 
     Attributes
     ----------
@@ -71,8 +71,8 @@ def project(alignments: Tensor, weight: Tensor) -> Tensor:
 def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], settings: ShareSettings) -> FirstStage:
     """Quantise the stage, such that it never wraps around for embeddings up to ``settings.largest``.
 
-    With as many bits of S as the field has room for. Raises ExperimentError when results could be larger than the field
-    allows; the message contains by how many bits. Raises RunError when weights are not finite.
+    S gets all remaining bits of the field. Raises ExperimentError, with the number of excess bits, when results could
+    overflow the field, and RunError for non-finite weights.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
     if not bool(mixing.isfinite().all()) or not bool(projections.isfinite().all()):
         raise RunError("the fusion model's first layer has weights that are not finite; it cannot be applied to shares")
     maps = (projections * 2.0**settings.map_bits).round()
-    # Bound for the largest embedding. Summed in float64, so a margin is left for its rounding.
+    # Bound for the largest embedding, with a margin for rounding in float64.
     largest = maps.abs().sum(dim=-1) * (settings.largest * settings.scale + 2.0**settings.random_bits)
     room = LARGEST * (1 - 1e-9)
     mixing, bits = mixing.double(), settings.map_bits
@@ -103,7 +103,7 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
         return float((whole(bits).abs_() @ largest).max())
 
     def fits(bits: int) -> bool:
-        # Graphs are many and large: they are rounded only where rounding makes the difference.
+        # Graphs are many and large: they are rounded only if rounding matters.
         about = unrounded * 2.0**bits
         return about + rounding <= room or (about - rounding <= room and reach(bits) <= room)
 
@@ -119,7 +119,7 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
 
 
 def on_shares(mixing: Tensor, projections: Tensor, patterns: Tensor, shares: Tensor) -> Tensor:
-    """Compute an aggregator's share of the stage's outcome.
+    """Compute an aggregator's share of the stage's result.
 
     Returns elements ``[draws, owners, samples, hidden]``.
 
@@ -130,10 +130,10 @@ def on_shares(mixing: Tensor, projections: Tensor, patterns: Tensor, shares: Ten
     projections : Tensor
         As in :class:`FirstStage`.
     patterns : Tensor
-        Which of the mixings applies to each sample, int64 ``[samples]``: it depends on the owners that have the sample.
+        Mixing of each sample, int64 ``[samples]``, which depends on the present owners.
     shares : Tensor
-        The aggregator's shares of all owners' embeddings, ``[owners, samples, size]``; zeros for a sample that an owner
-        lacks (a share of zero that discloses nothing new: who lacks what is known) and in columns beyond its size.
+        The aggregator's shares of all owners' embeddings, ``[owners, samples, size]``; 0 for samples that an owner
+        lacks, which is public, and in columns beyond its size.
     """
     _, draws, owners, _ = mixing.shape
     projected = matmul(shares, projections.transpose(1, 2))

@@ -68,7 +68,7 @@ class KeyPair:
 
     @classmethod
     def from_private_bytes(cls, data: bytes) -> KeyPair:
-        """Return the pair of ``private_bytes``. Raises RunError when ``data`` is no private key."""
+        """Return the pair of ``private_bytes``. Raises RunError when ``data`` is not a private key."""
         try:
             return cls(X25519PrivateKey.from_private_bytes(data))
         except ValueError as error:

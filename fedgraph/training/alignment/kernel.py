@@ -1,6 +1,6 @@
-"""One step of aligning a peer with the others as one call into C++, for float32 on a CPU and Adam.
+"""One alignment step of a peer and the others in C++, for float32 on a CPU and Adam.
 
-It reads and writes every number once, where PyTorch operations take a dozen passes and memory for all differences.
+It reads and writes every number once, while PyTorch operations need a dozen passes and memory for all differences.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedgraph.training.optimisers import EPSILON
 from fedgraph.training.settings import TrainSettings
 
 _PER_THREAD = 1 << 20
-"""Number of values for which one more thread is worth its start."""
+"""Minimum number of values per thread."""
 
 
 class AdamSettings(ctypes.Structure):
@@ -47,16 +47,16 @@ class _Alignment(ctypes.Structure):
 
 
 library = native.OnFirstUse("peer-alignment", SOURCE, "the alignment")
-"""``library()``: the compiled step; None where it cannot be compiled."""
+"""``library()`` returns the compiled step, or None if it cannot be compiled."""
 
 
 def _plain(*tensors: Tensor) -> bool:
-    """Return whether the tensors can be read by C++: contiguous float32 on the CPU."""
+    """Return whether the tensors are contiguous float32 on the CPU."""
     return all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
 
 
 def suits(settings: TrainSettings, *tensors: Tensor) -> bool:
-    """Return whether :func:`align` can take these tensors, and these settings ask for compiled code."""
+    """Return whether :func:`align` supports these tensors, and the settings enable compiled code."""
     wanted = settings.compiles and settings.optimizer != "sgd"
     return wanted and _plain(*tensors) and library() is not None
 
@@ -70,18 +70,18 @@ def align(
     settings: TrainSettings,
     rate: float,
 ) -> Tensor:
-    """Return :func:`fedgraph.training.alignment.peer_alignment.alignment_pull` summed over peers, and move the others.
+    """Return :func:`~fedgraph.training.alignment.peer_alignment.alignment_pull` summed over peers; update the others.
 
     own     : ``[parameters]``. weights : lambda c, ``[peers]``.
-    others  : ``[peers, parameters]``, moved in place by a step of Adam at ``rate`` against their part of the gradient.
-    moments : of the others' Adam, changed in place; None: the others are not moved.
+    others : ``[peers, parameters]``, updated in place by a step of Adam at ``rate`` with their part of the gradient.
+    moments : of the others' Adam, updated in place; None: the others are fixed.
 
     The result is ``[parameters]``.
     """
     compiled = library()
     assert compiled is not None
     peers, columns = others.shape
-    # C++ sees addresses only.
+    # C++ receives only addresses.
     if own.shape != (columns,) or weights.shape != (peers,):
         raise ValueError(f"{tuple(own.shape)} and weights {tuple(weights.shape)} do not fit {tuple(others.shape)}")
     own, weights = own.contiguous(), weights.contiguous()

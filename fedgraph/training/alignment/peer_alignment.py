@@ -46,14 +46,14 @@ def _slope(difference: Tensor, power: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Distance:
-    """How distances between peers are measured and weighted.
+    """Definition and weight of distances between peers.
 
     Attributes
     ----------
     strength : float
         Lambda.
     of_sum : bool
-        Weight distances against the loss summed over a minibatch, as in the paper, instead of against its mean.
+        Whether lambda is relative to the summed loss of a minibatch, as in the paper, or to its mean.
     power : float
         Exponent p of the distance.
     """
@@ -64,35 +64,35 @@ class Distance:
 
     def weighed(self, weights: Tensor, batch_weight: Tensor) -> Tensor:
         """Return weights lambda c ``[clients, peers]`` for minibatches of ``batch_weight`` ``[clients]`` examples."""
-        # A cohort's loss is a mean, so that weights against the sum are divided by the number of examples.
+        # A cohort's loss is a mean, so weights relative to the sum are divided by the number of examples.
         return weights * (self.strength / batch_weight[:, None] if self.of_sum else self.strength)
 
 
 class PeerAlignment:
-    """Gradient term that aligns the one training peer with ``others``, and moves these too.
+    """Gradient term that aligns the training peer with ``others``, and updates these too.
 
     A :data:`GradientTerm` with state: each call is one minibatch.
 
     Parameters
     ----------
     others : Tensor
-        ``[peers, trainable]``, moved in place by an optimiser of the same settings as the peer's own.
+        ``[peers, trainable]``, updated in place by an optimiser with the settings of the peer's own.
     weights : Tensor
         c, ``[peers]``.
     distance : Distance
-        How distances are measured and weighted.
+        Definition and weight of distances.
     moves : bool
-        Whether the others' parameters follow; otherwise they stay, as in algorithm 1 to the letter.
+        Whether the others' parameters are updated; they are fixed in algorithm 1.
     settings : TrainSettings
         Settings of the training peer.
     round : int
         Selects the learning rates.
     moments : dict of str to Tensor
-        Moments of the others' optimiser, changed in place.
+        Moments of the others' optimiser, updated in place.
     num_examples : Tensor
-        Training examples of the training peer, int64 ``[1]``, on which schedules of rates depend.
+        Training examples of the training peer, int64 ``[1]``, for the learning rate schedule.
     least : int, default 1
-        Fewest examples of a minibatch of the training peer, on which they depend too.
+        Minimum number of examples of a minibatch, for the schedule.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class PeerAlignment:
         return added
 
     def _weights(self, batch_weight: Tensor) -> Tensor:
-        """Return lambda c ``[peers]`` for a minibatch; on a CPU once for all of the same size, as almost all are."""
-        if batch_weight.device.type != "cpu":  # to compare would have to wait for a GPU
+        """Return lambda c ``[peers]`` for a minibatch; cached by its size on a CPU."""
+        if batch_weight.device.type != "cpu":  # a comparison would synchronise with the GPU
             return self.distance.weighed(self.weights[None], batch_weight)[0]
         if self._weighed is None or float(batch_weight) != self._weighed[0]:
             self._weighed = float(batch_weight), self.distance.weighed(self.weights[None], batch_weight)[0]
@@ -141,7 +141,7 @@ class PeerAlignment:
 
 
 class FixedAlignment:
-    """Gradient term that aligns several peers, training at once, with fixed ones.
+    """Gradient term that aligns several simultaneously training peers with fixed ones.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class FixedAlignment:
     weights : Tensor
         c, ``[clients, peers]``, 0 for a client itself.
     distance : Distance
-        How distances are measured and weighted.
+        Definition and weight of distances.
     """
 
     def __init__(self, peers: Tensor, weights: Tensor, distance: Distance) -> None:
@@ -162,7 +162,7 @@ class FixedAlignment:
         if power == 2:
             return 2 * (own * weights.sum(1, keepdim=True) - weights @ self.peers)
         added = torch.zeros_like(own)
-        # Peer by peer: all differences at once would take memory of clients times peers.
+        # By peer: all differences at once would take memory for clients times peers.
         for peer, weight in zip(self.peers, weights.unbind(1), strict=True):
             added.addcmul_(_slope(own - peer, power), weight[:, None])
         return added

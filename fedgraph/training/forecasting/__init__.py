@@ -1,4 +1,4 @@
-"""Forecasts of a cohort of time series: embeddings and errors of windows in order, and forecasters without a network.
+"""Forecasts of a cohort of time series: embeddings and errors of windows, and simple forecasters.
 
 >>> from fedgraph.training.forecasting import SIMPLE
 >>> SIMPLE

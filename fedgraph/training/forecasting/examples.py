@@ -1,4 +1,4 @@
-"""Windows of a cohort of time series in order: their embeddings, their targets, and errors of given forecasts."""
+"""Windows of a cohort of time series: embeddings, targets, and errors of given forecasts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AT_ONCE = 1024
 def compute_embeddings(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tensor:
     """Compute the inputs of every client's last linear layer.
 
-    Returns float32 ``[clients, examples, embedding_size]``, 0 behind a client's last example.
+    Returns float32 ``[clients, examples, embedding_size]``, padded with 0.
 
     Parameters
     ----------
@@ -51,8 +51,7 @@ def compute_embeddings(cohort: Cohort, parameters: Tensor, split: SplitName) -> 
 def read_targets(cohort: Cohort, split: SplitName) -> tuple[Tensor, Tensor]:
     """Return the targets of all examples.
 
-    The result is scaled targets, float32 ``[clients, examples, steps]``, 0 where nothing was read, and where they were,
-    bool.
+    Returns scaled targets, float32 ``[clients, examples, steps]``, 0 where missing, and which are observed, bool.
     """
     steps = cohort.data.task.output_shape[0]
     targets, known = [torch.zeros(len(cohort.data.names), 0, steps)], []
@@ -69,22 +68,22 @@ def forecast_errors(
     horizons: Sequence[int] = (),
     missing_as: float | None = None,
 ) -> dict[str, Tensor]:
-    """Measure forecasts that others made.
+    """Compute the errors of given forecasts.
 
-    Returns ``[clients]`` by name, as :meth:`fedgraph.training.Cohort.evaluate` names and measures them.
+    Returns ``[clients]`` by metric, as :meth:`fedgraph.training.Cohort.evaluate`.
 
     Parameters
     ----------
     cohort : Cohort
         The clients.
     forecasts : Tensor
-        ``[clients, examples, steps]``, scaled as their targets are.
+        ``[clients, examples, steps]``, scaled as their targets.
     split : str
         Whose examples are forecast.
     horizons : sequence of int
-        Steps that are measured by themselves, counted from 1.
+        Steps with separate errors, from 1.
     missing_as : float, optional
-        Value that missing readings count as in further errors, as for :meth:`fedgraph.training.Cohort.evaluate`.
+        As for :meth:`fedgraph.training.Cohort.evaluate`.
     """
     data = cohort.data
     sums = tally(data.task, data.mean, data.std, horizons, missing_as)
@@ -102,7 +101,7 @@ def forecast_errors(
 
 
 def in_unit(cohort: Cohort, scaled: Tensor) -> Tensor:
-    """Return readings or forecasts ``[clients, examples, steps]``, scaled as targets are, in their unit."""
+    """Convert scaled readings or forecasts ``[clients, examples, steps]`` to their unit."""
     mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))
     return scaled * std + mean
 
@@ -111,11 +110,10 @@ FileForm = Literal["csv", "parquet"]
 
 
 def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder: Path, form: FileForm = "csv") -> None:
-    """Write forecasts, a file for each client.
+    """Write forecasts, one file per client.
 
-    The columns are the window, counted from 0, the time of the step that is forecast, the forecast, the reading where
-    there is one, and how many readings there were among the steps that the window is forecast from: what is forecast
-    from none looks like any other forecast.
+    The columns are the window from 0, the time of the forecast step, the forecast, the reading if observed, and the
+    number of readings in the input window.
 
     Parameters
     ----------
@@ -126,7 +124,7 @@ def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder:
     split : str
         Whose examples are forecast.
     folder : Path
-        Where files are written, named after the clients.
+        Folder of the files, which are named after the clients.
     form : {"csv", "parquet"}
         Kind of the files.
     """
@@ -176,16 +174,16 @@ class _Embedded:
 
 
 def embedding_cohort(cohort: Cohort, inputs: Mapping[SplitName, Tensor], hidden: int) -> Cohort:
-    """Return the same clients with perceptrons that forecast from other inputs.
+    """Return the clients with perceptrons that forecast from other inputs.
 
     Parameters
     ----------
     cohort : Cohort
-        The clients, and how they train.
+        The clients.
     inputs : mapping of str to Tensor
         Float32 ``[clients, examples, size]`` by split.
     hidden : int
-        Width of the one hidden layer.
+        Width of the hidden layer.
     """
     size = next(iter(inputs.values())).shape[2]
     task = replace(cohort.data.task, input_shape=(size,), features=())
@@ -198,7 +196,7 @@ def embedding_cohort(cohort: Cohort, inputs: Mapping[SplitName, Tensor], hidden:
 
 
 def batches(cohort: Cohort, split: SplitName) -> Iterator[tuple[Batch, Tensor]]:
-    """The examples of all clients in order, and which of them exist, bool ``[clients, batch]``."""
+    """Yield the examples of all clients in order, and which of them exist, bool ``[clients, batch]``."""
     data = cohort.split(split)
     counts = data.num_examples.cpu()
     for places in torch.arange(int(counts.max())).split(_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Forecasters that take no network, each client by itself: what any method has to beat."""
+"""Simple forecasters without a network, separate for each client: the baselines of any method."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _TREES = 100
 def simple_forecasts(kind: SimpleForecaster, cohort: Cohort, splits: tuple[SplitName, ...]) -> dict[SplitName, Tensor]:
     """Forecast the windows of splits.
 
-    Returns float32 ``[clients, examples, steps]`` by split, scaled as targets are. Raises DataError with
-    ``weekly-profile``, if the time of steps is unknown.
+    Returns float32 ``[clients, examples, steps]`` by split, scaled as targets. Raises DataError for ``weekly-profile``
+    if the time of steps is unknown.
 
     Parameters
     ----------
     kind : str
-        ``last-reading`` repeats the last reading of a window, and ``weekly-profile`` the client's mean reading at
-        that time of the week in its training part. ``ridge`` is linear regression with the L2 penalty that forecasts
-        the client's validation windows best, one model for each step ahead. ``trees`` are up to 100 gradient-boosted
-        trees for each step ahead that minimise the absolute error; as many are kept as forecast the validation
-        windows best. Both see the readings of the window, and covariates at its last step.
+        ``last-reading`` repeats the last reading of a window, and ``weekly-profile`` the client's mean reading at that
+        time of the week in its training part. ``ridge`` is linear regression per step ahead, with the L2 penalty of
+        smallest error on the client's validation windows. ``trees`` are up to 100 gradient-boosted trees per step ahead
+        with absolute error; their number minimises the error on validation windows. Inputs of both are the readings of
+        the window, and covariates at its last step.
     cohort : Cohort
         The clients.
     splits : tuple of str
@@ -72,11 +72,11 @@ def _ridge(
     targets: dict[SplitName, tuple[Tensor, Tensor]],
     splits: tuple[SplitName, ...],
 ) -> dict[SplitName, Tensor]:
-    """One linear model for each client and step ahead."""
+    """Fit a linear model per client and step ahead."""
     with_bias = {split: torch.nn.functional.pad(x, (0, 1), value=1.0) for split, x in inputs.items()}
     x, (y, known) = with_bias["train"].double(), targets["train"]
     size = x.shape[2]
-    # The penalty leaves the bias alone.
+    # The bias has no penalty.
     penalised = torch.eye(size, dtype=torch.float64)
     penalised[-1, -1] = 1e-9
     solved = []
@@ -93,7 +93,7 @@ def _ridge(
 
 
 def _best_penalty(x: Tensor, weights: Tensor, y: Tensor, known: Tensor) -> Tensor:
-    """The penalty with the smallest absolute error of each client, ``[clients]``; the first without any target."""
+    """Return the penalty of the smallest absolute error of each client, ``[clients]``; the first without any target."""
     errors = [((x @ each - y).abs() * known).flatten(1).sum(1) for each in weights.unbind(3)]
     return torch.stack(errors).argmin(0)
 
@@ -104,7 +104,7 @@ def _trees(
     targets: dict[SplitName, tuple[Tensor, Tensor]],
     splits: tuple[SplitName, ...],
 ) -> dict[SplitName, Tensor]:
-    """One model of boosted trees for each client and step ahead; 0, the mean, where nothing is to be learned from."""
+    """Fit boosted trees per client and step ahead; 0, the mean, without training targets."""
     from sklearn.ensemble import HistGradientBoostingRegressor  # takes half a second
 
     names, steps = cohort.data.names, cohort.data.task.output_shape[0]
