@@ -10,6 +10,7 @@ from typing import Any
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from fedgraph.runs.reports.results import Results, Spread
@@ -34,6 +35,7 @@ _MOST_RUNS = 4
 _METRICS_OF_MANY = 3
 """Number of metrics that fit where every run is a row."""
 
+_WIDEST = 10_000
 _MOST_GROUPS = 20
 _MOST_ROWS = 30
 
@@ -107,42 +109,35 @@ class _ColumnPerRun:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, or several."""
-        rows = [(label, values) for part in self.parts for label, values in part.items()]
-        labels = [_OF_RUNS_AND_SPREAD, *(label for label, _ in rows)]
-        values = [
-            _longest(line for _, of in rows for line in of[place].splitlines()) for place in range(len(self.runs))
-        ]
-        least = [max(_longest(run.split()), width) for run, width in zip(self.runs, values, strict=True)]
-        word = _longest(word for label in labels for word in label.split())
-        fitting = [
-            count
-            for count in range(1, len(least) + 1)
-            if _frame(count) + sum(least[:count]) + word <= options.max_width
-        ]
+
+        def size(table: Table) -> Measurement:
+            return Measurement.get(console, options.update_width(_WIDEST), table)
+
+        counts = range(1, len(self.runs) + 1)
+        fitting = [count for count in counts if size(self._table(count, str.split)).minimum <= options.max_width]
         fit = max(fitting, default=0)
-        if fit < len(least) and self.otherwise is not None:
+        if fit < len(self.runs) and self.otherwise is not None:
             yield self.otherwise
             return
         fit = max(fit, 1)
-        whole = [max(_longest(run.splitlines()), width) for run, width in zip(self.runs, values, strict=True)]
-        fits = _frame(fit) + _longest(labels) + sum(whole[:fit]) <= options.max_width
-        room = options.max_width - _frame(fit) - sum(least[:fit])
-        table = Table(title=self.title, title_justify="left", caption=self.caption or None, caption_justify="left")
-        table.add_column(_OF_RUNS_AND_SPREAD, max_width=None if fits else max(room, 1))
-        for run, width in zip(self.runs[:fit], whole if fits else least, strict=False):
-            table.add_column(run, justify="right", width=width)
-        for part in self.parts:
-            for label, of in part.items():
-                table.add_row(escape(label), *map(escape, of[:fit]))
-            table.add_section()
-        yield table
-        if fit < len(least):
+        whole = self._table(fit, str.splitlines)
+        yield whole if size(whole).maximum <= options.max_width else self._table(fit, str.split)
+        if fit < len(self.runs):
             rest = {label: of[fit:] for label, of in self.parts[0].items()}
             yield _ColumnPerRun(self.title, self.runs[fit:], (rest,), None)
 
-
-def _frame(columns: int) -> int:
-    return 3 * columns + 4
+    def _table(self, count: int, parts: Callable[[str], list[str]]) -> Table:
+        """Return the table of the first runs, columns as wide as numbers and the parts of names: labels alone fold."""
+        table = Table(title=self.title, title_justify="left", caption=self.caption or None, caption_justify="left")
+        table.add_column(_OF_RUNS_AND_SPREAD)
+        for place, run in enumerate(self.runs[:count]):
+            cells = (line for part in self.parts for of in part.values() for line in of[place].splitlines())
+            table.add_column(run, justify="right", width=max(_longest(parts(run)), _longest(cells)))
+        for part in self.parts:
+            for label, of in part.items():
+                table.add_row(escape(label), *map(escape, of[:count]))
+            table.add_section()
+        return table
 
 
 @dataclass(frozen=True)

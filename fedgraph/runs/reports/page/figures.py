@@ -50,13 +50,14 @@ def _standing(chart: Chart) -> go.Figure:
 
 def _lying(chart: Chart) -> go.Figure:
     """Draw series below each other, each with its name above: on a telephone too."""
-    alone = all(each.kind == "bars" for each in chart.series)
-    traces = [trace for number, each in enumerate(chart.series) for trace in _traces(each, 0 if alone else number, "x")]
+    kinds = {each.kind for each in chart.series}
+    coloured = "box" in kinds  # one number each needs no colours
+    traces = [trace for place, each in enumerate(chart.series) for trace in _traces(each, place * coloured, "x")]
     above = {"x": 0, "xref": "paper", "xanchor": "left", "yshift": 23, "showarrow": False}
     axis = {"title": chart.x, **({"rangemode": "tozero", "zerolinewidth": 2} if chart.from_zero else {})}
     return _figure(
-        traces, height=70 + 54 * len(chart.series), margin={"l": 8, "r": 64 if alone else 12, "t": 16, "b": 46},
-        xaxis=axis, showlegend=False,
+        traces, height=70 + 54 * len(chart.series), xaxis=axis, showlegend=False,
+        margin={"l": 8, "r": 64 if "bars" in kinds else 12, "t": 16, "b": 46},
         yaxis={"type": "category", "autorange": "reversed", "showticklabels": False, "showgrid": False},
         annotations=[{**above, "y": place, "text": _bold(each.name)} for place, each in enumerate(chart.series)],
     )  # fmt: skip
