@@ -392,7 +392,7 @@ def test_a_model_that_a_node_was_to_bring_along(patches_tables, run_experiment, 
         run(models="patch-9-9=x")
     with pytest.raises(IdentityError, match=r"^local model .*gone\.pt2"):
         run(model=str(tmp_path / "gone.pt2"))
-    with pytest.raises(IdentityError, match="local model 'weights.pkl' is a pickle, which can run code"):
+    with pytest.raises(IdentityError, match="local model 'weights.pkl' is a pickle, which can execute code"):
         run(models="patch-0-1=weights.pkl")
 
 
@@ -408,7 +408,7 @@ NOISE = {"clip-norm": 1.0, "noise-multiplier": 2.0, "delta": 1e-4}
         ({"reference": "Poisson"}, "Poisson"),
         ({"reference-options": {"rate": 1.0}}, "reference-options .*rate"),
         ({"device": "cuda"}, "no CUDA device"),
-        ({"fusion": "vote", "noise": NOISE}, "fusion = 'vote' needs the predictions.*not send with noise"),
+        ({"fusion": "vote", "noise": NOISE}, "fusion = 'vote' needs the predictions.*not sent with noise"),
         ({"fusion": "best-owner", "noise": NOISE}, "fusion = 'best-owner' needs"),
     ],
 )

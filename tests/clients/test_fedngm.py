@@ -67,7 +67,7 @@ def test_what_noise_has_hidden_once_is_told_the_same_again(ask, common, table_ta
 def test_a_node_that_no_longer_consents_tells_nothing_of_what_it_told_before(ask, common, table_tables):
     table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "statistics": NOISE}
     ask("statistics", {"consent": "ranges"}, common=common)
-    with pytest.raises(DataError, match="asks for ranges of the data, and this node does not consent"):
+    with pytest.raises(DataError, match="asks for ranges of the data, to which this node does not consent"):
         ask("statistics", {"consent": ""}, common=common)
     with pytest.raises(DataError, match="at epsilon 5, and this node consents to an epsilon of at most 1"):
         ask("statistics", {"consent": "ranges", "consent-epsilon": 1}, common=common)

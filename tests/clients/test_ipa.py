@@ -18,7 +18,7 @@ def node(one_node):
 
 
 def test_peers_take_turns(node):
-    with pytest.raises(ReplyError, match="take turns: one is asked to train at a time"):
+    with pytest.raises(ReplyError, match="take turns: only one can train per request"):
         node.ask(1, shared(node), {"parameters": torch.stack([node.model(), node.model()])})
 
 

@@ -183,7 +183,7 @@ def test_owners_whose_models_cannot_be_updated_are_refused(make, patches_tables,
         config["models"] = f"patch-0-1={exported}"
     else:
         patches_tables["model"] |= {"variants": [{"clients": ["patch-0-1"], "name": "scikit-learn"}]}
-    with pytest.raises(ExperimentError, match="only 1 of 2 owners of this node have models that can be"):
+    with pytest.raises(ExperimentError, match="only 1 of 2 owners of this node have trainable ones"):
         make(config=config).open()
 
 

@@ -95,7 +95,7 @@ def test_owners_that_are_missing_are_masked(patches_tables, run_experiment, node
 def test_models_that_are_gone_are_not_trained_anew(patches_tables, run_experiment, nodes, later, tmp_path):
     run = run_experiment(patches_tables, node_configs=nodes)
     elsewhere = [*nodes[:3], {**nodes[3], "model-dir": str(tmp_path / "empty")}]
-    with pytest.raises(IdentityError, match="owner 'patch-1-1' no longer has the frozen model .*kept in .*empty"):
+    with pytest.raises(IdentityError, match="owner 'patch-1-1' no longer has the frozen model .*stored in .*empty"):
         later(run, elsewhere, samples="test")
 
 
@@ -135,7 +135,7 @@ def test_who_must_have_sent_embeddings_and_who_need_not(patches_tables, run_expe
     assert left_out(fusion, lacking) is None
     without = left_out(fusion, lacking, sent=True)
     assert list(without.lost) == ["patch-0-1"]
-    assert str(without.error).startswith("embeddings of patch-0-1 have another length")
+    assert str(without.error).startswith("embeddings of patch-0-1 differ in length")
     absent = joined.present.clone()
     absent[:, 1] = False
     assert left_out(fusion, replace(lacking, present=absent), sent=True) is None
@@ -145,7 +145,7 @@ def test_who_must_have_sent_embeddings_and_who_need_not(patches_tables, run_expe
         assert list(without.lost) == ["patch-0-0", "patch-1-0"]
         assert str(without.error).startswith("embeddings of patch-0-0, patch-1-0 are by other models")
         without = left_out(fusion, replace(joined, sizes=torch.tensor([6, 6, 6, 5])), sent)
-        assert str(without.error).startswith("embeddings of patch-1-1 have another length")
+        assert str(without.error).startswith("embeddings of patch-1-1 differ in length")
 
 
 def left_out(fusion, joined, sent=False):

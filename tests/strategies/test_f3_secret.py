@@ -266,7 +266,7 @@ def tampering(*places):
 def test_tampered_seals_are_refused_with_names_and_spend_nothing(trained, tmp_path):
     with pytest.raises(
         RunError,
-        match="but 1 came .east: cannot open shares, which were changed on the way,.* of patch-1-1; west: cannot open",
+        match="but 1 came .east: cannot open shares, which were altered,.* of patch-1-1; west: cannot open",
     ):
         trained(client=Wire(tampering(0, 2)))
     notes = {name: len(list((tmp_path / "state" / "aggregators" / name).glob("applied-*.safetensors")))
@@ -453,5 +453,5 @@ def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data
     part = parse_experiment(trained.tables).client_part({"run": "x"})
     node = Node.of(Context(1, 1, {"clients": OWNERS[0], "data-dir": str(data_dir)}, RecordDict(), {}))
     asked = EmbedRequest(client="fedgraph.clients.f3_secret:SecretClient", experiment=part, run="run")
-    with pytest.raises(ReplyError, match="asks for embeddings in the clear"):
+    with pytest.raises(ReplyError, match="requests embeddings in the clear"):
         SecretClient.handle(Message(asked.pack(), 1, EmbedRequest.message_type), node)

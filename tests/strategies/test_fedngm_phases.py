@@ -221,7 +221,7 @@ def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tabl
     folder = run_experiment(table_tables, nodes=1)
     summary = folder.summary()
     (note,) = summary["notes"]
-    assert "has no range of height, weight, each client" in note
+    assert "has no range of height, weight, as each client" in note
     path = folder.path / summary["model_file"]
     model = GraphicalModel.load(path)
     few, many = (model.predict_proba({"stay": stay}, "ward")[0] for stay in (2, 7))
@@ -434,8 +434,8 @@ def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_
 @pytest.mark.parametrize(
     ("phase", "text", "message"),
     [
-        ("schema", "[]", "the schema of client 'east' cannot be used: a schema has 1 to"),
-        ("graph", '{"names": ["height"], "edges": []}', "over other features than the common ones"),
+        ("schema", "[]", "the schema of client 'east' cannot be used: a schema needs 1 to"),
+        ("graph", '{"names": ["height"], "edges": []}', "not over the common features"),
         ("graph", "{", "the feature graph is malformed"),
         ("finish", '{"test/a": "b"}', "are not numbers by name"),
     ],
@@ -522,7 +522,7 @@ def test_what_settings_refuse(table_tables, run_experiment):
 def test_ranges_go_with_consent_alone(table_tables, run_experiment, monkeypatch):
     table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
     table_tables["data"]["public-share"] = 0.0
-    with pytest.raises(RunError, match="asks for ranges of the data, and this node does not consent to that"):
+    with pytest.raises(RunError, match="asks for ranges of the data, to which this node does not consent"):
         run_experiment(table_tables, nodes=1)
     monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
     listener = Listener()
@@ -619,7 +619,7 @@ def test_a_client_that_has_other_rows_than_it_says_is_left_out(summed, run_exper
         return content
 
     configs = [{"clients": name} for name in NAMES]
-    with pytest.raises(RunError, match="east: the sums are not those of"):
+    with pytest.raises(RunError, match="east: the sums are impossible for"):
         run_experiment(summed, node_configs=configs, client=Listener(change))
     summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
     summary = run_experiment(summed, node_configs=configs, client=Listener(change)).summary()

@@ -356,7 +356,7 @@ def with_strangers(content):
     ("change", "message"),
     [
         (with_nan, r"step 3: nothing usable from 2 owners \(patch-0-0, patch-0-1: .*NaN, infinite"),
-        (with_strangers, "step 3: .*speaks for ..x., .y.."),
+        (with_strangers, "step 3: .*is for ..x., .y.."),
         (lambda content: error_content("the disk is full"), "step 3: .*patch-0-0, patch-0-1: the disk is full"),
     ],
 )
@@ -417,13 +417,13 @@ def test_divergence_is_told(tables, run_experiment, where):
         tables["vfl"] |= {"pre-trained": False, "epochs": 3}
     with pytest.raises(RunError) as raised:
         run_experiment(tables)
-    text = "learning together diverged in epoch 1: .*lower learning-rates" if where == "fusion" else "nothing usable"
+    text = "joint training diverged in epoch 1: .*lower learning-rates" if where == "fusion" else "nothing usable"
     assert re.search(text, str(raised.value))
 
 
 def test_models_that_cannot_be_updated_are_refused(tables, run_experiment):
     tables["model"]["variants"] = [{"clients": ["patch-0-1"], "name": "scikit-learn"}]
-    with pytest.raises(IdentityError, match="only 1 of 2 owners of this node have models that can be"):
+    with pytest.raises(IdentityError, match="only 1 of 2 owners of this node have trainable ones"):
         run_experiment(tables)
 
 

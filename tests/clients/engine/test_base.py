@@ -87,7 +87,7 @@ def test_a_method_adds_its_term_to_the_gradient(ask):
 
 
 def test_clients_that_are_not_hosted_here_are_refused(ask):
-    with pytest.raises(ReplyError, match="asked for client-4, hosted here: client-0, client-1"):
+    with pytest.raises(ReplyError, match="this node hosts client-0, client-1, not client-4"):
         ask(clients=("client-0", "client-4"))
 
 

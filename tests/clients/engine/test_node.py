@@ -126,7 +126,7 @@ def test_names_with_an_equals_sign_in_them():
 
 @pytest.mark.parametrize("models", ["c=/m.pt2", "a", "a=", "=/m.pt2", "a=/m.pt2,,"])
 def test_models_for_nobody_and_nothing_are_refused(models):
-    with pytest.raises(IdentityError, match="node config 'models' has the entry .*clients of this node are a, b"):
+    with pytest.raises(IdentityError, match="entry .* of node config 'models'.*clients of this node are a, b"):
         Node.of(context(models=models)).existing_models(("a", "b"))
 
 
@@ -169,7 +169,7 @@ def test_own_data_says_whom_a_node_hosts_that_names_nobody(tmp_path):
     assert Node.of(context(data="a.csv")).partition() is None
     with pytest.raises(IdentityError, match="names x, which this node's data does not have"):
         hosted(data="b.csv", clients="x")
-    with pytest.raises(IdentityError, match="name its clients by 'clients' in place of 'partition-id'"):
+    with pytest.raises(IdentityError, match="name its clients by 'clients' instead of 'partition-id'"):
         hosted(data="a.csv", partition_id=0, num_partitions=2)
 
 

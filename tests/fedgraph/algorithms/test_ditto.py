@@ -67,7 +67,7 @@ def test_the_global_model_is_that_of_fedavg_whatever_the_pull(problem, close):
 def test_what_does_not_fit_is_refused_at_the_server(problem):
     with pytest.raises(ExperimentError, match=r"\[ditto\].*personal-epochs .*personal-steps"):
         problem.run("ditto", {"personal-epochs": 1, "personal-steps": 2})
-    with pytest.raises(ExperimentError, match="restore-best may end .* which 'ditto' cannot bring back"):
+    with pytest.raises(ExperimentError, match="restore-best may end .* which 'ditto' cannot restore"):
         problem.run("ditto", evaluation={"monitor": "test/loss", "patience": 1})
     with pytest.raises(ExperimentError, match="average-last may end .* which 'ditto' cannot"):
         problem.run("ditto", evaluation={"average-last": 2})

@@ -88,5 +88,5 @@ def test_evaluated_are_whole_models_whoever_shares_a_node(digits_tables, run_exp
 def test_the_best_models_cannot_be_brought_back(digits_tables, run_experiment):
     digits_tables["experiment"]["method"] = "fedper"
     digits_tables["evaluation"] = {"monitor": "validation/loss", "patience": 1}
-    with pytest.raises(ExperimentError, match="'fedper' cannot bring back: clients keep it.*restore-best = false"):
+    with pytest.raises(ExperimentError, match="'fedper' cannot restore completely: clients keep.*restore-best = false"):
         run_experiment(digits_tables)

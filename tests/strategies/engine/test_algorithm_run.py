@@ -99,7 +99,7 @@ class OfTheEngine(TwoOfThree):
 
 
 def test_names_of_the_engine_are_taken():
-    with pytest.raises(RunError, match="OfTheEngine.init calls what it remembers 'progress'"):
+    with pytest.raises(RunError, match="OfTheEngine.init returned a state with the reserved name 'progress'"):
         made(OfTheEngine)
 
 
@@ -112,7 +112,7 @@ def test_the_state_of_another_algorithm_is_not_loaded():
     saved = made().saved()
     run = made()
     run.load(saved)
-    with pytest.raises(KeyError, match="in place of"):
+    with pytest.raises(KeyError, match="instead of"):
         made(Other).load(saved)
 
 

@@ -112,13 +112,13 @@ def test_a_stock_strategy_is_defended_client_by_client(attacked, nodes):
 def test_means_of_nodes_are_watched_too(attacked, caplog):
     with caplog.at_level(logging.WARNING, "fedgraph"):
         attacked(AbsurdStock, nodes=9, method="fedavg", rounds=1)
-    assert "the parameters of 'client-1', 'client-4' moved up to" in caplog.text
+    assert "the parameters of 'client-1', 'client-4' changed up to" in caplog.text
 
 
 def test_what_is_unusual_is_said_without_any_defence(attacked, caplog):
     with caplog.at_level(logging.WARNING, "fedgraph"):
         folder = attacked(AbsurdSFL, rounds=1)
-    assert "the parameters of 'client-1', 'client-4' moved up to" in caplog.text
+    assert "the parameters of 'client-1', 'client-4' changed up to" in caplog.text
     assert folder.summary()["defence"] == {"unusual": {"client-1": 1, "client-4": 1}}
     caplog.clear()
     assert "defence" not in attacked(None).summary()
@@ -164,9 +164,9 @@ def test_what_is_usual_is_remembered():
 @pytest.mark.parametrize(
     ("method", "defence", "message"),
     [
-        ("ipa", {"clip": 2.0}, "clip is nothing that 'ipa' heeds; it heeds no key of this table"),
-        ("fedavg", {"average": "median"}, "it heeds warn, clip, krum; Flower has strategies of its own"),
-        ("fedatt", {"average": "median"}, "average is nothing that 'fedatt' heeds"),
+        ("ipa", {"clip": 2.0}, "clip is not supported by 'ipa', which supports no key of this table"),
+        ("fedavg", {"average": "median"}, "which supports warn, clip, krum; Flower has strategies of its own"),
+        ("fedatt", {"average": "median"}, "average is not supported by 'fedatt'"),
         ("sfl", {"krum": 0.4}, "needs at least 11 clients"),
     ],
 )

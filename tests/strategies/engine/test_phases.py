@@ -253,7 +253,7 @@ def test_what_an_algorithm_does_wrongly_is_told(tmp_path):
     with pytest.raises(RunError, match="Endless.phases returned NoneType in place of an Outcome"):
         running(tmp_path, Endless).run(grid(Nodes()))
     algorithm, _ = of(Query({"what": "numbers"}, numbers))
-    with pytest.raises(RunError, match="Stepping.phases asks with dict in place of a Request"):
+    with pytest.raises(RunError, match="Stepping.phases must send an instance of fedgraph.messages.Request"):
         running(tmp_path, algorithm).run(grid(Nodes()))
 
 

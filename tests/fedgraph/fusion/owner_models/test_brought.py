@@ -181,7 +181,7 @@ def test_messages_about_what_a_model_puts_out(hand_over, form):
         load_local_model(text, TaskSpec("classification", (2, 3), (5,)))
     with pytest.raises(ExperimentError, match=r"local model .*(fails on two inputs|cannot be evaluated on 3 samples)"):
         load_local_model(text, TaskSpec("classification", (2, 9), (4,)))
-    with pytest.raises(ExperimentError, match=r"local model .*: its embeddings of some samples are NaN"):
+    with pytest.raises(ExperimentError, match=r"local model .*: embeddings of some samples are NaN"):
         model.represent(INPUTS.index_fill(0, torch.tensor([4]), torch.nan))
     with pytest.raises(ExperimentError, match=r"local model .* layer 'hidden'.*body\.3"):
         load_local_model(f"{text}#hidden", TASK)

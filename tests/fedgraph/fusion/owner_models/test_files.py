@@ -84,7 +84,7 @@ def test_files_that_are_no_models(tmp_path, monkeypatch):
         with pytest.raises(ExperimentError, match="cannot be read"):
             load_local_model(str(tmp_path / f"no-{name}"), TASK)
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(pipeline()))
-    with pytest.raises(ExperimentError, match="is a pickle, which can run code"):
+    with pytest.raises(ExperimentError, match="is a pickle, which can execute code"):
         load_local_model(str(tmp_path / "model.pkl"), TASK)
     for package, name in (("skops", "model.skops"), ("onnxruntime", "model.onnx")):
         monkeypatch.setitem(sys.modules, package, None)
