@@ -367,7 +367,7 @@ def test_client_class_and_horizons_are_checked_before_the_first_round(tmp_path, 
         run_experiment(digits_tables)
     tables = series_tables(write_series(tmp_path / "s.npz"))
     tables["evaluation"] = {"horizons": [99]}
-    with pytest.raises(IdentityError, match="there is no step 99 in forecasts of 2 steps"):
+    with pytest.raises(IdentityError, match="steps 99 are beyond forecasts of 2 steps"):
         run_experiment(tables)
 
 
@@ -388,7 +388,7 @@ def test_a_model_that_a_node_was_to_bring_along(patches_tables, run_experiment, 
     def run(**config):
         return run_experiment(patches_tables, node_configs=[{"partition-id": 0, "num-partitions": 1, **config}])
 
-    with pytest.raises(IdentityError, match="'models' has the entry 'patch-9-9=x'.* patch-0-0, patch-0-1"):
+    with pytest.raises(IdentityError, match="entry 'patch-9-9=x' of node config 'models'.* patch-0-0, patch-0-1"):
         run(models="patch-9-9=x")
     with pytest.raises(IdentityError, match=r"^local model .*gone\.pt2"):
         run(model=str(tmp_path / "gone.pt2"))
@@ -404,7 +404,7 @@ NOISE = {"clip-norm": 1.0, "noise-multiplier": 2.0, "delta": 1e-4}
     [
         ({"alignment": "hard", "aligned-size": 3}, "aligned-size = 3, but alignment = 'hard'"),
         ({"alignment": "none", "aligned-size": 3}, "aligned-size = 3, but alignment = 'none'"),
-        ({"graph": "given"}, "there is no given graph: set the table \\[graph\\]"),
+        ({"graph": "given"}, "requires a client graph: set the table \\[graph\\]"),
         ({"reference": "Poisson"}, "Poisson"),
         ({"reference-options": {"rate": 1.0}}, "reference-options .*rate"),
         ({"device": "cuda"}, "no CUDA device"),

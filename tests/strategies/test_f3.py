@@ -149,7 +149,7 @@ def test_a_pytorch_app_changes_six_lines(caplog):
     assert list(told.items()) == [(3, 0), (149, 2), (20, 0)]
     assert told.dtype == np.int64
     assert "no client has 1 of 4 ids, which are not predicted: '9999'" in caplog.text
-    with pytest.raises(DataError, match="no client has one of the samples to predict"):
+    with pytest.raises(DataError, match="no client has a sample to predict"):
         strategy.predict(nodes, ids=[1000])
 
 

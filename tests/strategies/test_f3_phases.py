@@ -421,5 +421,7 @@ def test_a_threshold_that_is_far_off_is_said():
     joined = SimpleNamespace(classes=("no", "yes"), labels=labels, of_split=lambda name: (split == 1).nonzero()[:, 0])
     prediction = Prediction(torch.stack([1 - chances, chances], 1), torch.zeros(20, 2))
     (note,) = f3.F3(F3Settings())._threshold_notes(joined, prediction)
-    assert note.startswith("50% of the validation samples are predicted correctly with the threshold 0.5, and 100% with")
+    assert note.startswith(
+        "50% of the validation samples are predicted correctly with the threshold 0.5, and 100% with"
+    )
     assert f3.F3(F3Settings(calibrated=True))._threshold_notes(joined, prediction) == []

@@ -310,7 +310,7 @@ def test_without_the_table_nodes_are_told_nothing_of_it(digits_tables):
     ("table", "message"),
     [
         ({"expect": []}, r"\[clients\] expect"),
-        ({"expect": ["a", "a"]}, r"\[clients\] expect: .*each stands there once"),
+        ({"expect": ["a", "a"]}, r"\[clients\] expect: .*unique"),
         ({"expects": ["a"]}, r"\[clients\] has no key 'expects'; known keys: expect, public-keys"),
     ],
 )

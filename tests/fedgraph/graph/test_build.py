@@ -94,7 +94,7 @@ def test_undirected_distance_list_may_list_a_pair_once():
         (lambda: Graph.from_distance_list("ab", "ba", [2, np.inf], sigma=2), "not symmetric: 'a' to 'b'"),
         (lambda: Graph.from_distances([[0, 1], [1, 0]], "ab", sigma=0), "above 0; got 0"),
         (lambda: Graph.from_distances([[0, 1], [1, 0]], "ab", cut=2), "between 0 and 1.*got 2"),
-        (lambda: Graph.from_distances([[np.inf, 1], [1, np.inf]], "ab"), "all distances are equal.*give sigma"),
+        (lambda: Graph.from_distances([[np.inf, 1], [1, np.inf]], "ab"), "all distances are equal.*set sigma"),
         (lambda: Graph.from_distances(0.1 + np.diag([np.inf] * 3), "abc"), "all distances are equal"),
         (lambda: Graph.from_distance_list(["a"], ["b"], [1, 2]), "got 1, 1 and 2"),
         (
@@ -104,7 +104,7 @@ def test_undirected_distance_list_may_list_a_pair_once():
         (lambda: Graph.from_coordinates([[0, 0], [np.nan, 0]], "ab"), "coordinates of 'b' are not finite"),
         (
             lambda: Graph.from_coordinates([[0, 0], [-118, 34]], "ab"),
-            r"'b' lies at \[-118.0, 34.0\].*kind='plane'",
+            r"\[-118.0, 34.0\] of 'b'.*kind='plane'",
         ),
         (lambda: Graph.from_coordinates([[0, 0], [1, 1]], "ab", kind="polar"), "got 'polar'"),
         (lambda: Graph.from_coordinates([[0, 0], [1, 1]], "ab", method="delaunay"), "got 'delaunay'"),
@@ -115,8 +115,8 @@ def test_undirected_distance_list_may_list_a_pair_once():
         (lambda: Graph.nearest([[0], [np.inf]], "ab", 1), "features of 'b' are not finite"),
         (lambda: Graph.nearest([[0, -1], [-1, 0]], "ab", 1, metric="precomputed"), "negative: -1"),
         (lambda: Graph.nearest(np.eye(3), "abc", 1, weights="gaussian"), "all distances are equal"),
-        (lambda: Graph.from_labels([[1, -1], [0, 1]], "ab"), "finite and not negative"),
-        (lambda: Graph.from_labels([[1, 1], [0, 1]], "ab", main=0), "1 or more; got 0"),
+        (lambda: Graph.from_labels([[1, -1], [0, 1]], "ab"), "finite and non-negative"),
+        (lambda: Graph.from_labels([[1, 1], [0, 1]], "ab", main=0), "at least 1; got 0"),
         (lambda: Graph.from_labels([[1, 1], [0, 1]], "ab", weights="jaccard"), "got 'jaccard'"),
         (lambda: Graph.from_labels([[1, 1], [0, 1]], "abc"), "label counts for 3 clients"),
     ],

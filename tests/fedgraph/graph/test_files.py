@@ -223,7 +223,7 @@ def villages(tmp_path, apart):
 def test_a_kernel_that_isolates_most_clients_is_an_error_with_two_ways_out(tmp_path):
     path = villages(tmp_path, [1, 10, 12, 14, 16, 18])
     with pytest.raises(
-        GraphError, match=r"sigma = 2 leaves .* edges .*, and 10 of 12 clients none: set a larger one"
+        GraphError, match=r"sigma = 2 leaves .* edges .*, and 10 of 12 clients without edges: set a larger one"
     ) as caught:
         read_graph(path, sigma=2)
     message = str(caught.value)
@@ -303,13 +303,13 @@ def test_a_pickle_that_runs_a_command_is_refused_and_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"", "unknown kind; known formats: .*DCRNN"),
+        ("a.txt", b"", "unknown kind of graph file; known formats: .*DCRNN"),
         ("a.npz", b"nonsense", "is not a graph file.*known formats"),
         ("a.npz", b"PK\x03\x04broken", "is not a graph file.*known formats"),
         ("a.csv.gz", b"nonsense", "cannot be read.*known formats"),
         ("a.csv", b"\xff\xfe\x00", "is not a graph file"),
         ("a.json", b"{", "is not a graph file.*JSONDecodeError"),
-        ("a.json", b"[1]", "JSON of an unknown kind"),
+        ("a.json", b"[1]", "unknown kind of JSON"),
         ("a.json", b'{"format": "fedgraph client graph"}', "is not a graph file.*KeyError"),
         ("a.graphml", b"<", "is not a graph file"),
         ("a.gml", b"nonsense", "is not a graph file"),

@@ -128,7 +128,7 @@ def test_edges_are_pairs_with_weights_or_without():
     assert one_way.neighbours("1") == ("0",)
     assert one_way.neighbours("2") == one_way.neighbours("0") == ()
     for wrong in ("ab", ("a",), ("a", "b", 1, 2)):
-        with pytest.raises(GraphError, match="an edge is .source, target. or .source, target, weight., not"):
+        with pytest.raises(GraphError, match="an edge must be .source, target. or .source, target, weight."):
             ClientGraph.from_edges([wrong])
     matrix = [[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]]
     assert ClientGraph.from_adjacency(matrix, "abc") == expected

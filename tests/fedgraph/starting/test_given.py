@@ -194,12 +194,12 @@ def test_a_class_that_was_defined_anew_is_the_new_one(tmp_path):
     [
         (
             {"train": (torch.zeros(5, 3), torch.zeros(5))},
-            r"client 'east', train: inputs are \[5, 3\], and the task says",
+            r"client 'east', train: inputs have shape \[5, 3\], and the task says",
         ),
         ({"train": (torch.zeros(5, 2), torch.zeros(4))}, r"client 'east', train: targets are \[4, 1\], .* \[5, 1\]"),
         (
             {"test": (torch.zeros(5, 2), torch.zeros(5))},
-            r"returned \['test'\]; it is a dict with inputs and targets of",
+            r"returned \['test'\]; it must be a dict with inputs and targets of",
         ),
         ({"train": (torch.zeros(5, 2), torch.full((5,), torch.inf))}, "client 'east', train: a target is infinite"),
     ],

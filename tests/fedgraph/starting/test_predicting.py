@@ -67,7 +67,7 @@ def test_windows_of_f3_forecast_are_as_far_off_as_its_own(targets, road_tables, 
     # Embeddings of other windows in a batch are rounded otherwise.
     assert errors.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
     np.savez(tmp_path / "some.npz", data=series[first:, :2], names=names[:2])
-    with pytest.raises(FedgraphError, match=r"some.npz has no readings of downstream, who took part in the run"):
+    with pytest.raises(FedgraphError, match=r"some.npz has no readings of downstream, which took part in the run"):
         fedgraph.predict(run, tmp_path / "some.npz", nodes=4, progress=False)
 
 
@@ -95,7 +95,7 @@ def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path
 @pytest.mark.parametrize(
     ("method", "why"),
     [
-        ("simple-forecast", "fitted for a comparison and not kept"),
+        ("simple-forecast", "fitted for comparison and not kept"),
         ("fedgraph.simulations.forecasting.joint_forecast:JointForecast", "not kept; .*forecasts = .csv."),
     ],
 )
@@ -121,5 +121,5 @@ def test_owners_whose_models_go_on_changing(people, tmp_path):
     tables = {**tables, "experiment": {"method": "vfl"}, "vfl": {"epochs": 1, "hidden": 4}}
     del tables["f3"]
     run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
-    with pytest.raises(RunError, match='go on changing with the fusion model.*method = "f3" leaves frozen models'):
+    with pytest.raises(RunError, match='change with the fusion model.*method = "f3" keeps frozen models'):
         fedgraph.predict(run, frame)

@@ -212,7 +212,7 @@ def test_direction_goes_by_the_part_of_the_name_that_is_a_measure():
     # Features that are called as measures are.
     assert direction("test/loss-auc-local") == "higher"
     assert direction("test/accuracy-rmse") == "lower"
-    with pytest.raises(ExperimentError, match=r"no metric 'speed'; known metrics: accuracy, auc"):
+    with pytest.raises(ExperimentError, match=r"unknown metric 'speed'; known metrics: accuracy, auc"):
         direction("speed")
 
 

@@ -95,5 +95,5 @@ def test_clip_rows_like_torch_per_client():
 
 
 def test_state_of_other_settings_is_refused():
-    with pytest.raises(RunError, match=r"optimiser state holds .*momentum.*continued with other settings"):
+    with pytest.raises(RunError, match=r"optimiser state has .*momentum.*continued with other settings"):
         check_state({"momentum": torch.zeros(2, 3)}, fresh_state(TrainSettings(optimizer="adam"), 2, 3))

@@ -78,5 +78,5 @@ def test_a_rate_holds_in_every_round():
 
 
 def test_both_lengths_are_refused():
-    with pytest.raises(ExperimentError, match=r"\[x\] local-steps: give either local-epochs or local-steps"):
+    with pytest.raises(ExperimentError, match=r"\[x\] local-steps: set either local-epochs or local-steps"):
         training().second("[x]", local_epochs=1, local_steps=1)

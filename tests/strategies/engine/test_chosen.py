@@ -60,7 +60,7 @@ def test_methods_over_owners(patches_tables, name, strategy, client):
         ("f3", "alignmnt", "soft", r"\[f3\] has no key 'alignmnt'; known keys: .*alignment"),
         ("f3", "pre-trained", True, r"\[f3\] has no key 'pre-trained'"),
         ("f3", "fusion", "mean", r"\[f3\].*fusion"),
-        ("f3", "noise", {"clip-norm": 1.0}, r"\[f3\].*noise.*give either noise-multiplier or epsilon"),
+        ("f3", "noise", {"clip-norm": 1.0}, r"\[f3\].*noise.*set exactly one of noise-multiplier and epsilon"),
         ("f3", "noise", {"clip-norm": 1.0, "epsilon": 1.0, "sigma": 2.0}, "sigma"),
         ("vfl", "learning-rates", [0.1, 0.2], r"\[vfl\].*learning-rates"),
         ("vfl", "learning-rates", [0.0], r"\[vfl\].*learning-rates"),

@@ -122,13 +122,13 @@ def test_what_is_unusual_is_said_without_any_defence(attacked, caplog):
     assert folder.summary()["defence"] == {"unusual": {"client-1": 1, "client-4": 1}}
     caplog.clear()
     assert "defence" not in attacked(None).summary()
-    assert "moved up to" not in caplog.text
+    assert "changed up to" not in caplog.text
 
 
 def test_where_nothing_is_aggregated_there_is_nothing_to_defend(attacked, caplog):
     with caplog.at_level(logging.WARNING, "fedgraph"):
         folder = attacked(AbsurdModels, {"clip": 2.0}, method="local")
-    assert "moved up to" not in caplog.text
+    assert "changed up to" not in caplog.text
     assert "defence" not in folder.summary()
 
     class Mixing(LocalOnly):

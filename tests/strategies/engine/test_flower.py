@@ -376,7 +376,9 @@ def test_an_answer_that_cannot_be_used_is_left_out_with_client_and_layer(change,
 
 
 def test_without_the_mod_it_is_said_what_to_add():
-    with pytest.raises(IdentityError, match=r"names of clients, but no node sends one.*`ClientApp\(mods=\[client_name\]\)`"):
+    with pytest.raises(
+        IdentityError, match=r"names of clients, but no node sends one.*`ClientApp\(mods=\[client_name\]\)`"
+    ):
         STRATEGIES["sfl"]().start(Plain(mods=()).grid(), initial(), num_rounds=1)
 
 
@@ -394,7 +396,7 @@ def test_names_that_two_nodes_have_or_the_graph_lacks(caplog):
         SFL(ClientGraph.from_edges([("a", "b")])).start(Plain().grid(("county", "valley")), initial(), num_rounds=1)
     with caplog.at_level("WARNING", logger="fedgraph"):
         SFL(ClientGraph.from_edges([("mercy", "county")])).start(Plain().grid(), initial(), num_rounds=1)
-    assert "client 'valley' is not in the client graph, and is left out" in caplog.text
+    assert "client 'valley' is not in the client graph and is excluded" in caplog.text
 
 
 def test_partition_ids_are_names_where_there_is_no_other():
@@ -743,7 +745,9 @@ def test_clients_are_sent_what_an_algorithm_asks_for_beside_models():
 @pytest.mark.parametrize("keyword", [{"start": "read-out"}, {"released": True}])
 def test_sfl_refuses_a_start_that_clients_of_an_app_do_not_have(keyword):
     for kind in (SFL, SFLStar):
-        with pytest.raises(ExperimentError, match="train from their personalised models: start and released are only for"):
+        with pytest.raises(
+            ExperimentError, match="train from their personalised models: start and released are only for"
+        ):
             kind(GRAPH, **keyword)
 
 
@@ -861,7 +865,7 @@ def test_a_strategy_that_was_saved_goes_on_to_the_same_weights(method, tmp_path,
     for key, array in expected.arrays.items():
         np.testing.assert_array_equal(result.arrays[key].numpy(), array.numpy())
     assert again.history.equals(whole.history)
-    assert "initial_arrays are not used" not in caplog.text
+    assert "initial_arrays are ignored" not in caplog.text
     other = type(first).load(tmp_path)
     with caplog.at_level("WARNING", logger="fedgraph"):
         other.start(Plain().grid(), initial(), num_rounds=4)

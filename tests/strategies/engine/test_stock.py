@@ -418,7 +418,9 @@ def test_one_who_comes_back_takes_part_again(digits_tables, run_experiment):
 def test_a_strategy_waits_for_clients_no_longer_than_the_timeout(digits_tables, run_experiment):
     tables = stock(digits_tables, "FedAvg", **{"min-available-nodes": 6})
     tables["experiment"] |= {"rounds": 3, "on-missing": "skip", "timeout": 0.5}
-    with pytest.raises(RunError, match=r"FedAvg, in round 2, has waited 0 s .* more than the 4 connected clients.*client-2"):
+    with pytest.raises(
+        RunError, match=r"FedAvg, in round 2, has waited 0 s .* more than the 4 connected clients.*client-2"
+    ):
         run_experiment(tables, nodes=3, grid=leaving(after=3))
 
 

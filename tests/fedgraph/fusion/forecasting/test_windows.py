@@ -50,7 +50,9 @@ def test_shared_windows_are_counted_and_none_is_an_error():
     everybody[2, :2], everybody[0, 0] = False, False
     assert shared_windows(everybody, names) == "4 of 5 training windows are shared by clients, 3 by all"
     apart = torch.tensor([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]]).bool()
-    assert shared_windows(apart, names).endswith("1 of 4 training windows are shared by clients, 0 by all; 'c' shares none")
+    assert shared_windows(apart, names).endswith(
+        "1 of 4 training windows are shared by clients, 0 by all; 'c' shares none"
+    )
     with pytest.raises(DataError, match="the windows of 'a', 'b', 'c' share no start"):
         shared_windows(torch.eye(3).bool(), names)
     assert shared_windows(torch.ones(1, 4).bool(), ("a",)).startswith("all 4")

@@ -199,5 +199,5 @@ def test_models_that_do_not_fit(table, task, message):
 
 def test_a_function_of_ones_own_is_refused():
     _, data = towns("node")
-    with pytest.raises(ExperimentError, match="single examples, and a model of graphs takes whole graphs"):
+    with pytest.raises(ExperimentError, match="single examples, but a model of graphs takes whole graphs"):
         Cohort(build({"name": "gcn"}, NODES), data, TrainSettings(function=f"{HERE}train"), seed=0)

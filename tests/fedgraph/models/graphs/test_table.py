@@ -59,5 +59,5 @@ def test_padding_is_a_node_of_its_own():
 
 def test_more_nodes_than_numbers_of_a_minibatch_can_tell_apart(monkeypatch):
     monkeypatch.setattr(table, "_MOST", 16)
-    with pytest.raises(DataError, match="the graphs of this node have 17 nodes in all, and one machine can serve 16"):
+    with pytest.raises(DataError, match="the graphs of this node have 17 nodes in total, more than 16"):
         GraphTable.of(GRAPHS, "node")
