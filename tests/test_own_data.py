@@ -135,7 +135,7 @@ def test_keys_about_clients_may_name_those_of_other_nodes(series_tables, series,
 def test_keys_about_all_clients_are_refused(series_tables, series, own_files, run_experiment, key):
     series_tables["data"] |= key
     said = refused(run_experiment, series_tables, own_files({"east": as_series({"east": series["east"]})}))
-    assert f"`{next(iter(key))}` is about all clients" in said
+    assert f"`{next(iter(key))}` needs all clients" in said
 
 
 # ---- tables
@@ -235,7 +235,7 @@ def test_classes_and_columns_that_others_do_not_have(patient_tables, patients, o
         ({"clients": None}, "'clients' must name; it names none"),
         ({"clients": None, "partition-id": 0, "num-partitions": 3}, "name its clients by 'clients' in place of"),
         ({"data": f"{SECRET}.csv"}, "there is no <data>, which the node config key 'data' names"),
-        ({"data": None}, "needs data of its own, and this node has none: give it the node config key 'data'"),
+        ({"data": None}, "needs its own data, and this node has none: give it the node config key 'data'"),
     ],
 )
 def test_node_configs_that_do_not_fit(patient_tables, patients, own_files, run_experiment, change, message):
@@ -305,7 +305,7 @@ def test_mixed_tables_of_ones_own_that_do_not_fit(table_tables, wards, own_files
     assert "'clients' must name; it names 2" in refused(run_experiment, tables, [two, configs[2]])
     each = {**configs[0], "data": configs[0]["data"].replace("east", "{client}")}
     nobody = {key: value for key, value in each.items() if key != "clients"}
-    assert "must say for whom it stands" in refused(run_experiment, tables, [nobody, *configs[1:]])
+    assert "to the names it stands for" in refused(run_experiment, tables, [nobody, *configs[1:]])
     absent = {**each, "clients": "south"}
     assert "there is no table <data>: put" in refused(run_experiment, tables, [absent, *configs[1:]])
     tables["data"]["private"] = {"east": ["height of heels"]}
@@ -384,8 +384,10 @@ def test_columns_of_ones_own_that_do_not_fit(feature_tables, features, own_files
     assert "names east, which this node's data does not have; it has west, south" in said(
         owners={"west": ["pulse"], "south": ["age"]}
     )
-    assert "nothing is bundled" in said(bundled="wine", owners={"east": ["alcohol"]}, label="label", categories={})
-    with pytest.raises(ExperimentError, match="key-column matches"):
+    assert "cannot use a bundled table" in said(
+        bundled="wine", owners={"east": ["alcohol"]}, label="label", categories={}
+    )
+    with pytest.raises(ExperimentError, match="key-column"):
         run_experiment({**feature_tables, "data": {"set": "table-columns", "label": "ill"}})
     other = own_files({**features, "west": features["west"].replace("yes", "maybe")}, ".again.csv")
     assert "holds 'maybe', which its list" in refused(run_experiment, feature_tables, other)
@@ -538,7 +540,9 @@ def test_graphs_of_ones_own_that_do_not_fit(town_tables, town_configs, run_exper
     said = refused(run_experiment, town_tables, town_configs)
     assert "clients 'mercy' and 'county' hold different data (input_shape: (5,) against (4,))" in said
     unnamed = {**town_tables, "data": {"set": "graphs"}}
-    assert "[data] classes is needed where each node has a file" in refused(run_experiment, unnamed, town_configs)
+    assert "[data] classes is required where each node has its own file" in refused(
+        run_experiment, unnamed, town_configs
+    )
 
 
 def hourly(values, late=0):
@@ -562,7 +566,7 @@ def test_the_result_says_how_many_windows_the_clients_of_sites_share(series_tabl
     configs = own_files(texts)
     if late == 1800:
         said = refused(run_experiment, tables, configs)
-        assert "no window of 'east', 'west' starts when one of another client does" in said
+        assert "the windows of 'east', 'west' share no start" in said
     else:
         told = json.dumps(summary_of(run_experiment(tables, node_configs=configs)))
-        assert "all 80 training windows are those of all clients" in told
+        assert "all 80 training windows are shared by all clients" in told

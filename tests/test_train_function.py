@@ -151,7 +151,7 @@ def test_what_it_returns_is_the_loss_or_the_model(tables, run_experiment):
 def test_a_model_that_nobody_has_moved_is_said(tables, run_experiment, caplog):
     run_experiment(with_method(tables, "fedavg", function="trains_a_copy"))
     told = [record.getMessage() for record in caplog.records if "has not changed the model" in record.getMessage()]
-    assert told[0].endswith("train the module that it is given, in place, or return the trained one")
+    assert told[0].endswith("train the given module in place, or return the trained one")
 
 
 def test_draws_depend_on_client_and_round_and_not_on_the_packing(tables, run_experiment):
@@ -168,8 +168,8 @@ def test_draws_depend_on_client_and_round_and_not_on_the_packing(tables, run_exp
     ("name", "own", "function", "message"),
     [
         ("sfl", SFL, "without_penalty", r"`penalty`, .*penalty\(model\)"),
-        ("sfl", SFL, "forgets_it", "trained without `penalty`"),
-        ("sfl", SFL, "drops_it", "trained without `penalty`"),
+        ("sfl", SFL, "forgets_it", "did not use `penalty`"),
+        ("sfl", SFL, "drops_it", "did not use `penalty`"),
         ("scaffold", {}, "train", "ScaffoldClient: .*steps"),
         ("feddc", {}, "train", "cannot be used by FedDCClient: it has to know"),
         ("ipa", {}, "train", r"set \[ipa\] moves-others = false"),

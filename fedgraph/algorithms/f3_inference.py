@@ -83,7 +83,7 @@ def trained_fusion(run: PhaseRun, folder: str) -> FittedFusion:
 def unchanged(fusion: FittedFusion, joined: JoinedSamples, split: str, sent: bool = False) -> Phase[JoinedSamples]:
     """Return the samples of the owners whose answers fit the data that the fusion model was trained on.
 
-    Nodes refuse to answer with other models than those asked for, but answers are untrusted. ``sent`` is whether
+    Nodes refuse to answer with other models than those requested, but answers are untrusted. ``sent`` is whether
     embeddings were requested, so that owners that sent none for their samples do not fit either. Raises DataError for
     other classes, and where no sample is left.
     """

@@ -164,7 +164,7 @@ def _reader(path: Path) -> Callable[[Path, _Options], ClientGraph]:
     for extension, reader in readers.items():
         if lower.endswith(extension):
             return reader
-    raise GraphError(f"a graph file of an unknown kind; known formats: {KNOWN_FORMATS}")
+    raise GraphError(f"unknown kind of graph file; known formats: {KNOWN_FORMATS}")
 
 
 def _read_npz(path: Path, options: _Options) -> ClientGraph:
@@ -277,7 +277,7 @@ def _read_json(path: Path, options: _Options) -> ClientGraph:
             allow_negative=options.allow_negative,
         )
         return graph if options.directed is None else _with_direction(graph, options)
-    raise GraphError(f"JSON of an unknown kind; known formats: {KNOWN_FORMATS}")
+    raise GraphError(f"unknown kind of JSON; known formats: {KNOWN_FORMATS}")
 
 
 def _read_pickle(path: Path, options: _Options) -> ClientGraph:

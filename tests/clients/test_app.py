@@ -90,7 +90,7 @@ def test_a_node_without_clients_says_so(part):
 
 def test_errors_for_people_come_back_as_their_message(part):
     assert read_error(identify(part, {})).startswith("this node does not know which clients it hosts")
-    assert read_error(work(part, clients=("client-3",))) == "asked for client-3, hosted here: client-0"
+    assert read_error(work(part, clients=("client-3",))) == "this node hosts client-0, not client-3"
     assert "cannot import 'nowhere'" in read_error(work(part, client="nowhere:Client"))
 
 
@@ -123,7 +123,7 @@ def test_a_plug_in_that_breaks_is_an_error_reply(part, tmp_path, monkeypatch, ca
     monkeypatch.syspath_prepend(tmp_path)
     where = "ZeroDivisionError in breaks_here.py, line 4"
     assert read_error(work(part, "breaks_here:Client", **FULL)) == f"{where}: division by zero"
-    assert read_error(work(part, "breaks_here:Client")) == f"{where}: its words are in the log of the node"
+    assert read_error(work(part, "breaks_here:Client")) == f"{where}: details are in the log of the node"
     assert "division by zero" in caplog.text
 
 
@@ -170,7 +170,7 @@ def test_a_node_signs_whom_it_hosts_where_it_is_asked_to(part, tmp_path, write_k
     with pytest.raises(IdentityError, match="private key of 'client-1'"):
         check_proof(keys, read_proof(content), "of this run", 1000, ["client-1"])
     assert read_proof(identify(part, config).content) is None
-    assert "give this node the node config key 'private-key'" in read_error(
+    assert "set the node config key 'private-key'" in read_error(
         identify(part, {"clients": "client-1"}, challenge="of this run")
     )
 
@@ -222,27 +222,27 @@ def test_a_node_answers_so_many_messages_and_no_more(part, tmp_path):
     assert read_error(identify(part, {"clients": "client-0", **config})) is None
     assert read_error(work(part, **config)) is None
     for _ in range(2):
-        assert "has answered 2 messages, as many as its node config allows" in read_error(work(part, **config))
+        assert "has answered 2 messages, the limit of its node config" in read_error(work(part, **config))
     assert read_error(work(part, **{**config, "most-messages": 3})) is None
     (tmp_path / "state" / "answered").unlink()
     assert read_error(work(part, **config)) is None
-    assert "most-messages is a number" in read_error(work(part, **{**config, "most-messages": "many"}))
+    assert "most-messages must be a number" in read_error(work(part, **{**config, "most-messages": "many"}))
 
 
 @pytest.mark.parametrize(
     ("client", "method", "message"),
     [
         (COHORT_CLIENT, {}, "requires noise on everything its clients release .*: its method has none"),
-        ("fedgraph.clients.ipa:IPAClient", {}, "the table `privacy` of its method gives some"),
+        ("fedgraph.clients.ipa:IPAClient", {}, "set the table `privacy` of its method"),
         (
             "fedgraph.clients.ipa:IPAClient",
             {"privacy": {"clip-norm": 1.0, "noise-multiplier": 0.5}},
-            "and the run has 0.5",
+            "but the run has 0.5",
         ),
         (
             "fedgraph.clients.ipa:IPAClient",
             {"privacy": {"clip-norm": 1.0, "noise-multiplier": 2.0, "releases": 16}},
-            "a noise multiplier of 1 at least over all releases .*, and the run has 0.5",
+            "a noise multiplier of at least 1 over all releases .*, but the run has 0.5",
         ),
         (
             "fedgraph.clients.ipa:IPAClient",
@@ -264,8 +264,8 @@ def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, me
 
 OWN_ANSWERS = ("sfl", "ipa", "adam", "f3", "f3-forecast", "f3-forecast-inference", "cnfgnn", "simple-forecast")
 DID = re.compile(
-    r"""took\ part\ in\ the\ roll\ call\ as\ .*\ \(.*\ s\)
-  | (measured|trained|forecast|sent|received)\ .*(\d\ rows|\d\ windows|round\ \d|test).*\ \(.*\ s\)""",
+    r"""answered\ the\ roll\ call\ as\ .*\ \(.*\ s\)
+  | (evaluated|trained|forecast|sent|received)\ .*(\d\ rows|\d\ windows|round\ \d|test).*\ \(.*\ s\)""",
     re.VERBOSE,
 )
 THE_SERVER_DID = re.compile(r"round \d of \d: |exchange \d: |run folder")

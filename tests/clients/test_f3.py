@@ -226,7 +226,7 @@ def test_a_node_with_models_of_its_own(ask, exported, tmp_path, trained):
     torch.testing.assert_close(both.embeddings[1], part.embeddings[1])
     # One file, whose inputs each owner scales by its own samples.
     assert both.fingerprints[1] == part.fingerprints[1] != both.fingerprints[0]
-    with pytest.raises(IdentityError, match="'models' has the entry 'nobody=x'"):
+    with pytest.raises(IdentityError, match="entry 'nobody=x' of node config 'models'"):
         ask(config={"models": "nobody=x"})
     with pytest.raises(ExperimentError, match=r"gone\.pt2"):
         ask(config={"model": str(tmp_path / "gone.pt2")})

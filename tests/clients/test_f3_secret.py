@@ -107,7 +107,7 @@ def test_an_aggregator_answers_for_itself_only(part, node):
 def test_unknown_steps_are_refused(part, node):
     content = shares(part, {}).pack()
     content["config"]["step"] = "steal"
-    with pytest.raises(ReplyError, match="asks for 'steal'"):
+    with pytest.raises(ReplyError, match="unknown step 'steal'"):
         SecretClient.handle(Message(content, 1, "query"), node(clients=NAMES[0]))
 
 

@@ -20,7 +20,7 @@ def test_a_request_to_train_measures_what_one_to_evaluate_did(one_node):
 
 def test_nothing_is_fine_tuned_where_nothing_is_measured(one_node, monkeypatch):
     node = one_node(FineTuningClient)
-    monkeypatch.setattr(FineTuningClient, "measured", None)
+    monkeypatch.setattr(FineTuningClient, "evaluated", None)
     assert list(node.ask(1, {"parameters": node.model()}).metrics) == ["loss"]
 
 

@@ -124,9 +124,9 @@ def test_a_transformer_whose_fast_path_passes_layers_by():
         (nn.Sequential(nn.Conv1d(4, 2, 1)), {}, r"torch.nn.Linear.*\(layer=...\), .*'0'"),
         (Branches(), {}, "ends in several linear layers, 'age', 'sex'"),
         (perceptron(), {"layer": "head"}, "no layer 'head'; it has '0', '1', '2'"),
-        (nn.Sequential(nn.Linear(4, 2)), {}, "hold the samples themselves"),
-        (perceptron(), {"layer": "0"}, "hold the samples themselves"),
-        (perceptron(), {"batch_size": 0}, "batch_size is at least 1"),
+        (nn.Sequential(nn.Linear(4, 2)), {}, "contain the samples"),
+        (perceptron(), {"layer": "0"}, "contain the samples"),
+        (perceptron(), {"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
 def test_models_that_have_no_such_layer(model, options, problem):
@@ -155,7 +155,7 @@ def test_layers_that_are_not_called_or_called_again_and_again():
     [
         ([], r"got the shapes \[\[0\]\]"),
         ((X, X[:5]), r"\[\[300, 4\], \[5, 4\]\]"),
-        (torch.utils.data.DataLoader(X), "got a DataLoader .*join the batches"),
+        (torch.utils.data.DataLoader(X), "got DataLoader .*join the batches"),
         (np.array(["word"]), "inputs are numbers"),
         (X.masked_fill(X > 2, torch.nan), "NaN or infinite for some samples"),
     ],

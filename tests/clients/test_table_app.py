@@ -40,7 +40,7 @@ def test_names_and_kinds_of_features_are_told_and_rare_words_are_not(ask):
 
 
 def test_errors_say_what_is_wrong_and_no_values(ask):
-    assert "does not know which client it is" in read_error(ask(request()))
+    assert "name of this client is unknown" in read_error(ask(request()))
     old = PhaseRequest("schema", experiment='{"seed": 0, "method": {}}', run="run").pack()
     assert "lacks 'table'" in read_error(ask(old, client="a"))
     assert "a phase '3'" in read_error(ask(RecordDict({"config": ConfigRecord({"phase": 3})}), client="a"))

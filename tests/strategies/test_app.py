@@ -360,7 +360,7 @@ def test_a_run_keeps_the_defaults_that_it_began_with(digits_tables, run_experime
 def test_other_clients_cannot_go_on_with_a_run(digits_tables, run_experiment):
     folder = run_experiment(of("local", digits_tables))
     (folder.path / "summary.json").unlink()
-    with pytest.raises(RunError, match="other clients"):
+    with pytest.raises(RunError, match="the clients"):
         run_experiment(None, folder=folder, node_configs=[{"clients": "client-0,client-1"}])
 
 

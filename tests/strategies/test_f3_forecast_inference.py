@@ -257,5 +257,5 @@ def test_what_does_not_fit_the_run_is_refused(road_tables, run_experiment, rewri
     with pytest.raises(FedgraphError, match="the scale of"):
         later(run)
     run.fusion.unlink()
-    with pytest.raises(FedgraphError, match="no finished run of f3-forecast"):
+    with pytest.raises(FedgraphError, match="not a finished run of f3-forecast"):
         later(run)

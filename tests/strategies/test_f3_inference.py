@@ -127,7 +127,7 @@ def test_who_must_have_sent_embeddings_and_who_need_not(patches_tables, run_expe
     assert left_out(fusion, lacking) is None
     without = left_out(fusion, lacking, sent=True)
     assert list(without.lost) == ["patch-0-1"]
-    assert str(without.error).startswith("embeddings of patch-0-1 have another length")
+    assert str(without.error).startswith("embeddings of patch-0-1 differ in length")
     absent = joined.present.clone()
     absent[:, 1] = False
     assert left_out(fusion, replace(lacking, present=absent), sent=True) is None
@@ -137,7 +137,7 @@ def test_who_must_have_sent_embeddings_and_who_need_not(patches_tables, run_expe
         assert list(without.lost) == ["patch-0-0", "patch-1-0"]
         assert str(without.error).startswith("embeddings of patch-0-0, patch-1-0 are by other models")
         without = left_out(fusion, replace(joined, sizes=torch.tensor([6, 6, 6, 5])), sent)
-        assert str(without.error).startswith("embeddings of patch-1-1 have another length")
+        assert str(without.error).startswith("embeddings of patch-1-1 differ in length")
 
 
 def left_out(fusion, joined, sent=False):

@@ -136,7 +136,7 @@ def test_flowers_own_loop_has_nothing_to_call():
         lambda: strategy.configure_evaluate(1, ArrayRecord(), record, None),
         lambda: strategy.aggregate_evaluate(1, []),
     ):
-        with pytest.raises(RunError, match="F3 has a loop of its own: call start"):
+        with pytest.raises(RunError, match="F3 has its own loop: call start"):
             step()
 
 

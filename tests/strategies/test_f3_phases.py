@@ -254,7 +254,7 @@ def test_ensembles_are_those_of_the_owners_predictions(patches_tables, run_exper
 
 def test_thresholds_are_for_two_classes(patches_tables, run_experiment):
     patches_tables["f3"] |= {"fusion": "threshold"}
-    with pytest.raises(ExperimentError, match="two classes, and there are 10"):
+    with pytest.raises(ExperimentError, match="require two classes; got 10"):
         run_experiment(patches_tables)
 
 
@@ -313,7 +313,7 @@ def test_who_has_no_training_samples_is_told_before_its_alignment_counts(
     run_experiment(patches_tables, nodes=1, client=without_training_samples)
     found = [each.getMessage() for each in caplog.records if "no training samples" in each.getMessage()]
     assert len(found) == warned
-    assert all(text.startswith("of patch-0-1 there are no training samples: their alignment stays") for text in found)
+    assert all(text.startswith("patch-0-1: no training samples; the alignment remains") for text in found)
 
 
 def test_it_runs_on_traffic(run_experiment, data_dir):
@@ -421,5 +421,7 @@ def test_a_threshold_that_is_far_off_is_said():
     joined = SimpleNamespace(classes=("no", "yes"), labels=labels, of_split=lambda name: (split == 1).nonzero()[:, 0])
     prediction = Prediction(torch.stack([1 - chances, chances], 1), torch.zeros(20, 2))
     (note,) = f3.F3(F3Settings())._threshold_notes(joined, prediction)
-    assert note.startswith("of the validation samples 50% are predicted rightly with the threshold 0.5, and 100% with")
+    assert note.startswith(
+        "50% of the validation samples are predicted correctly with the threshold 0.5, and 100% with"
+    )
     assert f3.F3(F3Settings(calibrated=True))._threshold_notes(joined, prediction) == []

@@ -418,7 +418,7 @@ def test_an_owner_that_pins_other_aggregators_refuses(trained, tmp_path):
     pinned = [{**host, "aggregator-fingerprints": entries} for host in HOSTS]
     trained(configs=[*pinned, *AGGREGATORS])
     wrong = entries.replace(known["north"], "0" * 64)
-    with pytest.raises(RunError, match=f"aggregator 'north' comes with the key {known['north']}.* has 0000"):
+    with pytest.raises(RunError, match=f"aggregator 'north' has the key {known['north']}.* has 0000"):
         trained(configs=[pinned[0], {**HOSTS[1], "aggregator-fingerprints": wrong}, *AGGREGATORS])
     fewer = ",".join(f"{name}={known[name]}" for name in ("east", "north"))
     with pytest.raises(RunError, match="aggregator 'west'"):

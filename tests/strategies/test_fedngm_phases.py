@@ -221,7 +221,7 @@ def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tabl
     folder = run_experiment(table_tables, nodes=1)
     summary = folder.summary()
     (note,) = summary["notes"]
-    assert "has no range of height, weight, each client" in note
+    assert "has no range of height, weight, as each client" in note
     path = folder.path / summary["model_file"]
     model = GraphicalModel.load(path)
     few, many = (model.predict_proba({"stay": stay}, "ward")[0] for stay in (2, 7))
@@ -244,7 +244,7 @@ def test_targets_without_a_neighbour_are_named_and_can_be_given_some(table_table
         "recovery": {"threshold": 0.9, "target-neighbours": 0},
     }
     (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
-    assert "the consensus graph has no edge, so that every feature is predicted by its mean alone" in note
+    assert "the consensus graph has no edges, so every feature is predicted by its mean" in note
     table_tables["fedngm"]["recovery"] = {"threshold": 0.73, "target-neighbours": 0}
     (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
     assert note.startswith("ill, ward have no neighbour in the consensus graph")
@@ -285,7 +285,7 @@ def test_clients_can_search_for_bayesian_networks(table_tables, run_experiment):
     edges = read_feature_graph(folder.path / "feature-graph.json").edges
     assert ("height", "weight") in edges
     alone = [note for note in folder.summary()["notes"] if "no neighbour" in note]
-    assert all('take method = "graphical-lasso"' in note for note in alone)
+    assert all('use method = "graphical-lasso"' in note for note in alone)
 
 
 @pytest.mark.usefixtures("leave_no_trace")
@@ -434,8 +434,8 @@ def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_
 @pytest.mark.parametrize(
     ("phase", "text", "message"),
     [
-        ("schema", "[]", "the schema of client 'east' cannot be used: a schema has 1 to"),
-        ("graph", '{"names": ["height"], "edges": []}', "over other features than the common ones"),
+        ("schema", "[]", "the schema of client 'east' cannot be used: a schema needs 1 to"),
+        ("graph", '{"names": ["height"], "edges": []}', "not over the common features"),
         ("graph", "{", "the feature graph is malformed"),
         ("finish", '{"test/a": "b"}', "are not numbers by name"),
     ],

@@ -342,7 +342,7 @@ def with_strangers(content):
     ("change", "message"),
     [
         (with_nan, "step 3: .*patch-0-0, patch-0-1: .*NaN"),
-        (with_strangers, "step 3: .*speaks for ..x., .y.."),
+        (with_strangers, "step 3: .*is for ..x., .y.."),
         ("the disk is full", "step 3: .*patch-0-0, patch-0-1: the disk is full"),
     ],
 )
@@ -405,7 +405,7 @@ def test_divergence_is_told(tables, run_experiment, where):
         tables["vfl"] |= {"pre-trained": False, "epochs": 3}
     with pytest.raises(RunError) as raised:
         run_experiment(tables)
-    text = "learning together diverged in epoch 1: .*lower learning-rates" if where == "fusion" else "nothing usable"
+    text = "joint training diverged in epoch 1: .*lower learning-rates" if where == "fusion" else "nothing usable"
     assert re.search(text, str(raised.value))
 
 

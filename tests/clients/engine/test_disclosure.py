@@ -13,16 +13,16 @@ from fedgraph.support.plugins import load_object
 WORDS = {
     "parameters": "parameters",
     "others": "others' models",
-    "arrays": "mean of the parameters",
+    "arrays": "the mean of its clients' models",
     "control": "control variate",
     "label-counts": "examples of each class",
     "moments": "mean and standard deviation",
-    "predicted": "predicts for each test example",
-    "targets": "the true one",
+    "predicted": "predicted class of each test example",
+    "targets": "the true class",
     "embeddings": "an embedding of each sample",
-    "predictions": "the probabilities",
+    "predictions": "class probabilities",
     "labels": "its label",
-    "split": "which split",
+    "split": "its split",
     "present": "which samples each owner has",
 }
 
@@ -90,11 +90,11 @@ def test_what_a_node_consents_to_is_among_what_leaves(table_tables):
 def test_noise_of_peers_is_told_for_what_it_is(digits_tables):
     digits_tables["experiment"]["method"] = "ipa"
     digits_tables["ipa"] = {"noise": 0.001}
-    assert "guarantees nothing" in " ".join(told(digits_tables).leaves)
+    assert "without a guarantee" in " ".join(told(digits_tables).leaves)
 
 
 def test_a_client_class_that_says_nothing_is_not_vouched_for(digits_tables, tmp_path, monkeypatch):
     (tmp_path / "silent_client.py").write_text("class Silent:\n    handle = None\n")
     monkeypatch.syspath_prepend(tmp_path)
     found = disclosure(parse_experiment(digits_tables), "silent_client:Silent", node())
-    assert any("silent_client:Silent sends, which does not say it: read its source" in line for line in found.leaves)
+    assert any("undeclared data of silent_client:Silent" in line for line in found.leaves)

@@ -118,7 +118,7 @@ def test_replies_that_are_not_what_was_asked_for_are_refused():
     with pytest.raises(ReplyError, match="malformed"):
         ShareReply.unpack(content, {"a": 60, "b": 48}, 2)
     for wrong in (-1, 2**61 - 1):
-        with pytest.raises(ReplyError, match="no elements of the field"):
+        with pytest.raises(ReplyError, match="not elements of the field"):
             ComputeReply.unpack(ComputeReply(torch.tensor([0, wrong])).pack(), (2,), SEALED)
     with pytest.raises(ReplyError, match="int32, expected int64"):
         ComputeReply.unpack(ComputeReply(torch.zeros(2, dtype=torch.int32)).pack(), (2,), SEALED)

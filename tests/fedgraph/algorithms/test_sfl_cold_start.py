@@ -153,4 +153,4 @@ def test_where_nobody_is_cold_it_says_so(caplog, strategy):
         strategy()
         assert not caplog.records
         strategy(cold_below=0.01)
-    assert "nobody is cold" not in caplog.text, "e has no examples at all"
+    assert "none is cold" not in caplog.text, "e has no examples at all"

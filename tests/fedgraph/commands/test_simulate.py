@@ -71,7 +71,7 @@ def test_nodes_are_told_who_they_are(simulate):
     assert result.exit_code == 0, result.output
     assert "round 0: 7 1\n" in result.output
     result = simulate("--node-config", "client", "--node-config", "beds=3")
-    assert "'client' of node_configs[0] is no key=value pair" in result.output
+    assert "'client' of node_configs[0] is not a key=value pair" in result.output
     result = simulate("--node-config", "beds=3", "--nodes", "2")
     assert "num_nodes is 2, but node_configs has 1" in result.output
 
@@ -98,7 +98,7 @@ def test_the_first_exception_is_raised_on_demand(simulate):
         (["-c", "round=1"], "the run config of app has no key 'round'; did you mean 'rounds' for 'round'?"),
         (["-c", "wanted=7", "--nodes", "4"], "the ServerApp waits for 7 nodes, but there are 4"),
         (["--on-error", "ignore"], "on_error is 'reply' or 'raise'"),
-        (["-c", "oops"], "'oops' of the run config is no key=value pair"),
+        (["-c", "oops"], "'oops' of the run config is not a key=value pair"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_a_sentence(simulate, options, message):

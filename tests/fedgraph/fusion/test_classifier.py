@@ -284,7 +284,7 @@ def test_what_cannot_be_used_is_said(by_owner, iris, classifier):
         classifier.predict(by_owner)
     with pytest.raises(ValueError, match="one array, .*owners"):
         classifier.fit(X, y)
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match="only one class"):
         classifier.fit(by_owner, np.zeros(150))
     classifier.fit(by_owner, y)
     with pytest.raises(ValueError, match="'leaves'; .*'petals', 'sepals'"):

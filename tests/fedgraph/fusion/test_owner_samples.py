@@ -88,8 +88,8 @@ def test_labels_that_do_not_fit():
     for y, problem in (
         ({1: "x"}, r"y has no label for 1 of 2 samples: '2'"),
         (["x", "y"], "samples have ids, but y does not"),
-        (pd.Series(["x", "y", "z"], index=[1, 2, 2]), "more than one label of the same sample"),
-        (([1, 2], ["x"]), "y has 2 ids of samples and labels of shape"),
+        (pd.Series(["x", "y", "z"], index=[1, 2, 2]), "more than one label for a sample"),
+        (([1, 2], ["x"]), "y has 2 ids but labels of shape"),
     ):
         with pytest.raises(ValueError, match=problem):
             keyed.labels(y)

@@ -74,12 +74,12 @@ def test_what_people_have_their_edges_in():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ClientGraph.from_edges([("a", "b", "x")]), r"an edge is .*, not \('a', 'b', 'x'\)"),
-        (lambda: ClientGraph.from_edges(None), "edges are a list of .*, not None"),
-        (lambda: ClientGraph.from_adjacency([["a", "b"]]), r"an adjacency matrix is \[N, N\] numbers"),
+        (lambda: ClientGraph.from_edges([("a", "b", "x")]), r"an edge must be .*; got \('a', 'b', 'x'\)"),
+        (lambda: ClientGraph.from_edges(None), "edges must be a list of .*; got None"),
+        (lambda: ClientGraph.from_adjacency([["a", "b"]]), r"an adjacency matrix must be numbers \[N, N\]"),
         (lambda: ClientGraph.from_networkx([("a", "b")]), "NetworkX .*from_edges"),
         (lambda: ClientGraph.from_pyg(Data(num_nodes=2)), "the data has no edge_index"),
-        (lambda: ClientGraph.nearest(np.eye(3), "abc", 1.5), "k is between 1 and 2"),
+        (lambda: ClientGraph.nearest(np.eye(3), "abc", 1.5), "k must be between 1 and 2"),
         (lambda: undirected().propagate(torch.ones(4, 1), hops=1.5), "hops is the number of propagation steps"),
     ],
 )
@@ -90,4 +90,4 @@ def test_what_is_none_of_it_is_said_in_words(make, message):
 
 def test_distances_of_which_no_edge_is_left_are_warned_of(caplog):
     assert ClientGraph.from_distances([[0, 3], [3, 0]], "ab").without_self_loops().num_edges == 0
-    assert "no edge is left of 2 distances: all weights are below cut = 0.1" in caplog.text
+    assert "none of 2 distances gives an edge: all weights are below cut = 0.1" in caplog.text

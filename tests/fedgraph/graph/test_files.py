@@ -301,13 +301,13 @@ def test_a_pickle_that_runs_a_command_is_refused_and_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"", "unknown kind; known formats: .*DCRNN"),
+        ("a.txt", b"", "unknown kind of graph file; known formats: .*DCRNN"),
         ("a.npz", b"nonsense", "is not a graph file.*known formats"),
         ("a.npz", b"PK\x03\x04broken", "is not a graph file.*known formats"),
         ("a.csv.gz", b"nonsense", "cannot be read.*known formats"),
         ("a.csv", b"\xff\xfe\x00", "is not a graph file"),
         ("a.json", b"{", "is not a graph file.*JSONDecodeError"),
-        ("a.json", b"[1]", "JSON of an unknown kind"),
+        ("a.json", b"[1]", "unknown kind of JSON"),
         ("a.json", b'{"format": "fedgraph client graph"}', "is not a graph file.*KeyError"),
         ("a.graphml", b"<", "is not a graph file"),
         ("a.gml", b"nonsense", "is not a graph file"),

@@ -38,7 +38,7 @@ def test_an_unknown_table_is_answered_with_the_known():
         (("profiles", "small"), {"sed": [1]}, r"\[profiles.small\] has no key 'sed'; known keys: columns"),
         (("profiles",), {"tiny": {}}, "profiles.tiny"),
         (("table", "metrics", 0), {"factors": 1}, "has no key 'factors'; known keys: factor, rounds, title, value"),
-        (("table", "metrics", 0), {"value": "test/mea"}, "there is no metric 'mea'"),
+        (("table", "metrics", 0), {"value": "test/mea"}, "unknown metric 'mea'"),
         (("rows", 1), {"label": "SFL, ours"}, "label"),
         (("rows", 1), {"label": "FedAvg"}, "row label 'FedAvg' is given more than once"),
         (("rows", 1), {"columns": ["digit"]}, "row 'SFL' names a column 'digit'; the columns are digits"),

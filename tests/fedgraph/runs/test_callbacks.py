@@ -76,7 +76,7 @@ def test_the_best_models_are_kept_by_value():
 def test_unmeasured_and_unknown_metric():
     with pytest.raises(ExperimentError, match="monitor 'validation/mae' was not measured; measured: validation/loss"):
         fed(EarlyStopping("validation/mae", 1), [1.0])
-    with pytest.raises(ExperimentError, match="there is no metric"):
+    with pytest.raises(ExperimentError, match="unknown metric"):
         fed(EarlyStopping("validation/beauty", 1), [1.0], "validation/beauty")
 
 

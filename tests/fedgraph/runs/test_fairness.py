@@ -262,7 +262,7 @@ def test_a_run_that_was_killed_after_it_had_stopped_gives_back_the_same_models(t
 def test_clients_that_keep_a_part_of_their_models_cannot_be_brought_back(tables, alone, run_experiment):
     tables = of(with_fairness(tables, alone, **{"stop-below": 50}), method="fedper")
     with pytest.raises(
-        ExperimentError, match=r"\[fairness\] stop-below may end with .* 'fedper' cannot bring back.*; leave it out"
+        ExperimentError, match=r"\[fairness\] stop-below may end with .* 'fedper' cannot restore.*; leave it out"
     ):
         run_experiment({**tables, "fedper": {"personal-layers": ["head.*"]}})
 

@@ -54,7 +54,7 @@ def test_what_is_not_as_in_training_is_refused_or_told(trained):
         run.predict(new.assign(age=[f"{value:.0f} years" for value in new.age]))
     gaps = new.assign(age=[np.nan, *new.age[1:]], ward=[None, *new.ward[1:]])
     found = run.predict(gaps)
-    assert any("1 rows lack numbers, which count as in training: as the mean" in note for note in found.attrs["notes"])
+    assert any("1 rows lack numbers, which are replaced by the mean" in note for note in found.attrs["notes"])
     # A missing number is the client's mean, and not zero years.
     mean = run._predictor.preprocessing[new.hospital[0]].of(new.hospital[0])["centre"][0].item()
     assert found["predicted"][0] == pytest.approx(run.predict(gaps.fillna({"age": mean}))["predicted"][0])
@@ -70,7 +70,7 @@ def test_a_client_that_the_run_does_not_know(trained):
     run = fedgraph.load_run(trained().path)
     with pytest.raises(DataError, match=r"the scale of 'stay' cannot be measured.*: name the client.*, one of county"):
         run.predict(new.drop(columns="stay"))
-    with pytest.raises(DataError, match=r"5 rows are too few to measure a scale on; it takes 20.*one of county"):
+    with pytest.raises(DataError, match=r"5 rows are too few to measure a scale, which needs 20.*one of county"):
         run.predict(new[:5])
     local = fedgraph.load_run(trained("local").path)
     with pytest.raises(RunError, match="the run has no client 'north', and there is no global model; clients: county"):
@@ -226,9 +226,9 @@ def test_a_sensor_that_the_run_does_not_know_is_on_the_scale_of_all_where_all_ha
         assert any("'low' was not in the run" in note for note in found.attrs["notes"])
         expected, within = ([50, 50], 12) if scaling == "pooled" else ([80, 20], 2)
         assert np.allclose(mean, expected, atol=within), scaling
-    with pytest.raises(DataError, match=r"'low' has 5 readings, too few to measure a scale on; it takes 6"):
+    with pytest.raises(DataError, match=r"'low' has 5 readings, too few to measure a scale, which needs 6"):
         run.predict(stranger.iloc[:5])
-    with pytest.raises(DataError, match=r"the data frame: has 3 time steps, and a forecast is made from 4"):
+    with pytest.raises(DataError, match=r"the data frame: has 3 time steps, and a forecast needs 4"):
         run.predict(stranger.iloc[:3])
     apart = stranger.set_axis(pd.date_range("2024-01-01", periods=12, freq="5min", name="time"))
     with pytest.raises(DataError, match=r"its steps are 5 minutes apart, and those of training were 60"):
@@ -320,7 +320,7 @@ def test_images_in_a_folder_with_classes_and_without(tmp_path, run_experiment):
 
 def test_pixels_on_another_scale_than_those_of_training(digits_tables, run_experiment, tmp_path):
     run = fedgraph.load_run(run_experiment(digits_tables).path)
-    with pytest.raises(DataError, match=r"pixels up to 255, and those of training are from 0 to 16"):
+    with pytest.raises(DataError, match=r"pixels up to 255, and training used 0 to 16"):
         run.predict(np.full((2, 8, 8), 255, dtype=np.uint8), client="client-0")
-    with pytest.raises(DataError, match=r"windows is about time series"):
+    with pytest.raises(DataError, match=r"windows applies only to time series"):
         run.predict(np.zeros((2, 8, 8), dtype=np.uint8), client="client-0", windows=3)

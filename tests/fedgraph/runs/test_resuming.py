@@ -221,7 +221,7 @@ def test_a_folder_of_an_older_version_with_another_method_is_an_error_in_words(d
     folder = stopped(digits_tables)
     folder.begun_with.unlink()
     changed(folder, experiment__method="local")
-    with pytest.raises(RunError, match="the checkpoint of this run is of another method or model"):
+    with pytest.raises(RunError, match="the checkpoint of this run does not match the method or model"):
         run_experiment(None, folder=folder)
 
 

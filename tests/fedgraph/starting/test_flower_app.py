@@ -45,7 +45,7 @@ def test_a_run_config_may_be_a_file(tmp_path):
     ("given", "message"),
     [
         ("name=mlp", "text in quotes"),
-        ("lr 0.1", "'lr 0.1' of the run config is no key=value pair"),
+        ("lr 0.1", "'lr 0.1' of the run config is not a key=value pair"),
         ("lr=0.1 oops", "'oops' of the run config"),
         ("sizes=[1,2]", "sizes of the run config is list; Flower sends bool, int, float and str"),
         ({"data": object()}, "data of the run config is object"),
@@ -86,7 +86,7 @@ def test_a_folder_that_is_no_app_is_said_to_be_that(tmp_path, text, message):
         (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(AppError, match=message):
         FlowerApp.open(tmp_path)
-    with pytest.raises(AppError, match="there is no folder .*nowhere"):
+    with pytest.raises(AppError, match="no folder .*nowhere"):
         FlowerApp.open(tmp_path / "nowhere")
 
 

@@ -100,7 +100,7 @@ def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path
 @pytest.mark.parametrize(
     ("method", "why"),
     [
-        ("simple-forecast", "fitted for a comparison and not kept"),
+        ("simple-forecast", "fitted for comparison and not kept"),
         ("fedgraph.simulations.forecasting.joint_forecast:JointForecast", "not kept; .*forecasts = .csv."),
     ],
 )

@@ -376,8 +376,8 @@ def test_a_last_minibatch_of_one_is_left_out_where_it_has_no_statistics(monkeypa
     assert torch.equal(result.parameters[1], start[1])
     assert bool(result.parameters.isfinite().all())
     assert [record.getMessage() for record in caplog.records] == [
-        "a minibatch of one example has no batch statistics: it is left out where it comes last, for 'client-0', "
-        "'client-1'; another [train] batch-size may avoid it, and a client with one example in all does not train"
+        "a minibatch of one example has no batch statistics: it is dropped at the end of an epoch, for 'client-0', "
+        "'client-1'; another [train] batch-size may avoid it, and a client with one example in total does not train"
     ]
     with pytest.raises(ExperimentError, match="batch-size = 1: "):
         Cohort(model, data, settings.model_copy(update={"batch_size": 1}), seed=0).train(start, round=1)
@@ -481,7 +481,7 @@ def test_messages():
         cohort.evaluate(rows_of(MLP)[:, 1:], "test")
     with pytest.raises(DataError, match="'validation'; .*train, test"):
         cohort.evaluate(rows_of(MLP), "validation")
-    with pytest.raises(RunError, match="kept optimiser state"):
+    with pytest.raises(RunError, match="stored optimiser state"):
         cohort.train(rows_of(MLP), round=1, optimizer_state={"step": torch.zeros(4)})
     with pytest.raises(ExperimentError, match="horizon 3"):
         cohort.evaluate(rows_of(MLP), "test", horizons=(3,))
@@ -591,7 +591,7 @@ def test_steps_of_descent_in_native_code_are_those_of_the_plain_model(task, keys
         ({"name": "mlp"}, False, True, "stacked, on a CPU"),
         ({"name": "gru", "hidden": 3}, "auto", True, "by native code, compiled on the node ([train] compile)"),
         ({"name": "gru", "hidden": 3}, "native", False, "stacked, on a CPU"),
-        ({"name": "cnn"}, "auto", True, "one client after the other, on a CPU"),
+        ({"name": "cnn"}, "auto", True, "sequentially by client, on a CPU"),
         ({"name": "cnn"}, True, True, "stacked, on a CPU, by torch.compile where that works"),
     ],
 )

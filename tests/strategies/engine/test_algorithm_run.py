@@ -112,7 +112,7 @@ def test_the_state_of_another_algorithm_is_not_loaded():
     saved = made().saved()
     run = made()
     run.load(saved)
-    with pytest.raises(KeyError, match="in place of"):
+    with pytest.raises(KeyError, match="instead of"):
         made(Other).load(saved)
 
 

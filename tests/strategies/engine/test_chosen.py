@@ -28,7 +28,7 @@ def test_a_method_that_mixes_models_refuses_different_architectures(tables, head
     with pytest.raises(ExperimentError) as raised:
         ChosenMethod(experiment)
     text = str(raised.value)
-    assert text.startswith(f"[experiment] method '{name}' computes")
+    assert text.startswith(f"[experiment] method '{name}' combines")
     assert "[[model.variants]]" in text
     assert text.endswith("different architectures: f3, f3-inference, f3-secret, fedngm, vfl")
     tables["model"]["variants"][0]["hidden"] = tables["model"]["hidden"]
@@ -60,7 +60,7 @@ def test_methods_over_owners(patches_tables, name, strategy, client):
         ("f3", "alignmnt", "soft", r"\[f3\] has no key 'alignmnt'; known keys: .*alignment"),
         ("f3", "pre-trained", True, r"\[f3\] has no key 'pre-trained'"),
         ("f3", "fusion", "mean", r"\[f3\].*fusion"),
-        ("f3", "noise", {"clip-norm": 1.0}, r"\[f3\].*noise.*give either noise-multiplier or epsilon"),
+        ("f3", "noise", {"clip-norm": 1.0}, r"\[f3\].*noise.*set exactly one of noise-multiplier and epsilon"),
         ("f3", "noise", {"clip-norm": 1.0, "epsilon": 1.0, "sigma": 2.0}, "sigma"),
         ("vfl", "learning-rates", [0.1, 0.2], r"\[vfl\].*learning-rates"),
         ("vfl", "learning-rates", [0.0], r"\[vfl\].*learning-rates"),
@@ -79,19 +79,19 @@ def test_keys_of_methods_over_owners_are_checked(patches_tables, name, key, valu
 @pytest.mark.parametrize(
     ("table", "keys", "message"),
     [
-        ("experiment", {"on-missing": "keep-last"}, 'on-missing = "keep-last" is not for method'),
-        ("evaluation", {"targets": {"test/f1": 0.9}}, "targets need rounds, and method"),
+        ("experiment", {"on-missing": "keep-last"}, 'on-missing = "keep-last" is not supported by method'),
+        ("evaluation", {"targets": {"test/f1": 0.9}}, "targets need rounds, but method"),
         (
             "evaluation",
             {"monitor": "validation/f1", "patience": 3},
-            "monitor and patience need rounds, and method",
+            "monitor and patience need rounds, but method",
         ),
         (
             "evaluation",
             {"compare-peers": True},
-            "compare-peers compares models of one architecture, and the owners of method",
+            "compare-peers compares models of one architecture, but the owners of method",
         ),
-        ("fairness", {"stand-alone": "runs/x"}, "needs client models, and method"),
+        ("fairness", {"stand-alone": "runs/x"}, "needs client models, but method"),
     ],
 )
 def test_settings_of_rounds_are_refused_over_owners(patches_tables, method, table, keys, message):

@@ -376,7 +376,9 @@ def test_an_answer_that_cannot_be_used_is_left_out_with_client_and_layer(change,
 
 
 def test_without_the_mod_it_is_said_what_to_add():
-    with pytest.raises(IdentityError, match=r"`ClientApp\(mods=\[client_name\]\)`"):
+    with pytest.raises(
+        IdentityError, match=r"`ClientApp\(mods=\[client_name\]\)`"
+    ):
         STRATEGIES["sfl"]().start(Plain(mods=()).grid(), initial(), num_rounds=1)
 
 
@@ -394,7 +396,7 @@ def test_names_that_two_nodes_have_or_the_graph_lacks(caplog):
         SFL(ClientGraph.from_edges([("a", "b")])).start(Plain().grid(("county", "valley")), initial(), num_rounds=1)
     with caplog.at_level("WARNING", logger="fedgraph"):
         SFL(ClientGraph.from_edges([("mercy", "county")])).start(Plain().grid(), initial(), num_rounds=1)
-    assert "client 'valley' is not in the client graph, and is left out" in caplog.text
+    assert "client 'valley' is not in the client graph and is excluded" in caplog.text
 
 
 def test_partition_ids_are_names_where_there_is_no_other():
@@ -410,7 +412,7 @@ def test_partition_ids_are_names_where_there_is_no_other():
     strategy.start(LocalGrid.of_partitions(app, 3), initial(), num_rounds=1)
     assert list(strategy.client_arrays) == ["0", "1", "2"]
     nobody = LocalGrid(app, [{}, {}])
-    with pytest.raises(IdentityError, match="this node does not know which client it is|no node says"):
+    with pytest.raises(IdentityError, match="the name of this client is unknown|no node sends one"):
         SFL(ClientGraph.complete(["0", "1"])).start(nobody, initial(), num_rounds=1)
 
 
@@ -667,7 +669,7 @@ def test_terms_of_arrays_in_another_order_are_refused(caplog):
         return loss_terms(message).of([net.bias.detach().numpy(), net.weight.detach().numpy()])
 
     SFL(GRAPH, lambda_global=0.3).start(Plain(term=term).grid(), initial(), num_rounds=1)
-    assert "arrays of the shapes [(1,), (1, 2)]; that of the message has [(1, 2), (1,)]" in caplog.text
+    assert "arrays of shapes [(1,), (1, 2)], but the message has [(1, 2), (1,)]" in caplog.text
 
 
 def test_peers_that_move_along_come_to_agree():
@@ -743,7 +745,9 @@ def test_clients_are_sent_what_an_algorithm_asks_for_beside_models():
 @pytest.mark.parametrize("keyword", [{"start": "read-out"}, {"released": True}])
 def test_sfl_refuses_a_start_that_clients_of_an_app_do_not_have(keyword):
     for kind in (SFL, SFLStar):
-        with pytest.raises(ExperimentError, match="start and released"):
+        with pytest.raises(
+            ExperimentError, match="start and released"
+        ):
             kind(GRAPH, **keyword)
 
 
@@ -785,7 +789,7 @@ def test_clients_answer_tensors_that_are_no_models(graph, caplog):
     assert (county, luke) == ([0, 2, 4], [0, 6, 12])
     assert mercy == [0, 0, 0], "never usable"
     assert valley == [0, 8, 16], "of the first round"
-    for told in ("'mercy': its 'sums' has the shape (2,) in place of (3,)", "'mercy': it has no 'fedgraph.sums'",
+    for told in ("'mercy': its 'sums' has shape (2,) instead of (3,)", "'mercy': it has no 'fedgraph.sums'",
                  "'valley': its 'sums' has values that are not finite"):  # fmt: skip
         assert told in caplog.text
 
@@ -861,11 +865,11 @@ def test_a_strategy_that_was_saved_goes_on_to_the_same_weights(method, tmp_path,
     for key, array in expected.arrays.items():
         np.testing.assert_array_equal(result.arrays[key].numpy(), array.numpy())
     assert again.history.equals(whole.history)
-    assert "initial_arrays are not used" not in caplog.text
+    assert "initial_arrays are ignored" not in caplog.text
     other = type(first).load(tmp_path)
     with caplog.at_level("WARNING", logger="fedgraph"):
         other.start(Plain().grid(), initial(), num_rounds=4)
-    assert "initial_arrays are not used: the strategy was loaded, and goes on after round" in caplog.text
+    assert "initial_arrays are ignored: the loaded strategy continues after round" in caplog.text
     assert "nothing to do" in caplog.text
 
 
@@ -883,7 +887,7 @@ def test_within_a_wrapper_for_privacy_it_runs_and_says_what_has_no_noise(caplog)
     wrapped = DifferentialPrivacyServerSideFixedClipping(STRATEGIES["sfl"](), 0.1, 1.0, 4)
     with caplog.at_level("WARNING", logger="fedgraph"):
         result = wrapped.start(Plain().grid(), initial(), num_rounds=1)
-    assert "reaches the read-out alone, not the clients' own models" in caplog.text
+    assert "affect only the read-out, not the clients' own models" in caplog.text
     assert result.arrays["weight"].numpy().shape == (1, 2)
 
 

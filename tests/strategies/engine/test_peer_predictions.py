@@ -196,9 +196,9 @@ def test_different_targets_are_refused_and_the_run_can_be_ended_without(tables, 
         ({"experiment": {"method": "ditto"}}, "'ditto' has one model for all"),
         (
             {"experiment": {"method": "sfl-per"}, "model": {"hidden": [4]}, "graph": {"source": "complete"}},
-            "clients of 'sfl-per' keep a part",
+            "clients of 'sfl-per' keep personal layers",
         ),
-        ({"data": {"clients": 1, "partition": "iid", "alpha": None}}, "needs two clients at least"),
+        ({"data": {"clients": 1, "partition": "iid", "alpha": None}}, "needs at least two clients"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_the_first_round(tables, run_experiment, tmp_path, changes, message):

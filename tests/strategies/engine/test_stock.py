@@ -181,7 +181,7 @@ def test_what_a_strategy_draws_is_seeded_and_what_it_leaves_out_is_noted(digits_
     first, second = (run_experiment(tables, nodes=nodes).summary() for nodes in (1, 1))
     assert first["weights_sha256"] == second["weights_sha256"]
     assert first["notes"] == [
-        f"clients of the class {__name__}:Plain, in place of those of Sometimes",
+        f"clients of class {__name__}:Plain instead of those of Sometimes",
         "round 2: Sometimes aggregated nothing of 6 replies",
     ]
 
@@ -261,7 +261,7 @@ def own(tables, strategy, **table):
 @pytest.mark.parametrize(
     ("strategy", "error", "message"),
     [
-        (OwnStart, ExperimentError, "OwnStart has a `start` of its own"),
+        (OwnStart, ExperimentError, "OwnStart overrides `start`"),
         (TwoRecords, RunError, r"TwoRecords .*\(arrays, variates\)"),
         (Asking, RunError, "Asking, in round 1, sends messages itself"),
     ],
@@ -277,7 +277,7 @@ def test_the_strategy_that_is_wrapped_is_checked_too(digits_tables, run_experime
         (None, r"strategy is the strategy to wrap: .flwr"),
         ("builtins:int", "'builtins:int' is not a Flower Strategy class"),
         ({"name": WRAPPED["strategy"], "fraction": 1}, "strategy has no key 'fraction'"),
-        ({"name": f"{__name__}:OwnStart"}, "OwnStart has a `start` of its own"),
+        ({"name": f"{__name__}:OwnStart"}, "OwnStart overrides `start`"),
     ):
         table = {**WRAPPED, "clipping-norm": 1.0, "strategy": wrapped if wrapped is not None else 3}
         with pytest.raises(ExperimentError, match=message):
@@ -300,8 +300,8 @@ def test_metrics_of_every_client_reach_a_function_of_ones_own(digits_tables, run
 
 def test_what_has_no_effect_is_said_once(digits_tables, run_experiment, caplog):
     run_experiment(own(digits_tables, Talkative))
-    told = [record.message for record in caplog.records if "changes nothing" in record.message]
-    assert told == ["Talkative sends its clients 'lr', which changes nothing: they train as [train] says"]
+    told = [record.message for record in caplog.records if "is ignored" in record.message]
+    assert told == ["Talkative sends its clients 'lr', which is ignored: they train by [train]"]
 
 
 class Plain(CohortClient):
@@ -340,7 +340,7 @@ def test_a_client_class_without_the_terms_of_a_method_is_refused(digits_tables, 
         ("feddyn", "fedgraph.clients.feddyn:DriftClient"),
     ):
         with pytest.raises(
-            IdentityError, match=f"Plain lacks what clients of this method do.*derive the class from {terms}"
+            IdentityError, match=f"Plain does not implement the clients of this method.*derive it from {terms}"
         ):
             run_experiment(with_client(Plain, method=method))
     run_experiment(with_client(DerivedDitto, method="ditto"))
@@ -398,7 +398,9 @@ def test_one_who_comes_back_takes_part_again(digits_tables, run_experiment):
 def test_a_strategy_waits_for_clients_no_longer_than_the_timeout(digits_tables, run_experiment):
     tables = stock(digits_tables, "FedAvg", **{"min-available-nodes": 6})
     tables["experiment"] |= {"rounds": 3, "on-missing": "skip", "timeout": 0.5}
-    with pytest.raises(RunError, match="FedAvg, in round 2, .*client-2"):
+    with pytest.raises(
+        RunError, match="FedAvg, in round 2, .*client-2"
+    ):
         run_experiment(tables, nodes=3, grid=leaving(after=3))
 
 

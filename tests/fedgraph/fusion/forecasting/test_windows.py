@@ -46,11 +46,13 @@ def test_embeddings_of_later_windows_are_targets():
 def test_shared_windows_are_counted_and_none_is_an_error():
     names = ("a", "b", "c")
     everybody = torch.ones(3, 5, dtype=torch.bool)
-    assert shared_windows(everybody, names) == "all 5 training windows are those by all clients"
+    assert shared_windows(everybody, names) == "all 5 training windows are shared by all clients"
     everybody[2, :2], everybody[0, 0] = False, False
-    assert shared_windows(everybody, names) == "of 5 training windows clients share 4, and 3 are those of all"
+    assert shared_windows(everybody, names) == "4 of 5 training windows are shared by clients, 3 by all"
     apart = torch.tensor([[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]]).bool()
-    assert shared_windows(apart, names).endswith("share 1, and 0 are those of all; 'c' shares none")
+    assert shared_windows(apart, names).endswith(
+        "1 of 4 training windows are shared by clients, 0 by all; 'c' shares none"
+    )
     with pytest.raises(DataError, match="'a', 'b', 'c'"):
         shared_windows(torch.eye(3).bool(), names)
     assert shared_windows(torch.ones(1, 4).bool(), ("a",)).startswith("all 4")

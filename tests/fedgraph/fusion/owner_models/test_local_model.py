@@ -1,4 +1,4 @@
-"""Embeddings that hold the samples themselves are refused; those that are made of them are not."""
+"""Embeddings that contain the samples are refused; those that are made of them are not."""
 
 import pytest
 import torch

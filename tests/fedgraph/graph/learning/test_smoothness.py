@@ -124,8 +124,8 @@ def test_degenerate_distances_still_give_a_graph(kind):
     ("distances", "neighbours", "said"),
     [
         (torch.zeros(2, 3), 8, r"\[N, N\]; got \[2, 3\]"),
-        (torch.tensor([[0.0, -1.0], [-1.0, 0.0]]), 8, "finite and not negative"),
-        (torch.tensor([[0.0, torch.nan], [1.0, 0.0]]), 8, "finite and not negative"),
+        (torch.tensor([[0.0, -1.0], [-1.0, 0.0]]), 8, "finite and non-negative"),
+        (torch.tensor([[0.0, torch.nan], [1.0, 0.0]]), 8, "finite and non-negative"),
         (torch.zeros(2, 2), 0, "must be above 0; got 0"),
     ],
 )

@@ -125,7 +125,7 @@ def test_an_expert_knows_the_graph(tmp_path, chain):
     (found,) = recover(settings, [table], seed=0)
     assert found.graph == FeatureGraph(("x0", "x1", "x2"), (("x0", "x2"),))
     assert found.strengths is None
-    with pytest.raises(GraphError, match="no feature 'age'"):
+    with pytest.raises(GraphError, match="unknown features: 'age'"):
         recover(settings, [replace(table, names=("x0", "x1", "age"))], seed=0)
 
 

@@ -87,7 +87,7 @@ def test_what_no_rows_add_up_to_is_refused(spoil):
         UnitSums.of(rows(missing=0), SCHEMA).check(SCHEMA, 2999)
     spoilt = UnitSums.of(table, SCHEMA)
     spoil(spoilt)
-    with pytest.raises(ReplyError, match="not those of 3,000 rows"):
+    with pytest.raises(ReplyError, match="impossible for 3,000 rows"):
         spoilt.check(SCHEMA, len(table))
 
 

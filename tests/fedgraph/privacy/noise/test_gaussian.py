@@ -103,7 +103,7 @@ def test_zeros_get_noise_too_and_what_is_not_finite_is_refused():
 
 @pytest.mark.parametrize("table", [{"clip-norm": 1.0}, {"clip-norm": 1.0, "epsilon": 1.0, "noise-multiplier": 1.0}])
 def test_either_noise_or_epsilon(table):
-    with pytest.raises(ExperimentError, match="either noise-multiplier or epsilon"):
+    with pytest.raises(ExperimentError, match="exactly one of noise-multiplier and epsilon"):
         parse(NoiseSettings, table, "[noise]")
 
 

@@ -183,7 +183,7 @@ def test_a_picture_has_a_part_for_each_key(file):
     ("over", "options", "reason"),
     [
         (["sfl.alpha=0,1"], {"metric": "test/accuracy"}, "write validation/accuracy"),
-        (["sfl.alpha=0,1"], {"metric": "validation/speed"}, "there is no metric 'speed'"),
+        (["sfl.alpha=0,1"], {"metric": "validation/speed"}, "unknown metric 'speed'"),
         (["sfl.alpha=0,1"], {"metric": "validation/loss:std"}, "no better and no worse"),
         (["sfl.alpha=0,1"], {"metric": "validation/mae"}, "was not measured; measured: validation/accuracy"),
         (["sfl.alpha=0,1"], {"set": 'evaluation.splits=["test"]'}, 'set [evaluation] splits = ["validation", "test"]'),
