@@ -5,7 +5,9 @@ import pytest
 from fedgraph.experiment.experiment import load_experiment
 from fedgraph.reproduce.cells import CellMaker, digest, resolved
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
+from fedgraph.reproduce.table import FIGURES
 from fedgraph.reproduce.table_files import files_that_come_along, load_table
+from fedgraph.support.plugins import load_object
 
 NAMES = list(files_that_come_along())
 TABLES = [(name, profile) for name in NAMES for profile in load_table(name)[1].profiles]
@@ -103,6 +105,15 @@ def test_every_column_with_published_values_says_of_which_data_they_are():
                 assert column.published_data, f"{name}, {column.key}: published-data is missing"
     _, table, _ = load_table("sfl-table2")
     assert {column.published_data for column in table.columns} == {"CIFAR-10"}
+
+
+def test_every_figure_can_be_drawn():
+    figures = {load_table(name)[1].table.figure for name in NAMES}
+    own = sorted(figures - set(FIGURES))
+    assert [figure.rpartition(":")[2] for figure in own] == [
+        "entropies", "permutations", "fairness", "peers", "adjacency"
+    ]  # fmt: skip
+    assert all(callable(load_object(figure, "[table] figure")) for figure in own)
 
 
 def test_published_values_as_printed():

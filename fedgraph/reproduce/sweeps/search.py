@@ -93,7 +93,8 @@ class Search:
             # The suggestion follows from the trials so far, whether or not the sweep was stopped.
             seed = derive_seed(self.seeds[0], "sweep", sum(map(_is_final, self.study.trials)))
             self.study.sampler = optuna.samplers.TPESampler(seed=seed % 2**32)
-            if params is not None:
+            waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+            if params is not None and params not in [each.system_attrs["fixed_params"] for each in waiting]:
                 self.study.enqueue_trial(params)
             trial = self.study.ask(dict(self.axes))
             state, value = self._run(trial, how, console)
