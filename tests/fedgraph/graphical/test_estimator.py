@@ -204,7 +204,7 @@ def test_what_cannot_be_used_is_said(patients, fitted):
         fitted.predict(patients, "presure")
     with pytest.raises(ValueError, match="cannot be read as a data frame"):
         NeuralGraphicalModel().fit({"age": 3})
-    with pytest.raises(ValueError, match="'age' cannot be both given and asked for"):
+    with pytest.raises(ValueError, match="'age' cannot be both given and a target"):
         fitted.conditional({"age": 3}, "age")
     with pytest.raises(ValueError, match="pilot"):
         fitted.predict(patients.assign(ward="pilot"), "age")

@@ -192,9 +192,9 @@ def test_what_cannot_be_stitched_is_refused(stitched):
     with pytest.raises(DataError, match="features of the global one first and unchanged, size, ill, place, age"):
         StitchedNetwork(turned, OWN, network.settings, common)
     other = network.settings.model_copy(update={"loss": "squared"})
-    with pytest.raises(RunError, match="loss is 'squared' for what is stitched to a global model of 'cross-entropy'"):
+    with pytest.raises(RunError, match="loss is 'squared' for stitching and 'cross-entropy' in the global model"):
         StitchedNetwork(network.schema, OWN, other, common)
-    with pytest.raises(GraphError, match="graph of 6 features has to be a boolean matrix"):
+    with pytest.raises(GraphError, match="graph of 6 features must be a boolean matrix"):
         StitchedNetwork(network.schema, COMMON, network.settings, common)
 
 
