@@ -233,7 +233,7 @@ def test_classes_and_columns_that_others_do_not_have(patient_tables, patients, o
     [
         ({"clients": "east,north"}, "'clients' must name; it names 2, east, north"),
         ({"clients": None}, "'clients' must name; it names none"),
-        ({"clients": None, "partition-id": 0, "num-partitions": 3}, "name its clients by 'clients' in place of"),
+        ({"clients": None, "partition-id": 0, "num-partitions": 3}, "name its clients by 'clients' instead of"),
         ({"data": f"{SECRET}.csv"}, "there is no <data>, which the node config key 'data' names"),
         ({"data": None}, "needs its own data, and this node has none: give it the node config key 'data'"),
     ],

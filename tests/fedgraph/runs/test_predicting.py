@@ -48,7 +48,7 @@ def test_what_is_not_as_in_training_is_refused_or_told(trained):
     new = rows(1, 30)
     with pytest.raises(DataError, match="has no column 'age', from which the models predict; its columns: 'ward'"):
         run.predict(new.drop(columns="age"))
-    with pytest.raises(DataError, match=r"'ward' of .* holds 'ICU', which no row had in training \('east', 'icu'"):
+    with pytest.raises(DataError, match=r"'ward' of .* holds 'ICU', unknown in training \('east', 'icu'"):
         run.predict(new.replace({"ward": {"icu": "ICU"}}))
     with pytest.raises(DataError, match="column 'age' holds words in the data frame and numbers in those of training"):
         run.predict(new.assign(age=[f"{value:.0f} years" for value in new.age]))
