@@ -138,7 +138,7 @@ def test_bad_override_is_explained(override, message):
         ("train", {"unset": "clip-norm"}, r"\[train\]: unset .*'clip-norm'"),
         ("trian", {}, r"\[trian\]; .*'train' .*'trian'"),
         ("clients", {"expect": []}, r"\[clients\] expect"),
-        ("clients", {"expect": ["a", "a"]}, r"\[clients\] expect: .*once"),
+        ("clients", {"expect": ["a", "a"]}, r"\[clients\] expect: .*unique"),
         ("clients", {"expects": ["a"]}, r"\[clients\] .*'expects'; .*public-keys"),
     ],
 )

@@ -143,7 +143,7 @@ def test_noise_hides_few_rows():
 
 
 def test_noise_needs_bounds():
-    with pytest.raises(DataError, match="bounds .*for age"):
+    with pytest.raises(DataError, match="bounds; .*for age"):
         tell(rows(100), RANGES, StatisticsSettings(noise=CountNoiseSettings(epsilon=1)))
 
 

@@ -47,7 +47,7 @@ def test_lists_in_a_parquet_file_and_columns_in_a_csv_file(tmp_path):
         (table(scan=[1.0]), "'scan' .*of type double"),
         (table(scan=[["a"]]), "lists of numbers., .*type list"),
         (table(scan=[[1.0], [1.0, 2.0]]), "equally many .*1, 2"),
-        (table(scan=pa.array([None], pa.list_(pa.float64()))), "there are no list"),
+        (table(scan=pa.array([None], pa.list_(pa.float64()))), "found no list"),
     ],
 )
 def test_what_is_no_embedding(found, message):

@@ -79,7 +79,7 @@ def test_whole_graphs_are_examples(tmp_path):
         ({"a": data(), "b": data(features=4)}, {}, r"/b\.pt. has 4 .*'a' .*3"),
         ({"a": data(), "b": data(y=None)}, {}, r"/b\.pt. .*y is missing"),
         ({"a": data(classes=3)}, {"classes": 2}, r"/a\.pt. .*class 2"),
-        ({"a": data(classes=1)}, {}, "one class only"),
+        ({"a": data(classes=1)}, {}, "only one class"),
         ({"a": data(2)}, {}, r"/a\.pt. .*too few"),
         ({"a": data()}, {"level": "graph"}, "20 classes, .*level = .node."),
     ],
@@ -146,7 +146,7 @@ def test_the_form_reads_new_graphs_and_refuses_others(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("classes", 1, "two classes at least"),
+        ("classes", 1, "at least two classes"),
         ("classes", ["a", "b", "a"], "must differ"),
         ("lable", "y", r"\[data\] \(set graphs\) .*'lable'"),
     ],

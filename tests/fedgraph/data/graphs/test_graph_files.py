@@ -79,7 +79,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
     trap = Trap()
     trap.place = str(tmp_path / "sprung")
     torch.save({"x": trap, "edge_index": RING}, tmp_path / "mercy.pt")
-    with pytest.raises(DataError, match=r"mercy\.pt .*harmless"):
+    with pytest.raises(DataError, match=r"mercy\.pt .*safety"):
         GraphFiles(tmp_path).read("mercy")
     (tmp_path / "mercy.pt").unlink()
     np.savez(tmp_path / "mercy.npz", x=np.array([trap], dtype=object), edge_index=RING.numpy())

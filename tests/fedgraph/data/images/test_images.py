@@ -196,7 +196,7 @@ def test_augmentation_is_that_of_the_settings():
         ({"augment": ["crop"], "layout": "flat"}, 'augment .*layout = "image"'),
         ({"augment": ["crop"], "crop-padding": 8}, "crop-padding .*8$"),
         ({"augment": ["cutout"]}, "cutout-size .*8$"),
-        ({"augment": ["flip", "flip"]}, "augment: .*named differ"),
+        ({"augment": ["flip", "flip"]}, "augment: .*differ"),
         ({"augment": ["rotate"]}, "augment.0: .*'crop', 'flip' or 'cutout'"),
         ({"normalize": "unit"}, "'normalize'; .*normalise"),
         ({"validation-share": 1.0}, "validation-share"),

@@ -151,7 +151,7 @@ def test_what_is_left_out_is_counted_and_a_class_without_an_image_is_an_error(fo
     (folder / "cat/.ipynb_checkpoints").mkdir()
     (folder / "cat/.ipynb_checkpoints/z.png").write_bytes(b"x")
     notes = read_labelled(folder, CLASSES, (1, 4, 3)).notes
-    assert notes == ("2 files are no images and were left out (1 .txt in 'cat', 1 .dcm in 'cat')",)
+    assert notes == ("2 files are not images and were left out (1 .txt in 'cat', 1 .dcm in 'cat')",)
     with pytest.raises(DataError, match="class 'dog'"):
         read_labelled(folder, CLASSES, (1, 4, 3), every_class=True)
     (folder / "dog").mkdir()

@@ -130,7 +130,7 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
         ([f"id{n}" for n in range(4)], {"max_categories": 3}, "4 .*3 categories"),
         ([*map(str, range(150)), "<5"], {}, "'<5' .*list marks"),
         (["1.5", "2", "?"], {}, r"'\?' .*row 3"),
-        (["a", "b", "c"], {"kinds": {"x": "binary"}}, "2 categories .*categorical"),
+        (["a", "b", "c"], {"kinds": {"x": "binary"}}, "2 categories: .*categorical"),
         (["a", "b"], {"kinds": {"x": "real"}}, "must be numeric, but holds 'a', 'b'"),
         (["a", "b"], {"kinds": {"x": "ordinal"}}, r"kinds.x = \{ kind ="),
     ],

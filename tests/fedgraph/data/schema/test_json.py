@@ -56,7 +56,7 @@ def one(**changes):
         (json.dumps([json.loads(one())[0]] * 2), "duplicate feature 'a'"),
         (one(name=""), "the name of a feature is empty"),
         (one(kind="categorical", categories=["x", " "]), "a category of feature 'a' is empty"),
-        (one(name="a" * (LONGEST_NAME + 1)), "201 letters"),
+        (one(name="a" * (LONGEST_NAME + 1)), "201 characters"),
         (one(name="a\nb"), "line breaks or control characters"),
         (one(name="a\u202eb"), "line breaks or control characters"),
         (one(name="a\x1b[31m"), r"'a\\\\x1b\[31m', holds line breaks"),

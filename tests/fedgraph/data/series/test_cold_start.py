@@ -189,7 +189,7 @@ def test_the_description() -> None:
     ("keys", "message"),
     [
         ({"cold_clients": ("c1", "zz")}, "`cold-clients` names unknown clients: zz"),
-        ({"cold_clients": None, "cold_share": 0.05}, "`cold-share` 0.05 of 6 clients is nobody"),
+        ({"cold_clients": None, "cold_share": 0.05}, "`cold-share` 0.05 of 6 clients"),
         ({"cold_steps": 71}, "`cold-steps` is 71, .*70"),
         ({"cold_steps": 5}, "`cold-steps` is 5, .*6 steps"),
     ],

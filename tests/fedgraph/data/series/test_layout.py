@@ -119,7 +119,7 @@ def test_columns_that_could_each_be_clients_are_named(tmp_path):
 
 
 def test_no_column_that_tells_clients_apart(tmp_path):
-    with pytest.raises(DataError, match="'region': .*client-column"):
+    with pytest.raises(DataError, match="'region' .*client-column"):
         source(tmp_path, rows(**BASE, region=lambda step, client: "north")).client_names()
     with pytest.raises(DataError, match="'sensr'; .*sensor"):
         source(

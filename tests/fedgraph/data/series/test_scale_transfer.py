@@ -154,5 +154,5 @@ def test_neither_order_nor_unit_matters():
 
 
 def test_nobody_to_infer_from():
-    with pytest.raises(FedgraphError, match="recent and .*lasting scale"):
+    with pytest.raises(FedgraphError, match="recent and .*long-run scale"):
         inferred_scales(made_up(3, [0, 1, 2]))

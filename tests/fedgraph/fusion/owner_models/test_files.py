@@ -60,7 +60,7 @@ def test_a_fitted_pipeline_predicts_and_embeds_as_it_does(saved, names):
         (lambda: pipeline().fit(NAMED, np.array(["x", "y", "z"])[LABELS]), "predicts the classes x, y, z, but"),
         (lambda: pipeline(RidgeClassifier()).fit(NAMED, LABELS), "predict_proba"),
         (lambda: LogisticRegression().fit(NAMED, LABELS), "so its embedding would be the sample"),
-        (lambda: make_pipeline(FunctionTransformer(replace), PCA(2), LogisticRegression()), "replace.*run code"),
+        (lambda: make_pipeline(FunctionTransformer(replace), PCA(2), LogisticRegression()), "replace.*execute code"),
     ],
 )
 def test_pipelines_that_are_refused(saved, make, message):
