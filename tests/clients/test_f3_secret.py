@@ -100,7 +100,7 @@ def test_an_aggregator_answers_for_itself_only(part, node):
         torch.zeros(1, 1, 0, 0, dtype=torch.int64), torch.zeros(0, 1, 1, dtype=torch.int64), {},
         client=SECRET, experiment=part({}), run="run",
     )  # fmt: skip
-    with pytest.raises(ReplyError, match="'south' .*'north'"):
+    with pytest.raises(ReplyError, match="'south', .*'north'"):
         SecretClient(node(aggregator="north"), part({})).compute(asked)
 
 

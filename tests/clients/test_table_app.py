@@ -43,7 +43,7 @@ def test_errors_say_what_is_wrong_and_no_values(ask):
     assert "name of this client is unknown" in read_error(ask(request()))
     old = PhaseRequest("schema", experiment='{"seed": 0, "method": {}}', run="run").pack()
     assert "lacks 'table'" in read_error(ask(old, client="a"))
-    assert "a phase '3'" in read_error(ask(RecordDict({"config": ConfigRecord({"phase": 3})}), client="a"))
+    assert "phase '3'" in read_error(ask(RecordDict({"config": ConfigRecord({"phase": 3})}), client="a"))
 
     def broken(context):
         raise OSError("/secret/place is gone")

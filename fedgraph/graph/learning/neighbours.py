@@ -24,7 +24,7 @@ def checked_distances(squared_distances: Tensor) -> Tensor:
             f"a client graph is learned from squared distances between all clients, [N, N]; got {list(distances.shape)}"
         )
     if not bool((distances.isfinite() & (distances >= 0)).all()):
-        raise GraphError("squared distances between clients must be finite and not negative")
+        raise GraphError("squared distances between clients must be finite and non-negative")
     return ((distances + distances.T) / 2).fill_diagonal_(0)
 
 

@@ -126,7 +126,7 @@ def test_names_with_an_equals_sign_in_them():
 
 @pytest.mark.parametrize("models", ["c=/m.pt2", "a", "a=", "=/m.pt2", "a=/m.pt2,,"])
 def test_models_for_nobody_and_nothing_are_refused(models):
-    with pytest.raises(IdentityError, match="'models' .*a, b"):
+    with pytest.raises(IdentityError, match="'models': .*a, b"):
         Node.of(context(models=models)).existing_models(("a", "b"))
 
 

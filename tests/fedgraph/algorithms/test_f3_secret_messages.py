@@ -124,7 +124,7 @@ def test_replies_that_are_not_what_was_asked_for_are_refused():
         ComputeReply.unpack(ComputeReply(torch.zeros(2, dtype=torch.int32)).pack(), (2,), SEALED)
     empty = ComputeReply(torch.zeros(2)).pack()
     del empty["shares"]
-    with pytest.raises(ReplyError, match="holds without shares"):
+    with pytest.raises(ReplyError, match="holds no shares"):
         ComputeReply.unpack(empty, (2,), SEALED)
 
 
