@@ -127,12 +127,12 @@ def _origin(error: Exception) -> str:
 
 def _add_proof(message: Message, content: RecordDict, node: Node) -> None:
     """Add a proof that the node may host its clients, if the message requests it."""
-    asked: Any = message.content.config_records.get("config", {})
-    if CHALLENGE_KEY in asked:
+    requested: Any = message.content.config_records.get("config", {})
+    if CHALLENGE_KEY in requested:
         answer: Any = content.config_records["config"]
         if answer["clients"]:
             number = message.metadata.dst_node_id
-            answer[PROOF_KEY] = node.prove(str(asked[CHALLENGE_KEY]), number, list(answer["clients"]))
+            answer[PROOF_KEY] = node.prove(str(requested[CHALLENGE_KEY]), number, list(answer["clients"]))
 
 
 def _head(message: Message) -> tuple[str, str]:
@@ -171,10 +171,10 @@ def _identity(message: Message, node: Node) -> Identity:
     check_allowed(node, path, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     node.done.append(f"answered the roll call as {in_short(', '.join(clients), 200) or 'no client'}")
-    dealt = node.partition()
+    divided = node.partition()
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)
-        return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
+        return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, divided)
     client_class = _client_class(path, assignment)
     check_noise(node, client_class, assignment)
     cohort = node.opening_cohort(experiment, clients, client_class)
@@ -186,7 +186,7 @@ def _identity(message: Message, node: Node) -> Identity:
         data=node.source(assignment).describe(),
         num_examples={split: data.splits[split].num_examples for split in SPLITS},
         label_counts=data.label_counts if message.content.config_records["config"].get("label-counts") else None,
-        partition=dealt,
+        partition=divided,
         groups=data.groups,
         untrained=data.untrained,
         moments=data.moments,

@@ -79,25 +79,25 @@ class OwnersClient(Configured[SomeOwners]):
         if not self.owners:
             return EmbedReply.empty(self.node.partition())
         data = self.source.load_owners(self.owners, self._kept_preparations())
-        asked = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
-        asked &= data.present.any(0) & data.shared
+        requested = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
+        requested &= data.present.any(0) & data.shared
         embedded = self.embed(data) if self.request.embeddings else _nothing(data)
         if self.request.embeddings:
-            embedded = self.released(embedded, data, data.present & asked)
+            embedded = self.released(embedded, data, data.present & requested)
         sent = "embeddings" if self.request.embeddings else "keys and labels"
-        self.node.done.append(f"sent {sent} of {int(asked.sum()):,} rows")
+        self.node.done.append(f"sent {sent} of {int(requested.sum()):,} rows")
         return EmbedReply(
             clients=self.owners,
             partition=self.node.partition(),
             data=self.source.describe(data.tasks[0].classes),
             classes=data.tasks[0].classes,
-            keys=tuple(key for key, wanted in zip(data.keys, asked.tolist(), strict=True) if wanted),
-            split=data.split[asked],
-            labels=data.labels[asked],
-            present=data.present[:, asked],
+            keys=tuple(key for key, wanted in zip(data.keys, requested.tolist(), strict=True) if wanted),
+            split=data.split[requested],
+            labels=data.labels[requested],
+            present=data.present[:, requested],
             sizes=embedded.sizes,
-            embeddings=embedded.embeddings[:, asked],
-            predictions=embedded.predictions[:, asked],
+            embeddings=embedded.embeddings[:, requested],
+            predictions=embedded.predictions[:, requested],
             fingerprints=embedded.fingerprints,
         )
 

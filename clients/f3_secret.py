@@ -76,8 +76,8 @@ class SecretClient(Configured[F3SecretSettings]):
     def handle(cls, message: Message, node: Node) -> RecordDict:
         """Answer a message; called by the ClientApp."""
         if message.metadata.message_type == EmbedRequest.message_type:
-            asked = EmbedRequest.unpack(message.content)
-            return cls(node, asked.experiment).introduce(asked).pack()
+            requested = EmbedRequest.unpack(message.content)
+            return cls(node, requested.experiment).introduce(requested).pack()
         config: Any = message.content.config_records["config"]
         step = config.get("step")
         if step == "share":
@@ -103,8 +103,8 @@ class SecretClient(Configured[F3SecretSettings]):
         """Name of this node as an aggregator, or None."""
         if self.node.aggregator is not None:
             return self.node.aggregator
-        simulated, dealt = self.settings.simulated_aggregators, self.node.partition()
-        return f"aggregator-{dealt[0]:03d}" if dealt is not None and dealt[0] < simulated else None
+        simulated, divided = self.settings.simulated_aggregators, self.node.partition()
+        return f"aggregator-{divided[0]:03d}" if divided is not None and divided[0] < simulated else None
 
     def share(self, request: ShareRequest) -> ShareReply:
         """Return embeddings of the requested owners, as shares sealed for the aggregators.
@@ -113,11 +113,11 @@ class SecretClient(Configured[F3SecretSettings]):
         lacks the frozen model, or an embedding cannot be shared.
         """
         self._check_aggregators(request.aggregators)
-        asked = EmbedRequest(
+        requested = EmbedRequest(
             (request.split,), fingerprints=request.fingerprints,
             client=request.client, experiment=request.experiment, run=request.run,
         )  # fmt: skip
-        clear = F3Client(self.node, asked).reply()
+        clear = F3Client(self.node, requested).reply()
         self.node.done[:] = [f"sent embeddings of {len(clear.keys):,} rows as secret shares"]
         return ShareReply({owner: self._sealed(owner, clear, request) for owner in request.fingerprints})
 

@@ -33,8 +33,8 @@ class DriftClient(CohortClient[SomeDriftSettings]):
     @cached_property
     def drift(self) -> Tensor:
         """Drift of each client known to the server, ``[clients, trainable]``."""
-        kept, heard = self._kept, self.request.stacked["heard"]
-        return torch.where(kept["round"] <= heard, kept["drift"], kept["before"])
+        kept, received = self._kept, self.request.stacked["heard"]
+        return torch.where(kept["round"] <= received, kept["drift"], kept["before"])
 
     def gradient_term(self) -> GradientTerm:
         """Return ``alpha (v - theta + drift_k)``."""

@@ -111,7 +111,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         if self.request.phase == "fit":
             texts, parameters = self.fit()
         else:
-            asked: dict[str, Callable[[], list[str]]] = {
+            requested: dict[str, Callable[[], list[str]]] = {
                 "schema": self.schemas,
                 "statistics": lambda: self._statistics.ranges(),
                 "graph": self.graphs,
@@ -119,7 +119,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
                 "sums": lambda: [""] * len(self.clients),
                 "finish": self.finish,
             }
-            texts, parameters = asked[self.request.phase](), nothing
+            texts, parameters = requested[self.request.phase](), nothing
             sums = self._statistics.sums() if self.request.phase == "sums" else None
         num_rows = self._held.num_training
         self.node.done.append(f"finished phase '{self.request.phase}' on {sum(num_rows):,} rows")

@@ -76,9 +76,9 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         shape = request.gradient.shape[:2]
         if request.gradient.dtype != torch.float32 or shape != (len(request.owners), len(request.update)):
             raise ReplyError("the gradient of the request needs a row for each owner and sample")
-        strangers = sorted(set(request.owners) - set(self.owners))
-        if strangers:
-            raise IdentityError(f"this node does not host owner {', '.join(strangers)} of the request")
+        unknown_names = sorted(set(request.owners) - set(self.owners))
+        if unknown_names:
+            raise IdentityError(f"this node does not host owner {', '.join(unknown_names)} of the request")
         named = torch.tensor([self.owners.index(owner) for owner in request.owners])
         sizes = torch.zeros(len(data.owners), dtype=torch.int64)
         for group in groups:
@@ -88,15 +88,15 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         gradient = torch.zeros(len(data.owners), len(places), max(int(sizes.max()), received.shape[2]))
         gradient[named, :, : received.shape[2]] = received
         request = replace(request, gradient=gradient)
-        asked, places = _known(rows, request.embed)
+        requested, places = _known(rows, request.embed)
         embeddings = torch.zeros(len(data.owners), len(request.embed), int(sizes.max()))
         for number, group in enumerate(groups):
             kept = self._kept(number, group, request.step)
             if len(learnt):
                 self._update(group, kept, learnt, request)
-            own, _ = self._embed(group, kept["parameters"], asked, request.step, request.training)
-            there = data.present[group.rows][:, asked, None]
-            embeddings[group.rows[:, None], places, : own.shape[2]] = own.detach().cpu() * there
+            own, _ = self._embed(group, kept["parameters"], requested, request.step, request.training)
+            present = data.present[group.rows][:, requested, None]
+            embeddings[group.rows[:, None], places, : own.shape[2]] = own.detach().cpu() * present
             self._keep(number, group, request.step, request.keep_from, kept)
         self.node.done.append(f"took step {request.step} on {len(request.update):,} rows")
         return StepReply(request.owners, embeddings[named, :, : int(sizes[named].max())])

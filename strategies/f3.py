@@ -294,16 +294,16 @@ def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> No
     if len(joined.owners) < 2:
         return
     shared = joined.present.sum(1) > 1
-    alone = [
+    isolated = [
         name for name, number in zip(joined.owners, joined.present[shared].sum(0).tolist(), strict=True) if not number
     ]
     advice = "the same sample needs the same id at every client, and a label at one of them"
     if not bool(shared.any()):
         listed = "; ".join(
-            f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in alone[:_NAMED]
+            f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in isolated[:_NAMED]
         )
         raise DataError(f"no two clients share a labelled sample, which fusion needs ({listed}): {advice}")
-    for name in alone:
+    for name in isolated:
         log.warning(
             "client '%s' shares no labelled sample with other clients; it has %d samples, such as '%s': %s",
             name, len(ids[name]), ids[name][0], advice,

@@ -53,6 +53,6 @@ class IPA(FlowerStrategy):
     def terms(self, number: int) -> dict[str, Any]:
         """Return the weight and the kind of distances in this round."""
         settings = self.algorithm.settings
-        told = {"power": settings.power, "lambda-scale": settings.lambda_scale}
+        reported = {"power": settings.power, "lambda-scale": settings.lambda_scale}
         moves = bool(self.algorithm.moves_after_evaluation)
-        return {**told, "lambda-alignment": value_at(settings.lambda_alignment, number), "moves-others": moves}
+        return {**reported, "lambda-alignment": value_at(settings.lambda_alignment, number), "moves-others": moves}

@@ -171,9 +171,9 @@ class CohortClient(Configured[S]):
         if len(set(request.clients)) < len(request.clients):
             raise ReplyError(f"duplicate clients in the request: {quoted(request.clients)}")
         hosted = node.hosted(Assignment.of(request.experiment))
-        strangers = [name for name in request.clients if name not in hosted]
-        if strangers:
-            raise ReplyError(f"this node hosts {', '.join(hosted)}, not {', '.join(strangers[:8])}")
+        unknown_names = [name for name in request.clients if name not in hosted]
+        if unknown_names:
+            raise ReplyError(f"this node hosts {', '.join(hosted)}, not {', '.join(unknown_names[:8])}")
         for name, tensor in [*request.stacked.items(), *request.shared.items()]:
             if tensor.dtype not in _TYPES:
                 raise ReplyError(f"'{name}' of the request is of type {tensor.dtype}")

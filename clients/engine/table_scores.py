@@ -100,11 +100,11 @@ class TableScores:
     ) -> dict[str, float]:
         """Score models of the common features with a share of hidden values."""
         targets = self._targets(self._common)
-        asked = hide_values(self._common, values, targets, self._settings.hidden, self._seed)
-        scores = self._score_yardsticks(name, split, "hidden-", asked)
+        requested = hide_values(self._common, values, targets, self._settings.hidden, self._seed)
+        scores = self._score_yardsticks(name, split, "hidden-", requested)
         for suffix, model in models.items():
             if model.encoding.schema == self._common:
-                of_targets = score_queries(model, asked, targets)
+                of_targets = score_queries(model, requested, targets)
                 scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in of_targets.items()})
         return scores
 

@@ -136,8 +136,8 @@ class TableStatistics:
     def _released(self, name: str, values: NDArray[Any], purpose: Any) -> Path:
         """Return the file of statistics of a client's values that were sent with noise."""
         rows = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-        asked = [name, rows, schema_as_json(self.common), purpose, self.settings.statistics.as_table()]
-        return self.node.released_dir / "statistics" / f"{json_digest(asked)}.json"
+        requested = [name, rows, schema_as_json(self.common), purpose, self.settings.statistics.as_table()]
+        return self.node.released_dir / "statistics" / f"{json_digest(requested)}.json"
 
     @property
     def _secrets(self) -> ClientState:

@@ -122,10 +122,10 @@ class FedDyn(GlobalModel[SomeDriftSettings]):
         way = (answers.parameters - self.readout(clients, state))[answers.fresh & trained, :trainable]
         drift = state["drift"] + way.sum(0) / (clients.num_examples > 0).sum().clamp(min=1)
         now = torch.full((int(answers.fresh.sum()), 1), float(number))
-        heard = state["heard"].index_copy(0, answers.positions[answers.fresh], now)
+        received = state["heard"].index_copy(0, answers.positions[answers.fresh], now)
         mean = weighted_mean(answers.parameters, trained)
         theta = torch.cat([mean[:trainable] + drift, mean[trainable:]])
-        return {**state, "models": filled(state["models"], theta), "drift": drift, "heard": heard}
+        return {**state, "models": filled(state["models"], theta), "drift": drift, "heard": received}
 
     def ask(self, clients: Clients, state: State) -> Ask:
         """Send theta to all, and to each client the last round in which its answer arrived, 0 for none."""

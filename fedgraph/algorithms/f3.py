@@ -111,18 +111,18 @@ class F3(OwnersAlgorithm[F3Settings]):
             raise DataError(
                 f"[f3] fusion = '{self.settings.fusion}' needs validation samples: check the shares of splits"
             )
-        said, present = joined.predictions, joined.present
-        known = said[validation], present[validation], joined.labels[validation]
+        predictions, present = joined.predictions, joined.present
+        known = predictions[validation], present[validation], joined.labels[validation]
         facts: dict[str, Any] = {}
         if self.settings.fusion == "vote":
-            probabilities = votes.majority_vote(said, present, self.settings.vote)
+            probabilities = votes.majority_vote(predictions, present, self.settings.vote)
         elif self.settings.fusion == "threshold":
             facts["threshold"] = votes.best_threshold(*known)
-            probabilities = votes.thresholded(said, present, facts["threshold"])
+            probabilities = votes.thresholded(predictions, present, facts["threshold"])
         else:
             ranking = votes.ranked_owners(*known)
             facts["owner"] = joined.owners[int(ranking[0])]
-            probabilities = votes.best_owner(said, present, ranking)
+            probabilities = votes.best_owner(predictions, present, ranking)
         prediction = Prediction(probabilities, torch.zeros_like(probabilities))
         return self._outcome(run, joined, prediction, {"fusion": facts}, {})
 

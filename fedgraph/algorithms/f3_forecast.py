@@ -97,8 +97,8 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
             )
         sent = yield from self._embeddings(run, clients)
         windows = {str(split): self._windows(sent, split, clients.task) for split in SPLITS}
-        alone = self.settings.graph == "none" and not self.settings.controls
-        shared = "" if alone else f"; {shared_windows(windows['train'].present, sent.names)}"
+        isolated = self.settings.graph == "none" and not self.settings.controls
+        shared = "" if isolated else f"; {shared_windows(windows['train'].present, sent.names)}"
         adjacency = (
             None if graph is None or not self.settings.needs_graph else graph.subgraph(sent.names).dense().float()
         )

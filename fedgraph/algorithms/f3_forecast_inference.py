@@ -58,10 +58,10 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         trained = run.other_run(self.settings.run).path
         fitted = FittedForecasts.read(trained / _NETWORK)
         clients = yield from self.identified(tuple(fitted.owners))
-        strangers = [name for name in clients.names if name not in fitted.owners]
-        if strangers:
+        unknown_names = [name for name in clients.names if name not in fitted.owners]
+        if unknown_names:
             raise DataError(
-                f"{', '.join(strangers[:8])} took no part in that run and have no forecaster: name the others in "
+                f"{', '.join(unknown_names[:8])} took no part in that run and have no forecaster: name the others in "
                 "[clients] expect, or train with all"
             )
         notes = yield from self._without_absent(run, clients.names, fitted.owners)

@@ -91,18 +91,18 @@ def unchanged(fusion: FittedFusion, joined: JoinedSamples, split: str, sent: boo
         raise DataError(
             f"the classes are {', '.join(joined.classes)}; in training they were {', '.join(fusion.classes)}"
         )
-    there = (joined.present.any(0) if sent else joined.sizes > 0).tolist()
+    present = (joined.present.any(0) if sent else joined.sizes > 0).tolist()
 
     def differing(found: Sequence[Any], wanted: Sequence[Any]) -> list[str]:
-        each = zip(fusion.owners, there, found, wanted, strict=True)
+        each = zip(fusion.owners, present, found, wanted, strict=True)
         return [owner for owner, is_there, own, known in each if is_there and own != known]
 
     lengths = differing(joined.sizes.tolist(), fusion.sizes.tolist())
     others = differing(joined.fingerprints, fusion.fingerprints)
     lost = dict.fromkeys(others, f"its embeddings {_MODELS}") | dict.fromkeys(lengths, f"its embeddings {_LENGTH}")
     if lost:
-        said = f"{', '.join(lengths)} {_LENGTH}" if lengths else f"{', '.join(others)} {_MODELS}"
-        yield Without(lost, DataError(f"embeddings of {said}"))
+        text = f"{', '.join(lengths)} {_LENGTH}" if lengths else f"{', '.join(others)} {_MODELS}"
+        yield Without(lost, DataError(f"embeddings of {text}"))
         joined = joined.without(lost)
     if not joined.keys:
         raise DataError(

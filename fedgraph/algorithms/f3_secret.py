@@ -75,12 +75,12 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
             log.info("aggregator '%s' has the key with the fingerprint %s", name, fingerprint(key))
         # Refused before any owner is asked to share.
         stages = secret.stages(joined.present)
-        asked = _Asked(secrets.token_hex(16), fusion, nodes, public)
-        joined, sealed = yield from self._sealed(asked, joined)
+        requested = _Asked(secrets.token_hex(16), fusion, nodes, public)
+        joined, sealed = yield from self._sealed(requested, joined)
         if not torch.equal(joined.present, stages.present):
             stages = secret.stages(joined.present)
         while True:
-            shares, unopened = yield from self._computed(run, asked, joined, stages, sealed)
+            shares, unopened = yield from self._computed(run, requested, joined, stages, sealed)
             if not unopened:
                 break
             yield Without(unopened)
@@ -100,8 +100,8 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
     # ---- introductions ---------------------------------------------------------------------------------------------
 
     def _lacking(self, answers: Mapping[int, Introduction]) -> str:
-        there, wanted = sum(answer.aggregator is not None for answer in answers.values()), self.settings.aggregators
-        return "" if there >= wanted else f"only {there} of {wanted} aggregators are connected"
+        present, wanted = sum(answer.aggregator is not None for answer in answers.values()), self.settings.aggregators
+        return "" if present >= wanted else f"only {present} of {wanted} aggregators are connected"
 
     def _aggregators(self, answers: Mapping[int, Introduction], tolerant: bool) -> dict[str, int]:
         """Return the node of each aggregator, in the order of their names, which is that of their points."""
@@ -141,7 +141,7 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
             owner: sealed_bytes(count, size)
             for owner, count, size in zip(joined.owners, counts, sizes, strict=True)
         }  # fmt: skip
-        there = {owner for owner, count in zip(joined.owners, counts, strict=True) if count}
+        present = {owner for owner, count in zip(joined.owners, counts, strict=True) if count}
 
         def request(owners: tuple[str, ...]) -> ShareRequest:
             return ShareRequest(
@@ -152,7 +152,7 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
             return ShareReply.unpack(content, {owner: lengths[owner] for owner in owners}, len(public)).sealed, {}
 
         sealed: Mapping[str, Tensor] = yield Query(request, read)
-        lost = there - sealed.keys()
+        lost = present - sealed.keys()
         if lost:
             joined = yield from unchanged(fusion, joined.without(lost), self.settings.samples)
         return joined, dict(sealed)

@@ -102,8 +102,8 @@ def _predicted(model: GraphicalModel, table: Table, target: str) -> tuple[pd.Dat
     errors: dict[str, float] = {}
     if target in table.names and feature.kind != "embedding" and (shares is not None or not feature.categories):
         guessed = np.array(columns["predicted"]) if shares is None else shares
-        alone = schema.select([target])
-        truth = to_values(table, alone, settings=SchemaSettings(unknown="missing", least_rows=1))
-        found = score_targets(alone, truth, {target: guessed})[target]
+        isolated = schema.select([target])
+        truth = to_values(table, isolated, settings=SchemaSettings(unknown="missing", least_rows=1))
+        found = score_targets(isolated, truth, {target: guessed})[target]
         errors = {f"{target}-{name}": value for name, value in found.items() if name != "rows" and found["rows"]}
     return pd.DataFrame(columns), errors

@@ -202,8 +202,8 @@ def excluded_notes(
     for name, reason in reasons.items():
         if name not in expected:
             names.setdefault(reason, []).append(name)
-    said = "; ".join(f"{quoted(columns, 8)} ({reason})" for reason, columns in names.items())
-    return [f"no common feature: {said}"] if said else []
+    text = "; ".join(f"{quoted(columns, 8)} ({reason})" for reason, columns in names.items())
+    return [f"no common feature: {text}"] if text else []
 
 
 def lacking_columns(agreement: Agreement) -> str:

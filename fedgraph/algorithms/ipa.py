@@ -101,9 +101,11 @@ class IPA(Algorithm[IPASettings]):
             raise ExperimentError("[ipa] neighbours-only needs a client graph: give the experiment a [graph] source")
         if len(clients) < 2:
             raise ExperimentError("IPA aligns peers with each other and needs two clients at least")
-        strangers = sorted(set(settings.joins) - set(clients.names))
-        if strangers:
-            raise ExperimentError(f"[ipa] joins: there is no client {', '.join(strangers)} in this experiment's data")
+        unknown_names = sorted(set(settings.joins) - set(clients.names))
+        if unknown_names:
+            raise ExperimentError(
+                f"[ipa] joins: there is no client {', '.join(unknown_names)} in this experiment's data"
+            )
         if bool((self.joins(clients) > 1).all()):
             raise ExperimentError("[ipa] joins: no peer is present in the first round; let one start it")
         if settings.privacy is not None:
@@ -127,13 +129,13 @@ class IPA(Algorithm[IPASettings]):
     def init(self, clients: Clients, models: Models) -> State:
         """Draw a model for each peer, or one for all."""
         names, settings = clients.names, self.settings
-        everybody = torch.arange(len(clients))
+        all_clients = torch.arange(len(clients))
         if settings.initialisation == "own" and clients.initial is not None:
-            models = written(models, everybody, clients.drawn_models())
+            models = written(models, all_clients, clients.drawn_models())
         if settings.initial_weights == "kaiming-normal":
             keys = names if settings.initialisation == "own" else ("",) * len(names)
             drawn = [self._kaiming(clients, row, key) for row, key in zip(matrix(models), keys, strict=True)]
-            models = written(models, everybody, torch.stack(drawn))
+            models = written(models, all_clients, torch.stack(drawn))
         return {"models": models}
 
     def _kaiming(self, clients: Clients, row: Tensor, key: str) -> Tensor:
@@ -155,12 +157,12 @@ class IPA(Algorithm[IPASettings]):
         for position in self.order(clients, number):
             weights = self.weights(clients, number)[position]
             peers = weights.nonzero().flatten()
-            there = (weights[known[position]] != 0).float()
+            present = (weights[known[position]] != 0).float()
             # A turn also returns the parameters of the peers that are aligned with.
             others: dict[str, tuple[int, ...]] = {"others": (len(peers), width)} if self.moves_after_evaluation else {}
             answer = yield Ask(
                 {"parameters": models},
-                {"others": models[peers], "weights": weights[peers], "there": there},
+                {"others": models[peers], "weights": weights[peers], "there": present},
                 {"parameters": (width,), **others},
                 to=torch.tensor([position]),
                 models=("others",),
@@ -185,9 +187,9 @@ class IPA(Algorithm[IPASettings]):
 
     def weights(self, clients: Clients, number: int) -> Tensor:
         """Return c_ij with which peer i aligns with peer j, ``[peers, peers]``; 0 for itself and unknown peers."""
-        there = (self.joins(clients) <= number).float()
-        counts = clients.num_examples * there
-        share = counts / counts.sum() if self.settings.weights == "examples" else there
+        present = (self.joins(clients) <= number).float()
+        counts = clients.num_examples * present
+        share = counts / counts.sum() if self.settings.weights == "examples" else present
         return share * self.known(clients)
 
     def order(self, clients: Clients, number: int) -> list[int]:

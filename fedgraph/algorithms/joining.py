@@ -81,12 +81,12 @@ def join(
     held_by = {node: answer.present[used[node]].any(0) for node, answer in answers.items()}
     (split, clear_split), (labels, clear_labels) = (
         _agreed(
-            {node: (places[node][there], said(answers[node])[there]) for node, there in held_by.items()},
+            {node: (places[node][there], read(answers[node])[there]) for node, there in held_by.items()},
             keys,
             word,
             tolerant,
         )
-        for word, said in _SAID.items()
+        for word, read in _SAID.items()
     )
     longest = {node: int(answer.sizes[used[node]].max()) for node, answer in answers.items() if used[node]}
     size = max(longest.values())
@@ -195,10 +195,10 @@ def _outvoted(
     votes = {word: torch.full((len(keys), len(names)), NO_LABEL) for word in _SAID}
     start = 0
     for node, rows in used.items():
-        there = answers[node].present[list(rows)]
+        present = answers[node].present[list(rows)]
         index = (places[node][:, None], torch.arange(start, start + len(rows))[None])
-        for word, said in _SAID.items():
-            votes[word].index_put_(index, torch.where(there, said(answers[node]), NO_LABEL).T)
+        for word, read in _SAID.items():
+            votes[word].index_put_(index, torch.where(present, read(answers[node]), NO_LABEL).T)
         start += len(rows)
     found: dict[str, str] = {}
     while True:

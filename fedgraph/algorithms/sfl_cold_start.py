@@ -117,15 +117,17 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
 
         The models are only sent for evaluation.
         """
-        asked, candidates = super().ask(clients, state), state["candidates"]
+        requested, candidates = super().ask(clients, state), state["candidates"]
         if not len(candidates):
-            return asked
+            return requested
         chooses = self.chooses(clients)
 
         def further(positions: Tensor, evaluates: bool) -> dict[str, Tensor]:
             return {"candidates": candidates} if evaluates and bool(chooses[positions].any()) else {}
 
-        return Ask({**asked.stacked, "prior": state["prior"]}, asked.shared, models=asked.models, further=further)
+        return Ask(
+            {**requested.stacked, "prior": state["prior"]}, requested.shared, models=requested.models, further=further
+        )
 
     def restorable(self, clients: Clients) -> bool:
         """Return False where cold clients choose: their choice is not known at the server."""

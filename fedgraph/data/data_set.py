@@ -99,9 +99,9 @@ class DataSet(Configured[S]):
         split.
         """
         known, task = self.client_names(), self._checked_task()
-        strangers = [name for name in names if name not in known]
-        if strangers:
-            raise DataError(f"{self._name} has no client '{strangers[0]}'; its clients: {', '.join(known[:10])}")
+        unknown_names = [name for name in names if name not in known]
+        if unknown_names:
+            raise DataError(f"{self._name} has no client '{unknown_names[0]}'; its clients: {', '.join(known[:10])}")
         inputs, targets = [torch.zeros(0, *task.input_shape)], [empty_targets(task)]
         rows: dict[SplitName, list[np.ndarray]] = {split: [] for split in SPLITS}
         scales, first = [], 0

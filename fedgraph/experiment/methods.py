@@ -137,5 +137,5 @@ def _modules() -> list[str]:
 
 @cache
 def _named(module: str) -> dict[str, type]:
-    there = [found for found in vars(importlib.import_module(module)).values() if isinstance(found, type)]
-    return {vars(found)["name"]: found for found in there if found.__module__ == module and vars(found).get("name")}
+    present = [found for found in vars(importlib.import_module(module)).values() if isinstance(found, type)]
+    return {vars(found)["name"]: found for found in present if found.__module__ == module and vars(found).get("name")}

@@ -130,10 +130,10 @@ def ask_all_nodes(
     traffic : Traffic, optional
         Counter that the exchange is added to.
     """
-    heard_of: dict[int, SomeAnswer] = {}
+    reported_by: dict[int, SomeAnswer] = {}
     failed: dict[int, str] = {}
     refused: dict[int, str] = {}
-    asked_again = time.monotonic()
+    last_request = time.monotonic()
     traffic = Traffic() if traffic is None else traffic
     traffic.exchanges += 1
     wait = roll_call.wait
@@ -143,9 +143,9 @@ def ask_all_nodes(
     if roll_call.keys is not None:
         content.config_records["config"][CHALLENGE_KEY] = challenged
     while True:
-        again = roll_call.expect is not None and time.monotonic() - asked_again >= _REMIND_SECONDS
-        asked_again = time.monotonic() if again else asked_again
-        known = set(heard_of) | (set() if again else set(failed))
+        again = roll_call.expect is not None and time.monotonic() - last_request >= _REMIND_SECONDS
+        last_request = time.monotonic() if again else last_request
+        known = set(reported_by) | (set() if again else set(failed))
         unknown = [node for node in grid.get_node_ids() if node not in known]
         silent = set(unknown)
         messages = [Message(mark_empty(content), node, message_type) for node in unknown]
@@ -154,11 +154,11 @@ def ask_all_nodes(
             traffic.count(messages, replies)
             silent -= {reply.metadata.src_node_id for reply in replies}
             # A stopped node is listed for a while; its clients may return on another one.
-            heard = [reply for reply in replies if not is_unreachable(reply)]
-            sources = {reply.metadata.src_node_id for reply in heard}
-            asked = [node for node in unknown if node in sources]
-            admitted, problems = split_replies(heard, asked, partial(_admitted, read, roll_call, challenged))
-            heard_of |= admitted
+            received = [reply for reply in replies if not is_unreachable(reply)]
+            sources = {reply.metadata.src_node_id for reply in received}
+            requested = [node for node in unknown if node in sources]
+            admitted, problems = split_replies(received, requested, partial(_admitted, read, roll_call, challenged))
+            reported_by |= admitted
             failed = {node: problem for node, problem in failed.items() if node not in admitted}
             for node, problem in problems.items():
                 if not tolerate and roll_call.expect is None:
@@ -169,11 +169,11 @@ def ask_all_nodes(
                     log.warning("going on without node %d: %s", node, problem)
                 failed[node] = problem
         before = refused
-        refused = contradictions(heard_of) if tolerate else {}
+        refused = contradictions(reported_by) if tolerate else {}
         for node, problem in refused.items():
             if before.get(node) != problem:
                 log.warning("going on without node %d: %s", node, problem)
-        answers = {node: answer for node, answer in heard_of.items() if node not in refused}
+        answers = {node: answer for node, answer in reported_by.items() if node not in refused}
         missing = roll_call.missing(answers.values(), silent)
         if missing is None:
             return answers

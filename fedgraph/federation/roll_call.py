@@ -98,9 +98,9 @@ class RollCall:
 
     def check_expected(self, clients: Iterable[str]) -> None:
         """Raise IdentityError when a node hosts clients that are not expected."""
-        strangers = sorted(set(clients) - set(self.expect)) if self.expect is not None else []
-        if strangers:
-            raise IdentityError(f"it answers for {some(strangers)}, whom [clients] expect does not name")
+        unknown_names = sorted(set(clients) - set(self.expect)) if self.expect is not None else []
+        if unknown_names:
+            raise IdentityError(f"it answers for {some(unknown_names)}, whom [clients] expect does not name")
 
     def missing(self, answers: Iterable[Answer], silent: Iterable[int]) -> str | None:
         """Return in words which clients are still missing, or None when all are there.
@@ -120,25 +120,25 @@ class RollCall:
             absent = [name for name in self.expect if name not in hosted]
             if not absent:
                 return None
-            there = [name for name in self.expect if name in hosted]
+            present = [name for name in self.expect if name in hosted]
             mute = sorted(silent)
             unsaid = f"; node {some(mute)} is connected but has not said whom it hosts" if mute else ""
             return (
-                f"{len(there)} of {len(self.expect)} clients are here ({some(there) or 'nobody'}); "
+                f"{len(present)} of {len(self.expect)} clients are here ({some(present) or 'nobody'}); "
                 f"nobody hosts {some(absent)}{unsaid}"
             )
         if silent:
             return f"node {some(sorted(silent))} is connected but has not said whom it hosts"
         if not known:
             return "no node is connected"
-        dealt = [answer.partition for answer in known if answer.partition is not None]
-        counts = {count for _, count in dealt}
+        divided = [answer.partition for answer in known if answer.partition is not None]
+        counts = {count for _, count in divided}
         if len(counts) > 1:
             raise IdentityError(
                 f"nodes disagree on 'num-partitions': {sorted(counts)}; give every node the same number"
             )
         expected = {part for count in counts for part in range(count)}
-        idle = sorted(expected - {part for part, _ in dealt})
+        idle = sorted(expected - {part for part, _ in divided})
         if idle:
             return f"'partition-id' {some(idle)} of {len(expected)} is hosted by nobody"
         clients = sum(len(answer.clients) for answer in known)

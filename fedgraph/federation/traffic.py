@@ -53,17 +53,17 @@ class Traffic:
             Returns the number of clients of a node, given its id; by default 1. A request that names clients counts for
             these only.
         """
-        asked: dict[int, int] = {}
+        requested: dict[int, int] = {}
         for message in sent:
             node = message.metadata.dst_node_id
-            asked[node] = _clients_named(message) or hosted(node)
+            requested[node] = _clients_named(message) or hosted(node)
             once, own = _array_bytes(message)
             self.bytes_down += once + own
-            self.bytes_down_alone += asked[node] * once + own
+            self.bytes_down_alone += requested[node] * once + own
         for message in received:
             once, own = _array_bytes(message)
             self.bytes_up += once + own
-            self.bytes_up_alone += asked.get(message.metadata.src_node_id, 1) * once + own
+            self.bytes_up_alone += requested.get(message.metadata.src_node_id, 1) * once + own
 
     def since(self, before: Traffic) -> Traffic:
         """Return the traffic added since the counter was ``before``."""

@@ -34,9 +34,9 @@ class _SelfAttention(nn.Module):
         batch, owners, width = values.shape
         parts = self.queries_keys_values(values).view(batch, owners, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         queries, keys, own = parts.unbind(0)
-        heard = functional.scaled_dot_product_attention(queries, keys, own, attn_mask=seen)
-        heard = self.output(heard.transpose(1, 2).reshape(batch, owners, width))
-        values = self.norms[0](values + self._drop(heard, generator))
+        received = functional.scaled_dot_product_attention(queries, keys, own, attn_mask=seen)
+        received = self.output(received.transpose(1, 2).reshape(batch, owners, width))
+        values = self.norms[0](values + self._drop(received, generator))
         inner = self._drop(self.inner(values).relu(), generator)
         following: Tensor = self.norms[1](values + self._drop(self.outer(inner), generator))
         return following

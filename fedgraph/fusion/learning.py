@@ -33,8 +33,8 @@ def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Ten
     if settings.class_weights == "none":
         return None
     number = torch.bincount(labels.cpu(), minlength=classes)
-    there = (number > 0).sum()
-    return torch.where(number > 0, len(labels) / (there * number.clamp(min=1)), 0.0)
+    present = (number > 0).sum()
+    return torch.where(number > 0, len(labels) / (present * number.clamp(min=1)), 0.0)
 
 
 def learn(

@@ -173,12 +173,12 @@ class GraphFusion(FusionNetwork):
     def draws(self, embeddings: Tensor, present: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """See :class:`FusionNetwork`; in evaluation the graphs of all draws are applied in one product."""
         used = generators if self.stochastic else generators[:1]
-        everybody, owners = bool(present.all()) and len(present) > 0, present.shape[1]
-        if self.training or (not everybody and owners > _FEW_OWNERS):
+        all_present, owners = bool(present.all()) and len(present) > 0, present.shape[1]
+        if self.training or (not all_present and owners > _FEW_OWNERS):
             aligned, products = self._first(embeddings, present)
             return torch.stack([self._logits(aligned, products, present, each) for each in used])
         features = self._features(embeddings, present)
-        pooled = self._by_all(features, used) if everybody else self._by_each(features, present, used)
+        pooled = self._by_all(features, used) if all_present else self._by_each(features, present, used)
         there, counted = self.counts(present)
         share = there.sum(1) / counted.sum(1).clamp(min=1)
         return self._headed(pooled.mT @ self.weights[1] + share[:, None] * self.biases[1])

@@ -65,8 +65,8 @@ class Constructors:
                 weights.append(float(edge[2]) if len(edge) == 3 else 1.0)
             except (TypeError, ValueError):
                 raise wrong from None
-        everybody = sorted({*sources, *targets}) if names is None else [str(name) for name in names]
-        return cls.from_lists(everybody, sources, targets, weights, directed=directed, allow_negative=allow_negative)
+        all_names = sorted({*sources, *targets}) if names is None else [str(name) for name in names]
+        return cls.from_lists(all_names, sources, targets, weights, directed=directed, allow_negative=allow_negative)
 
     @classmethod
     def from_adjacency(
@@ -91,8 +91,8 @@ class Constructors:
             whole = matrix if isinstance(matrix, Tensor) else torch.as_tensor(np.array(matrix))
         except (TypeError, ValueError) as error:
             raise GraphError(f"an adjacency matrix must be numbers [N, N]: {error}") from None
-        everybody = [str(name) for name in (range(len(whole)) if names is None else names)]
-        found = cls.from_dense(everybody, whole, directed=directed is not False, allow_negative=allow_negative)
+        all_names = [str(name) for name in (range(len(whole)) if names is None else names)]
+        found = cls.from_dense(all_names, whole, directed=directed is not False, allow_negative=allow_negative)
         return found if directed else found.undirected_if_symmetric()
 
     @classmethod

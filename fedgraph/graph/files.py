@@ -233,8 +233,8 @@ def _near(table: EdgeTable, names: Sequence[str], cut: float) -> float:
         for name in (source, target) if source != target else ():
             if name in nearest:
                 nearest[name] = min(nearest[name], distance)
-    there = [distance for distance in nearest.values() if np.isfinite(distance)]
-    return float(np.quantile(there, 0.9)) / float(np.sqrt(-np.log(cut))) * (1 + 1e-6)
+    present = [distance for distance in nearest.values() if np.isfinite(distance)]
+    return float(np.quantile(present, 0.9)) / float(np.sqrt(-np.log(cut))) * (1 + 1e-6)
 
 
 def _about_list(table: EdgeTable, graph: ClientGraph, options: _Options) -> Iterator[str]:

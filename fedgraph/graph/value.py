@@ -147,8 +147,8 @@ class ClientGraph(Builders):
         if name not in self.names:
             raise GraphError(unknown_clients([name], self.names))
         row = self.names.index(name)
-        heard = self.edge_index[1, self.edge_index[0] == row].tolist()
-        return tuple(self.names[column] for column in heard if column != row)
+        received = self.edge_index[1, self.edge_index[0] == row].tolist()
+        return tuple(self.names[column] for column in received if column != row)
 
     def degree(self) -> Tensor:
         """Return the row sums of A, float32 ``[N]``; ``binarised().degree()`` counts edges."""
@@ -157,12 +157,12 @@ class ClientGraph(Builders):
     def describe(self) -> str:
         """Summarise the numbers of neighbours, and the share of its model that a client keeps in a random-walk hop."""
         others = self.without_self_loops()
-        heard = torch.bincount(others.edge_index[0], minlength=self.num_clients)
+        received = torch.bincount(others.edge_index[0], minlength=self.num_clients)
         walk = self.normalised("random-walk")
         kept = walk.weights[walk.edge_index[0] == walk.edge_index[1]].sum() / self.num_clients
         return (
-            f"{self.num_clients} clients with {float(heard.double().mean()):.1f} neighbours on average, "
-            f"{int((heard == 0).sum())} of them with none; after one hop {float(kept):.0%} of a model is the "
+            f"{self.num_clients} clients with {float(received.double().mean()):.1f} neighbours on average, "
+            f"{int((received == 0).sum())} of them with none; after one hop {float(kept):.0%} of a model is the "
             "client's own"
         )
 

@@ -260,10 +260,10 @@ class NeuralGraphicalModel(BaseEstimator):
         """
         check_is_fitted(self)
         listed = [targets] if isinstance(targets, (str, int, np.integer)) else list(targets)
-        asked, known = list(map(str, listed)), _with_text(X)
+        requested, known = list(map(str, listed)), _with_text(X)
         with _value_errors():
-            rows = known if as_dicts(known) else self._rows(known, asked)
-            found = self.model_.conditional(rows, asked, quantiles, settings=self._draws)
+            rows = known if as_dicts(known) else self._rows(known, requested)
+            found = self.model_.conditional(rows, requested, quantiles, settings=self._draws)
         return {name: found[str(name)] for name in listed}
 
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
@@ -438,10 +438,10 @@ class NeuralGraphicalModel(BaseEstimator):
     def _check_columns(self, given: Iterable[str], whole: bool) -> None:
         """Warn once about each column unknown to the model; with ``whole``, raise for missing ones."""
         schema = self.schema_
-        there = with_embeddings(list(given), {each.name for each in schema.features if each.kind == "embedding"})
-        lacking = [name for name in schema.names if name not in there]
+        present = with_embeddings(list(given), {each.name for each in schema.features if each.kind == "embedding"})
+        lacking = [name for name in schema.names if name not in present]
         known = {*schema.names, *getattr(self, "feature_names_in_", ())}
-        unknown = [name for name in there if name not in known]
+        unknown = [name for name in present if name not in known]
         if whole and lacking:
             raise ValueError(
                 f"the rows lack the columns {quoted(lacking)}, from which others are "

@@ -189,8 +189,8 @@ class GraphicalModel:
         """
         targets = [targets] if isinstance(targets, str) else list(targets)
         # A value in a dict is given on purpose; a table has all columns.
-        told = [pair for row in as_dicts(rows) for pair in row.items()]
-        given = {name for name, value in told if value is not None and value is not np.nan}
+        reported = [pair for row in as_dicts(rows) for pair in row.items()]
+        given = {name for name, value in reported if value is not None and value is not np.nan}
         if twice := [name for name in targets if name in given]:
             raise DataError(f"{quoted(twice)} cannot be both given and a target: leave it out of one of them")
         _, units = self._asked(rows, targets)
@@ -307,12 +307,12 @@ class GraphicalModel:
         if common is None or not set(targets) <= set(common.encoding.schema.names):
             return answer(units)
         count = len(common.encoding.schema.unit_feature)
-        told = ~units[0, :, count:].isnan().all(1)
-        if bool(told.all()):
+        reported = ~units[0, :, count:].isnan().all(1)
+        if bool(reported.all()):
             return answer(units)
         # Without a private feature the additions have no effect, also not as drawn values.
-        others = common._conditional(units[:, ~told, :count], targets, draws, seed, settings)
-        return Conditional.joined(answer(units[:, told]), others, told)
+        others = common._conditional(units[:, ~reported, :count], targets, draws, seed, settings)
+        return Conditional.joined(answer(units[:, reported]), others, reported)
 
     @cached_property
     def _global(self) -> GraphicalModel | None:

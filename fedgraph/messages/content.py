@@ -97,11 +97,11 @@ def check_array(name: str, array: Array) -> None:
     shape = tuple(array.shape)
     if len(shape) > _MOST_AXES or any(not 0 <= length <= _LONGEST_AXIS for length in shape):
         raise ReplyError(f"array '{name}' has the impossible shape {in_short(str(shape), 100)}")
-    needed, there = kind.itemsize * math.prod(shape), len(array.data)
-    if there > needed + _NUMPY_HEADER:
-        raise ReplyError(f"array '{name}' takes {there} bytes, more than its shape {shape} needs")
-    if there < needed:
-        raise ReplyError(f"array '{name}' takes {there} bytes, fewer than its shape {shape} needs")
+    needed, present = kind.itemsize * math.prod(shape), len(array.data)
+    if present > needed + _NUMPY_HEADER:
+        raise ReplyError(f"array '{name}' takes {present} bytes, more than its shape {shape} needs")
+    if present < needed:
+        raise ReplyError(f"array '{name}' takes {present} bytes, fewer than its shape {shape} needs")
 
 
 def _texts(value: object) -> Iterator[str | bytes]:

@@ -153,8 +153,8 @@ def read_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[st
         clients = tuple(config["clients"])
         for name in clients:
             check_name(name, "a client")
-        dealt = [int(part) for part in config["partition"]]
-        partition = (dealt[0], dealt[1]) if dealt else None
+        divided = [int(part) for part in config["partition"]]
+        partition = (divided[0], divided[1]) if divided else None
     except ReplyError:
         raise
     except Exception as error:

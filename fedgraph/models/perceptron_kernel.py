@@ -149,14 +149,14 @@ def _suits(models: Tensor, steps: Batch | BatchRows, classes: bool) -> bool:
     numbers = [models] if classes else [models, steps.targets]
     if isinstance(steps, Batch):
         numbers += [steps.inputs, steps.weights]
-        there = steps.inputs.numel()
+        present = steps.inputs.numel()
     else:
         numbers += [each for each in (steps.scale, steps.shift) if each is not None]
         if steps.inputs.dtype not in (torch.uint8, torch.float32):
             return False
-        there = steps.rows.numel() and steps.inputs.numel()
+        present = steps.rows.numel() and steps.inputs.numel()
     on_cpu = all(each.device.type == "cpu" for each in (models, steps.inputs, steps.targets))
-    return bool(there) and on_cpu and all(each.dtype == torch.float32 for each in numbers)
+    return bool(present) and on_cpu and all(each.dtype == torch.float32 for each in numbers)
 
 
 def _in_order(steps: Batch, sizes: Sequence[int], classes: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -45,9 +45,9 @@ def site_options(
     common = {key: value for key, value in (given or {}).items() if not isinstance(value, Mapping)}
     own = {key: value for key, value in (given or {}).items() if isinstance(value, Mapping)}
     for what, named in (("--node-config", own), ("--model", models or {})):
-        strangers = [name for name in named if name not in sites]
-        if strangers:
-            raise ExperimentError(f"{what} is given for the site '{strangers[0]}'; sites are {', '.join(sites)}")
+        unknown_names = [name for name in named if name not in sites]
+        if unknown_names:
+            raise ExperimentError(f"{what} is given for the site '{unknown_names[0]}'; sites are {', '.join(sites)}")
     names_in_files = getattr(data, "set", "") in _NAMES_IN_FILES or getattr(data, "client_column", None) is not None
     configs = {}
     for name, file in sites.items():

@@ -331,12 +331,12 @@ def _how_to_go_on(folder: RunFolder) -> str:
     files += ", or what is wrong with a file of --model," if "models" in node_options else ""
     options = " and ".join(
         option
-        for option, there in (
+        for option, present in (
             ("--site", SITES in node_options),
             ("--model", "models" in node_options),
             ("--node-config", node_options.keys() - {"models", SITES}),
         )
-        if there
+        if present
     )
     return f"once its experiment.toml{files} is mended, {go_on}; to change what {options} says, run again"
 

@@ -61,9 +61,9 @@ def room(device: torch.device) -> float:
     It is the share (:func:`gpu_share`) of the whole memory, less only if other processes use half of that.
     """
     free, total = torch.cuda.mem_get_info(device)
-    there = free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    present = free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     own = gpu_share() * total
-    return own if there >= own / 2 else _SHARE_OF_FREE * there
+    return own if present >= own / 2 else _SHARE_OF_FREE * present
 
 
 def gpu_share() -> float:

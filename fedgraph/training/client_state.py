@@ -121,9 +121,9 @@ class ClientState:
         packings = self._packings_with(names)
         number = 1 + max((kept.save for digest in packings for kept in self._files(digest)), default=0)
         saved = _Kept(number, after, _digest(names), f"round-{after}-save-{number}.safetensors")
-        there = _entries(self._folder / saved.digest)
+        present = _entries(self._folder / saved.digest)
         _repeated(lambda: write_rows(self._path(saved), names, rows), self._folder)
-        self._drop_own(saved, there, keep_from)
+        self._drop_own(saved, present, keep_from)
         for digest, others in packings.items():
             # The node with the first client of a file of another packing is responsible for it.
             if digest != saved.digest and others[0] in names:

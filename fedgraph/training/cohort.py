@@ -374,7 +374,7 @@ class Cohort:
         if self._warned or not bool(short.any()):
             return
         self._warned = True
-        names = [name for name, there in zip(self.data.names, short.tolist(), strict=True) if there]
+        names = [name for name, present in zip(self.data.names, short.tolist(), strict=True) if present]
         log.warning(
             "a minibatch of one example has no batch statistics: it is dropped at the end of an epoch, for %s; another "
             "[train] batch-size may avoid it, and a client with one example in total does not train",

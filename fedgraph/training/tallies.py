@@ -84,11 +84,11 @@ class ClassificationTally:
     def result(self) -> dict[str, Tensor]:
         """See :class:`Tally`."""
         correct, loss, count = torch.as_tensor(self.sums)
-        found, predicted, there = torch.as_tensor(self.counts)
-        f1 = mean_f1(found, predicted + there)
+        found, predicted, present = torch.as_tensor(self.counts)
+        f1 = mean_f1(found, predicted + present)
         metrics = {"accuracy": correct / count, "loss": loss / count, "f1": f1.where(count > 0, math.nan)}
         if self.unseen is not None:
-            metrics["accuracy-unseen"] = (found * self.unseen).sum(1) / (there * self.unseen).sum(1)
+            metrics["accuracy-unseen"] = (found * self.unseen).sum(1) / (present * self.unseen).sum(1)
         return self._broken.left_out(metrics)
 
 
@@ -112,11 +112,11 @@ class PositiveClassTally(ClassificationTally):
 
     def result(self) -> dict[str, Tensor]:
         """See :class:`Tally`."""
-        found, predicted, there = torch.as_tensor(self.counts)
-        nothing = there.sum(1) == 0
+        found, predicted, present = torch.as_tensor(self.counts)
+        nothing = present.sum(1) == 0
         averages = {
             f"macro-{name}": (found / of.clamp(min=1)).mean(1).masked_fill(nothing, math.nan)
-            for name, of in (("precision", predicted), ("recall", there))
+            for name, of in (("precision", predicted), ("recall", present))
         }
         scores = [ranking_scores(*_counted(client)) for client in torch.cat(self.ranked, 2).unbind(1)]
         ranked = {name: torch.tensor([one[name] for one in scores], dtype=torch.float64) for name in scores[0]}

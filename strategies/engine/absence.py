@@ -57,10 +57,10 @@ class AbsencePolicy:
         self._has_replied[replies.positions] = True
         if not replies.absent:
             return replies
-        asked = torch.zeros_like(self._has_replied)
-        asked[replies.positions] = True
-        asked[[self._federation.positions[name] for name in replies.absent]] = True
-        positions = (asked & self._has_replied).nonzero().flatten()
+        requested = torch.zeros_like(self._has_replied)
+        requested[replies.positions] = True
+        requested[[self._federation.positions[name] for name in replies.absent]] = True
+        positions = (requested & self._has_replied).nonzero().flatten()
         tensors, metrics = (
             {name: tensor[positions] for name, tensor in last.items()} for last in (self._last, self._last_metrics)
         )

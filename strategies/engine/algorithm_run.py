@@ -208,8 +208,8 @@ class AlgorithmRun:
 
     def _not_drawn(self, ask: Ask) -> dict[str, str]:
         """Return the clients that are not evaluated, as a Flower strategy has not drawn them, and why."""
-        asked = set(range(len(self.clients)) if ask.to is None else ask.to.tolist())
-        others = [name for place, name in enumerate(self.clients.names) if place not in asked]
+        requested = set(range(len(self.clients)) if ask.to is None else ask.to.tolist())
+        others = [name for place, name in enumerate(self.clients.names) if place not in requested]
         return dict.fromkeys(others, f"not drawn by {self.algorithm.class_name} (fraction-evaluate)")
 
     def _check_models(self, number: int, models: Tensor) -> None:

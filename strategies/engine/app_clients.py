@@ -44,17 +44,17 @@ class AppClients:
         A client is the same under another node id. Nodes without a name, and unknown clients, are skipped with a
         warning. Raises IdentityError when names are required but missing on all nodes, or two nodes send the same.
         """
-        asked = sorted(nodes)
-        new = [node for node in asked if node not in self.name_of]
+        requested = sorted(nodes)
+        new = [node for node in requested if node not in self.name_of]
         if new and self.say_names:
             self._ask(grid, new, timeout)
-            if not any(node in self.name_of for node in asked):
+            if not any(node in self.name_of for node in requested):
                 # The query may have reached a node before its app was ready.
                 self._ask(grid, new, timeout)
         elif new:
             self.name_of.update({node: str(node) for node in new})
         found: dict[str, int] = {}
-        for node in asked:
+        for node in requested:
             name = self.name_of.get(node)
             if name is None or not self._takes_part(name):
                 continue
@@ -64,8 +64,8 @@ class AppClients:
                     "node config"
                 )
             found[name] = node
-        if not found and asked and self.needs_names:
-            self._raise_without_clients(asked)
+        if not found and requested and self.needs_names:
+            self._raise_without_clients(requested)
         return dict(sorted(found.items()))
 
     def name_from(self, node: int, name: str | None) -> str:

@@ -71,11 +71,11 @@ class AppState:
     def admit(self, names: Iterable[str], arrays: ArrayRecord) -> list[str]:
         """Create the clients, or add new ones of ``names`` with the model ``arrays``; return the new ones."""
         if self.clients is None:
-            everybody = tuple(sorted(names if self._graph is None else self._graph.names))
+            all_names = tuple(sorted(names if self._graph is None else self._graph.names))
             model = from_record(arrays)
-            rows = ModelRows.repeated(model, len(everybody), self._own_layers(model))
+            rows = ModelRows.repeated(model, len(all_names), self._own_layers(model))
             self._private = {name: model[name] for name in rows.own}
-            self.clients = self._as_clients(everybody, torch.ones(len(everybody), dtype=torch.int64), rows)
+            self.clients = self._as_clients(all_names, torch.ones(len(all_names), dtype=torch.int64), rows)
             self._algorithm.check(self.clients)
             self.state = self._begun(self.clients, rows)
             return []

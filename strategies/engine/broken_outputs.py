@@ -39,8 +39,8 @@ def note_broken(
     for split in dict.fromkeys(name.partition("/")[0] for name in metrics):
         values = torch.stack([row for name, row in metrics.items() if name.startswith(f"{split}/")])
         counts = federation.num_examples.get(split)
-        there = torch.ones_like(broken) if counts is None else counts[positions] > 0
-        broken |= values.isnan().all(0) & there
+        present = torch.ones_like(broken) if counts is None else counts[positions] > 0
+        broken |= values.isnan().all(0) & present
     names = [federation.names[place] for place in positions[broken].tolist()]
     new = [name for name in names if name not in noted]
     noted.update(dict.fromkeys(new, server_round))

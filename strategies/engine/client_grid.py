@@ -109,9 +109,9 @@ def noting_warnings(notes: list[str]) -> Iterator[None]:
     level, shown = flower.level, flower.getEffectiveLevel()
 
     def note(record: logging.LogRecord) -> bool:
-        said = " ".join(record.getMessage().split()).rstrip(".")
-        if record.levelno >= logging.WARNING and said not in notes:
-            notes.append(said)
+        text = " ".join(record.getMessage().split()).rstrip(".")
+        if record.levelno >= logging.WARNING and text not in notes:
+            notes.append(text)
         return record.levelno >= shown
 
     flower.addFilter(note)

@@ -282,12 +282,12 @@ class FlowerStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Pass the answers to the algorithm, run its further exchanges, and return the read-out."""
-        number, heard = server_round + self._offset, list[AppReply]()
+        number, received = server_round + self._offset, list[AppReply]()
         if not self._drawn:
             return None, None
         while True:
             usable = self._usable(number, replies, "train")
-            heard += usable
+            received += usable
             if self._progress is None and usable:
                 self._begin(number)
                 usable = [reply for reply in usable if self._is_asked(reply.name)]
@@ -308,12 +308,12 @@ class FlowerStrategy(FedAvg):
             sent = self._messages(self._ask, number, self._config, self._grid, MessageType.TRAIN)
             replies = list(self._grid.send_and_receive(sent, timeout=self._timeout))
         self.round = number
-        self._tell_unused_terms(heard)
-        metrics = self._mean(heard, self.train_metrics_aggr_fn)
+        self._tell_unused_terms(received)
+        metrics = self._mean(received, self.train_metrics_aggr_fn)
         # Flower's loop still holds the replies with large models.
         del usable, replies
-        while heard:
-            heard.pop().forget_arrays()
+        while received:
+            received.pop().forget_arrays()
         clients, parameters = self._app.models.shape
         if clients * parameters > _LARGE:
             # Flower's records have reference cycles.

@@ -70,11 +70,11 @@ class Nodes:
         """
         kind = MessageType.EVALUATE if shapes is None else MessageType.TRAIN
         shared_record, messages = to_record(shared), []
-        asked = self._federation.hosts if only is None else _among(self._federation.hosts, only)
+        requested = self._federation.hosts if only is None else _among(self._federation.hosts, only)
         for node in self.grid.get_node_ids():
-            if node not in asked:
+            if node not in requested:
                 continue
-            positions = asked[node]
+            positions = requested[node]
             rows = _slice_or_rows(positions)
             more = {} if further is None else further(positions, bool(splits) or predictions is not None)
             request = self._request(
@@ -90,9 +90,9 @@ class Nodes:
             content = request.pack(None if more else shared_record)
             messages.append(Message(content, node, kind, group_id=str(server_round)))
         if not means:
-            return self.exchange(messages, asked, predictions or self._reader(shapes, types))
+            return self.exchange(messages, requested, predictions or self._reader(shapes, types))
         found: dict[tuple[str, ...], Tensor] = {}
-        replies = self.exchange(messages, asked, partial(_read_mean, shapes=shapes or {}, found=found))
+        replies = self.exchange(messages, requested, partial(_read_mean, shapes=shapes or {}, found=found))
         return replace(replies, means=self._by_positions(replies, found))
 
     def _by_positions(self, replies: Replies, found: Mapping[tuple[str, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:

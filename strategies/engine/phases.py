@@ -185,7 +185,7 @@ class PhasesRun:
         deadline = time.monotonic() + self.plan.roll_call.wait
         while True:
             # Only the last of these exchanges counts, as for any opening query.
-            before, asked = replace(self.traffic), set(grid.get_node_ids())
+            before, requested = replace(self.traffic), set(grid.get_node_ids())
             content = self._addressed(opening.request).pack()
             answers = ask_all_nodes(
                 grid,
@@ -202,8 +202,8 @@ class PhasesRun:
             if not lacking:
                 return answers
             _waiting(lacking)
-            asked |= set(answers)
-            while set(grid.get_node_ids()) <= asked:
+            requested |= set(answers)
+            while set(grid.get_node_ids()) <= requested:
                 if time.monotonic() > deadline or not nodes_may_come(grid):
                     return answers
                 time.sleep(_POLL_SECONDS)
@@ -292,9 +292,9 @@ class PhasesRun:
     # ---- state and results -----------------------------------------------------------------------------------------
 
     def _keep(self, state: Mapping[str, Any]) -> None:
-        there = {"names": list(self.present.names), "absent": self.absent, "data": self.data}
+        present = {"names": list(self.present.names), "absent": self.absent, "data": self.data}
         counters = {"traffic": dict(vars(self.traffic)), "seconds": self.seconds}
-        save_state(self.plan.folder.checkpoint, {**state, "asked": self._asked, "there": there, **counters})
+        save_state(self.plan.folder.checkpoint, {**state, "asked": self._asked, "there": present, **counters})
 
     def _recalled(self, recall: Recall) -> dict[str, Any]:
         """Return the stored state of a stopped run; empty if clients or the experiment have changed."""
@@ -304,15 +304,15 @@ class PhasesRun:
         if not path.exists():
             return {}
         saved = load_state(path)
-        there = saved.pop("there", {})
+        present = saved.pop("there", {})
         self._count_on(saved.pop("traffic"), saved.pop("seconds"))
         if saved.pop("asked", None) != self._asked:
             log.info("clients or the experiment have changed since this run was stopped: starting again")
             return {}
         if not self.present.names:
             # No further requests: the current nodes of clients do not matter.
-            self.present = Present.on(dict.fromkeys(there["names"], 0))
-            self.absent, self.data = dict(there["absent"]), there["data"]
+            self.present = Present.on(dict.fromkeys(present["names"], 0))
+            self.absent, self.data = dict(present["absent"]), present["data"]
         return saved
 
     def _count_on(self, traffic: Mapping[str, int], seconds: float) -> None:

@@ -118,8 +118,8 @@ def joined(federation: Federation, reports: Sequence[Replies]) -> Replies:
         for name, values in report.metrics.items():
             nothing = torch.full((len(federation.names),), torch.nan, dtype=torch.float64)
             whole.setdefault(name, nothing)[report.positions] = values
-    nobody = torch.zeros(0, dtype=torch.int64)
-    positions = torch.cat([nobody, *(report.positions for report in reports)]).unique()
+    empty_reply = torch.zeros(0, dtype=torch.int64)
+    positions = torch.cat([empty_reply, *(report.positions for report in reports)]).unique()
     metrics = {name: values[positions] for name, values in sorted(whole.items())}
     absent = {name: reason for report in reports for name, reason in report.absent.items()}
     kept = tuple(sorted({name for report in reports for name in report.kept}))

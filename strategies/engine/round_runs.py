@@ -201,8 +201,8 @@ def _watched(
     if evaluation.targets:
         watched.append(RoundsToTarget(evaluation.targets, evaluation.stop_at_targets, seconds))
     if fairness is not None:
-        alone = stand_alone_values(fairness, experiment, federation.names)
-        watched.append(Fairness(fairness.metric, alone, fairness.stop_below, folder.append))
+        isolated = stand_alone_values(fairness, experiment, federation.names)
+        watched.append(Fairness(fairness.metric, isolated, fairness.stop_below, folder.append))
     return watched
 
 

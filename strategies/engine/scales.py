@@ -58,9 +58,9 @@ def _pooled(federation: Federation) -> Scales:
 
 def _inferred(experiment: Experiment, federation: Federation) -> Scales:
     """Return mean and standard deviation of the cold clients, by name."""
-    asked = cold_scale(experiment.data)
+    requested = cold_scale(experiment.data)
     moments, graph = _moments(federation), federation.graph
-    if asked == "graph" and graph is None:
+    if requested == "graph" and graph is None:
         raise ExperimentError(
             '[data] cold-scale = "graph" needs a client graph: give the experiment [graph] source = "data", "complete" '
             'or "file", or use cold-scale = "everybody"'
@@ -70,13 +70,13 @@ def _inferred(experiment: Experiment, federation: Federation) -> Scales:
         return {}
     if not bool(reference_rows(moments).any()):
         raise DataError(
-            f'[data] cold-scale = "{asked}": every client that takes part is cold, or lacks readings in the last '
+            f'[data] cold-scale = "{requested}": every client that takes part is cold, or lacks readings in the last '
             f"`cold-steps` steps of the training part, so the scale of {', '.join(names[:5])} cannot be inferred; use "
             "fewer cold clients or more cold steps"
         )
-    weights = neighbourhoods(graph, moments) if asked == "graph" and graph is not None else None
+    weights = neighbourhoods(graph, moments) if requested == "graph" and graph is not None else None
     scales = inferred_scales(moments, weights).tolist()
-    log.info("scale of %d cold clients inferred %s", len(names), INFERRED[asked])
+    log.info("scale of %d cold clients inferred %s", len(names), INFERRED[requested])
     return {name: (mean, std) for name, (mean, std) in zip(names, scales, strict=True)}
 
 

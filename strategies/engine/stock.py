@@ -123,9 +123,9 @@ class StockAlgorithm(GlobalModel):
 
         Its draws depend only on the seed and the round.
         """
-        contents, asked = self._configured(state, number, self.stock.configure_train, "train")
+        contents, requested = self._configured(state, number, self.stock.configure_train, "train")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_train)
-        answers = yield Ask({**stacked, **self._terms(contents)}, shared, to=asked, means=self.averages)
+        answers = yield Ask({**stacked, **self._terms(contents)}, shared, to=requested, means=self.averages)
         if self.averages and type(self.stock).aggregate_train is FedAvg.aggregate_train:
             model = _mean_of_means(answers)
             if model is None:
@@ -140,16 +140,16 @@ class StockAlgorithm(GlobalModel):
             arrays, _ = self.stock.aggregate_train(number, messages)
         if arrays is not None:
             return self._with(clients, state, arrays, messages)
-        said = f"round {number}: {self.class_name} aggregated nothing of {len(messages)} replies"
-        log.warning("%s", said)
-        self._notes.append(said)
+        text = f"round {number}: {self.class_name} aggregated nothing of {len(messages)} replies"
+        log.warning("%s", text)
+        self._notes.append(text)
         return {**state, "aggregated": bool(state["aggregated"])}
 
     def evaluation(self, clients: Clients, state: State, number: int, splits: tuple[SplitName, ...]) -> Evaluation:
         """Evaluate models on the clients that the strategy draws, and pass it their metrics."""
-        contents, asked = self._configured(state, number, self.stock.configure_evaluate, "evaluate")
+        contents, requested = self._configured(state, number, self.stock.configure_evaluate, "evaluate")
         stacked, shared = self._models_for(clients, state, contents, type(self.stock).configure_evaluate)
-        answers = yield Ask(stacked, shared, to=asked, evaluates=splits)
+        answers = yield Ask(stacked, shared, to=requested, evaluates=splits)
         measured = {name: values for name, values in answers.metrics.items() if "/" in name}
         replies = [
             _reply(position, MessageType.EVALUATE, _metrics(count, measured, place))
@@ -185,8 +185,8 @@ class StockAlgorithm(GlobalModel):
         federation, nodes = self._federation, self._nodes
         grid = ClientGrid(nodes.grid, federation, nodes.timeout, f"{self.class_name}, in round {number}")
         gone = {federation.names[position]: "its node is not connected" for position in grid.gone}
-        nobody = Replies.of(federation, torch.zeros(0, dtype=torch.int64), {}, {}, gone)
-        AbsencePolicy(federation, self._plan).enforce(number, nobody)
+        empty_reply = Replies.of(federation, torch.zeros(0, dtype=torch.int64), {}, {}, gone)
+        AbsencePolicy(federation, self._plan).enforce(number, empty_reply)
         with seeded(derive_seed(self._plan.seed, f"stock-{purpose}", number)):
             messages = list(configure(number, to_record(state["global"]), ConfigRecord(), grid))
         contents = {message.metadata.dst_node_id - 1: message.content for message in messages}

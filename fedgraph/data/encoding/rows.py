@@ -64,10 +64,10 @@ def to_values(
         known = with_embeddings(table.names, _embeddings(schema))
         if not isinstance(rows, Mapping | Sequence) and not set(known) & set(schema.names):
             raise DataError(f"{table.where} has none of the features {', '.join(schema.names)}")
-        there = [name for name in schema.names if name in known and name not in ignored]
+        present = [name for name in schema.names if name in known and name not in ignored]
         values = np.full((count, schema.num_values), np.nan)
-        if there:
-            values[:, _places(schema, there)] = read_values(table, schema.select(there), settings)
+        if present:
+            values[:, _places(schema, present)] = read_values(table, schema.select(present), settings)
     values[:, _places(schema, ignored)] = np.nan
     return values
 
@@ -119,10 +119,10 @@ def _embeddings(schema: Schema) -> set[str]:
 def _column(values: Sequence[Any], feature: Feature) -> pa.Array:
     if feature.kind == "embedding":
         return _embedding(values, feature)
-    there = [None if value is None or value != value else value for value in values]
+    present = [None if value is None or value != value else value for value in values]
     if feature.categories:
-        return pa.array([None if value is None else as_category(value) for value in there], pa.string())
-    return pa.array([None if value is None else _number(value, feature) for value in there], pa.float64())
+        return pa.array([None if value is None else as_category(value) for value in present], pa.string())
+    return pa.array([None if value is None else _number(value, feature) for value in present], pa.float64())
 
 
 def _number(value: Any, feature: Feature) -> float:

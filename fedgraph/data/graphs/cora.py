@@ -129,9 +129,9 @@ def read_citations(content: Path, cites: Path) -> Citations:
     if len(widths) != 1 or min(widths) < 3:
         raise DataError(f"{content} is not as published: in each line a paper, as many words of 0 or 1, and a subject")
     known = {name: place for place, name in enumerate(_CLASSES)}
-    strangers = sorted({line[-1] for line in lines} - set(known))
-    if strangers:
-        raise DataError(f"{content} has the subject '{strangers[0]}'; they are {', '.join(_CLASSES)}")
+    unknown_names = sorted({line[-1] for line in lines} - set(known))
+    if unknown_names:
+        raise DataError(f"{content} has the subject '{unknown_names[0]}'; they are {', '.join(_CLASSES)}")
     place = {line[0]: row for row, line in enumerate(lines)}
     pairs = set()
     for line in cites.read_text().splitlines():
@@ -170,7 +170,7 @@ def communities(
         if len(found) >= clients:
             break
         resolution *= 2
-    dealt: list[list[int]] = [[] for _ in range(clients)]
+    divided: list[list[int]] = [[] for _ in range(clients)]
     for part in sorted(map(sorted, found), key=lambda part: (-len(part), part)):
-        min(dealt, key=len).extend(part)
-    return [np.array(sorted(part)) for part in sorted(dealt, key=lambda part: (-len(part), sorted(part)))]
+        min(divided, key=len).extend(part)
+    return [np.array(sorted(part)) for part in sorted(divided, key=lambda part: (-len(part), sorted(part)))]

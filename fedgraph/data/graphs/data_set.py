@@ -131,9 +131,9 @@ class GraphDataSet(Configured[OptionsT]):
         differing numbers of features, and clients without classes or training examples.
         """
         known = self.client_names()
-        strangers = [name for name in names if name not in known]
-        if strangers:
-            raise DataError(f"{self.title} has no client '{strangers[0]}'; its clients: {', '.join(known[:10])}")
+        unknown_names = [name for name in names if name not in known]
+        if unknown_names:
+            raise DataError(f"{self.title} has no client '{unknown_names[0]}'; its clients: {', '.join(known[:10])}")
         clients = [self.labelled(name) for name in names]
         task = self._task(names, clients)
         parts = [self._parts(*each) for each in zip(names, clients, strict=True)]

@@ -186,6 +186,6 @@ def _divide(settings: ImageSettings, key: FileKey) -> list[dict[SplitName, Indic
             {"train": used[part[train]], "validation": used[part[validation]], "test": images.num_train + test}
         )
     if settings.validation == "shared":
-        everybody = np.sort(np.concatenate([own["validation"] for own in divided]))
-        divided = [{**own, "validation": everybody} for own in divided]
+        all_rows = np.sort(np.concatenate([own["validation"] for own in divided]))
+        divided = [{**own, "validation": all_rows} for own in divided]
     return divided

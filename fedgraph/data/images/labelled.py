@@ -159,15 +159,15 @@ class _Folder:
             raise DataError(
                 f"{folder} holds no images: put them in sub-folders named after the classes, {', '.join(classes)}"
             )
-        there = {label for _, label, _ in files}
+        present = {label for _, label, _ in files}
         for label, name in enumerate(classes):
             unread = [f"{count:,} {suffix}" for (of, suffix), count in others.items() if of == name]
-            if label not in there and unread:
+            if label not in present and unread:
                 raise DataError(
                     f"{folder}: class '{name}' has no readable image ({', '.join(unread)}): convert them to .png, .jpg "
                     "or .tif"
                 )
-            if label not in there and every_class:
+            if label not in present and every_class:
                 raise DataError(
                     f"{folder}: there is no image of class '{name}': leave it out of [data] classes, or add some"
                 )

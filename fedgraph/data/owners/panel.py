@@ -111,16 +111,16 @@ def interpolated(values: Singles) -> Singles:
     Before the first and after the last reading its value is repeated; without any reading NaN stays.
     """
     steps = values.shape[-2]
-    there = np.isfinite(values)
+    present = np.isfinite(values)
     step = np.arange(steps)[:, None]
-    before = np.maximum.accumulate(np.where(there, step, -1), axis=-2)
-    after = np.flip(np.minimum.accumulate(np.flip(np.where(there, step, steps), -2), axis=-2), -2)
+    before = np.maximum.accumulate(np.where(present, step, -1), axis=-2)
+    after = np.flip(np.minimum.accumulate(np.flip(np.where(present, step, steps), -2), axis=-2), -2)
     first, last = np.where(before < 0, after, before), np.where(after >= steps, before, after)
     # Without any reading both positions lie outside, and the NaN read there stays, as intended.
     low = np.take_along_axis(values, first.clip(0, steps - 1), -2)
     high = np.take_along_axis(values, last.clip(0, steps - 1), -2)
     share = (step - first) / np.maximum(last - first, 1)
-    filled: Singles = np.where(there, values, low + np.where(last > first, share, 0.0) * (high - low))
+    filled: Singles = np.where(present, values, low + np.where(last > first, share, 0.0) * (high - low))
     return filled.astype(np.float32)
 
 

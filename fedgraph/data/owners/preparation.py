@@ -54,8 +54,8 @@ class Preparation:
         They are 0 and 1 for features that are not ``scaled``, bool ``[features]``; None scales all.
         """
         readings = training.flatten(0, -2).double()
-        there = ~readings.isnan()
-        count = there.sum(0).clamp(min=1)
+        present = ~readings.isnan()
+        count = present.sum(0).clamp(min=1)
         mean = readings.nansum(0) / count
         deviation = (((readings - mean).square().nansum(0)) / count).sqrt()
         # A feature that is constant up to rounding stays 0 instead of becoming noise of deviation 1.

@@ -107,7 +107,7 @@ def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
     storage = torch.stack(data.inputs).flatten(0, 1)
     targets = data.labels.repeat(len(data.owners))
     training = data.present & (data.split == SAMPLE_SPLITS.index("train"))
-    lacking = [owner for owner, there in zip(data.owners, training.any(1).tolist(), strict=True) if not there]
+    lacking = [owner for owner, present in zip(data.owners, training.any(1).tolist(), strict=True) if not present]
     for owner in lacking:
         if owner not in untrained:
             raise DataError(

@@ -236,8 +236,8 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
 
 
 def _are_whole(numbers: Floats) -> bool:
-    there = numbers[np.isfinite(numbers)]
-    return bool((there == there.round()).all())
+    present = numbers[np.isfinite(numbers)]
+    return bool((present == present.round()).all())
 
 
 def _check_numbers(column: Column, kind: Kind) -> None:

@@ -63,8 +63,8 @@ def build_cohort(
         table = table.extended(settings.output_steps, resolve_step_minutes(table, settings))
         every = table.values.shape[1]
     rows = select_names(table, names)
-    everybody = selected_clients(table, settings)
-    cold = cold_clients(settings, everybody)
+    all_names = selected_clients(table, settings)
+    cold = cold_clients(settings, all_names)
     features, forecast = selected_features(table, settings)
     stops = _split_ends(settings, steps)
     first_read = max(0, stops[0] - (settings.train_steps or steps))
@@ -109,7 +109,7 @@ def build_cohort(
     else:
         if settings.scaling == "pooled" and moments is not None:
             mean[:, target], std[:, target] = usable(*map(np.asarray, pooled(*moments[:, 2:].T)))
-        replace_known(mean[:, target], std[:, target], names, settings.scales or {}, everybody)
+        replace_known(mean[:, target], std[:, target], names, settings.scales or {}, all_names)
         scales = make_scales(mean, std, np.zeros_like(mean), target)
     series = scaled_series(values, valid, scales)
     labels = tuple(table.features[feature] for feature in features)

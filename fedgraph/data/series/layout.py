@@ -138,10 +138,10 @@ def infer_layout(table: Table, choice: Choice) -> tuple[Layout, Table]:
         values = [name for name in left if name not in others]
         notes += [f"'{name}' left out, as it holds times" for name in others]
         return Layout(times, None, tuple(values), False, tuple(notes)), table
-    asked = {choice.target, *choice.features}
-    values = [name for name in left if name in asked or (name not in others and not _is_words(table, name))]
+    requested = {choice.target, *choice.features}
+    values = [name for name in left if name in requested or (name not in others and not _is_words(table, name))]
     if choice.features:
-        values = [name for name in left if name in asked]
+        values = [name for name in left if name in requested]
     elif words := [name for name in left if name not in values]:
         notes.append(f"{quoted(words)} left out, as {'it holds' if len(words) == 1 else 'they hold'} no numbers")
     return Layout(times, client, tuple(values), client is None, tuple(notes)), table

@@ -37,10 +37,10 @@ def neighbourhoods(graph: ClientGraph, moments: Tensor, everybody: float = EVERY
     walk = graph.normalised("random-walk")
     cold = cold_rows(moments)
     row_of = torch.where(cold, cold.cumsum(0) - 1, -1)
-    listener, heard = row_of[walk.edge_index[0]], walk.edge_index[1]
+    listener, received = row_of[walk.edge_index[0]], walk.edge_index[1]
     kept = listener >= 0
     weights = torch.zeros(int(cold.sum()), len(moments), dtype=torch.float64)
-    weights[listener[kept], heard[kept]] = walk.weights[kept].double().clamp(min=0)
+    weights[listener[kept], received[kept]] = walk.weights[kept].double().clamp(min=0)
     weights = weights[:, reference_rows(moments)] + everybody / len(moments)
     return weights / weights.sum(dim=1, keepdim=True)
 

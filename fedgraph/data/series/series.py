@@ -209,9 +209,9 @@ class SeriesSource(WindowedSource):
         values = table.values[select_names(table, names), : num_steps(table, self.settings), target]
         for number in self.settings.missing_numbers:
             values = np.where(values == np.float32(number), np.float32(np.nan), values)
-        there = ~np.isnan(values)
-        lowest, highest = np.where(there, values, np.inf).min(1), np.where(there, values, -np.inf).max(1)
-        zero, tested = (lowest == 0) & (highest == 0), there[:, first_test_step(table, self.settings) :]
+        present = ~np.isnan(values)
+        lowest, highest = np.where(present, values, np.inf).min(1), np.where(present, values, -np.inf).max(1)
+        zero, tested = (lowest == 0) & (highest == 0), present[:, first_test_step(table, self.settings) :]
         cases: tuple[tuple[str, NDArray[np.bool_]], ...] = (
             ("0 throughout, so that small errors pull means down", zero),
             ("constant, so that small errors pull means down", (lowest == highest) & ~zero),

@@ -205,8 +205,8 @@ def find_times(table: Table, named: Sequence[str] = ()) -> tuple[tuple[str, ...]
 
 
 def _are_days(times: Times) -> bool:
-    there = times[~np.isnat(times)]
-    return bool((there == there.astype("datetime64[D]")).all())
+    present = times[~np.isnat(times)]
+    return bool((present == present.astype("datetime64[D]")).all())
 
 
 def _check_alike(name: str, times: Times, other: str, others: Times) -> None:
@@ -231,17 +231,17 @@ def _are_times(name: str, column: pa.Array) -> bool:
     """Return whether a column holds times: typed ones, texts, or numbers under a telling name."""
     if is_time_column(name, column):
         return True
-    there = column.drop_null()
-    if not set(split_words(name)) & TIME_WORDS or not len(there):
+    present = column.drop_null()
+    if not set(split_words(name)) & TIME_WORDS or not len(present):
         return False
     if _is_words(column):
         # The first cell decides.
-        return _parses(name, there[:1])
-    numbers = to_floats(there)
+        return _parses(name, present[:1])
+    numbers = to_floats(present)
     assert numbers is not None
-    digits = pc.unique(pc.utf8_length(there.cast(pa.string()))).to_pylist()
+    digits = pc.unique(pc.utf8_length(present.cast(pa.string()))).to_pylist()
     is_long = min(digits) >= 8 and len(digits) == 1
-    return bool(numbers.min() >= _FIRST_UNIX_TIME) or is_long or _parses(name, there)
+    return bool(numbers.min() >= _FIRST_UNIX_TIME) or is_long or _parses(name, present)
 
 
 def _is_words(column: pa.Array) -> bool:

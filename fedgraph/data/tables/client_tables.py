@@ -147,9 +147,9 @@ class ClientTableBase:
         known = self.client_names()
         if name not in known:
             raise DataError(f"{self.describe()} has no client '{name}'; its clients: {', '.join(known[:10])}")
-        strangers = sorted(set(self.settings.private) - set(known))
-        if strangers and self.own is None:
-            raise DataError(f"[data] private names unknown clients: {', '.join(strangers)}")
+        unknown_names = sorted(set(self.settings.private) - set(known))
+        if unknown_names and self.own is None:
+            raise DataError(f"[data] private names unknown clients: {', '.join(unknown_names)}")
         table = self.whole_table(name)
         self._check_dropped(table)
         others = {column for client, own in self.settings.private.items() if client != name for column in own}

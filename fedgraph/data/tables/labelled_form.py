@@ -105,8 +105,8 @@ class LabelledForm(Form):
         file = self.file
         table = file.read(place)
         schema, (label,) = self._schema, schema_from_json(self.label).features
-        there = {feature_of(name, self.kinds.embeddings) for name in table.names}
-        check_columns(table, [name for name in schema.names if name not in there])
+        present = {feature_of(name, self.kinds.embeddings) for name in table.names}
+        check_columns(table, [name for name in schema.names if name not in present])
         values, notes = self._values(table, schema)
         targets = read_values(table, Schema((label,)), self.kinds)[:, 0] if label.name in table.names else None
         rows = rows_by_client(table, file.client_column, client, UNNAMED)

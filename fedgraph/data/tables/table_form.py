@@ -103,8 +103,8 @@ def measured_scales(
 
 def centre_and_spread(values: Floats) -> tuple[Floats, Floats]:
     """Return mean and deviation of each column without NaN; 0 and 1 for an empty column, 1 for a constant one."""
-    there = np.isfinite(values)
-    count = np.maximum(there.sum(0), 1)
-    centre = np.where(there, values, 0.0).sum(0) / count
-    spread = np.sqrt((np.where(there, values - centre, 0.0) ** 2).sum(0) / count)
+    present = np.isfinite(values)
+    count = np.maximum(present.sum(0), 1)
+    centre = np.where(present, values, 0.0).sum(0) / count
+    spread = np.sqrt((np.where(present, values - centre, 0.0) ** 2).sum(0) / count)
     return centre, np.where(spread > 1e-12, spread, 1.0)

@@ -108,9 +108,9 @@ class TableSource:
         if left_out:
             facts.insert(2, f"{left_out:,} more without label or client left out")
         by_column = f"{len(data.clients)} clients by column '{settings.client_column}'"
-        dealt = describe(settings) if self.own is None else "1 client"
+        divided = describe(settings) if self.own is None else "1 client"
         tested = [f"tested on the same {len(data.shared):,} rows"] if settings.test == "shared" else []
-        description = ", ".join([*facts, by_column if settings.client_column else dealt, *tested])
+        description = ", ".join([*facts, by_column if settings.client_column else divided, *tested])
         return with_notes(description, (*self._table.notes, *data.notes))
 
     def _rows(self, name: str) -> Indices:

@@ -163,9 +163,9 @@ def _identify_process() -> None:
     Flower has no public way to say who a process is. It is set on the class that its messages ask, if the installed
     version has it.
     """
-    asked = vars(sys.modules[Message.__module__]).get("TaskIdentity")
-    if asked is not None:
-        asked.run_id, asked.task_id, asked.node_id = 1, 1, _SERVER_NODE
+    requested = vars(sys.modules[Message.__module__]).get("TaskIdentity")
+    if requested is not None:
+        requested.run_id, requested.task_id, requested.node_id = 1, 1, _SERVER_NODE
     try:
         Message(RecordDict(), _SERVER_NODE, MessageType.QUERY)
     except RuntimeError as error:

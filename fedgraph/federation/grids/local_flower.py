@@ -179,12 +179,12 @@ def die_with_parent() -> None:
 def end_group(started: subprocess.Popen[bytes]) -> None:
     """End a process of :func:`start` with all its children: terminated first, and killed after ten seconds."""
     # Some of Flower's programs have sessions of their own, and outlive their parents.
-    everybody = _family(started)
+    processes = _family(started)
     with suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         started.wait(_END_SECONDS)
-    kill_all(started, everybody)
+    kill_all(started, processes)
 
 
 def kill_all(started: subprocess.Popen[bytes], everybody: Sequence[psutil.Process] | None = None) -> None:

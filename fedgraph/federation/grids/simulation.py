@@ -101,16 +101,16 @@ class SimulationGrid(LocalGrid):
         """Return the ids of all nodes, or raise RunError in a loop that waits for more."""
         self._questions.asked()
         nodes = len(self.contexts)
-        there = f"there {'is' if nodes == 1 else 'are'} {nodes}, and no more will come"
+        present = f"there {'is' if nodes == 1 else 'are'} {nodes}, and no more will come"
         wanted = self._questions.number_in(sys._getframe(1), "min_available_nodes")
         if wanted is not None and wanted > nodes:
             raise RunError(
-                f"the ServerApp waits for {wanted} nodes, but {there}: simulate {wanted} nodes, or lower "
+                f"the ServerApp waits for {wanted} nodes, but {present}: simulate {wanted} nodes, or lower "
                 "min_available_nodes, min_train_nodes or min_evaluate_nodes of its strategy"
             )
         if self._questions.is_stuck:
             raise RunError(
-                f"the ServerApp asks for the nodes again and again, but {there}: simulate more nodes, or let it "
+                f"the ServerApp asks for the nodes again and again, but {present}: simulate more nodes, or let it "
                 "wait for fewer"
             )
         return list(self.contexts)
@@ -126,8 +126,8 @@ class SimulationGrid(LocalGrid):
         """Return the replies to the given messages, each handed out once, or raise RunError in a loop that waits for
         more.
         """
-        asked = set(message_ids)
-        pulled = [self._replies.pop(message_id) for message_id in list(self._replies) if message_id in asked]
+        requested = set(message_ids)
+        pulled = [self._replies.pop(message_id) for message_id in list(self._replies) if message_id in requested]
         if not pulled:
             self._questions.asked()
             if self._questions.is_stuck:

@@ -69,31 +69,31 @@ class OwnerWindows:
         embeddings, targets, known : Tensor
             ``[owners, examples, ...]``.
         """
-        there = starts >= 0
-        keys = starts[there].unique()
+        present = starts >= 0
+        keys = starts[present].unique()
         if starts.shape[1] == len(keys) and bool((starts == keys).all()):
-            return cls(keys, there, embeddings, targets, known)
-        owners, examples = there.nonzero(as_tuple=True)
-        places = owners, torch.searchsorted(keys, starts[there])
+            return cls(keys, present, embeddings, targets, known)
+        owners, examples = present.nonzero(as_tuple=True)
+        places = owners, torch.searchsorted(keys, starts[present])
 
         def placed(values: Tensor) -> Tensor:
             whole = values.new_zeros(len(starts), len(keys), *values.shape[2:])
             whole[places] = values[owners, examples]
             return whole
 
-        return cls(keys, placed(there), placed(embeddings), placed(targets), placed(known))
+        return cls(keys, placed(present), placed(embeddings), placed(targets), placed(known))
 
     def of_owners(self, values: Tensor, starts: Tensor) -> Tensor:
         """Values ``[owners, windows, ...]`` in the order of each owner's examples, ``[owners, examples, ...]``.
 
         Padding, where ``starts`` is -1, is 0.
         """
-        there = starts >= 0
+        present = starts >= 0
         if starts.shape[1] == len(self.keys) and bool((starts == self.keys).all()):
             return values
-        owners, examples = there.nonzero(as_tuple=True)
+        owners, examples = present.nonzero(as_tuple=True)
         found = values.new_zeros(*starts.shape, *values.shape[2:])
-        found[owners, examples] = values[owners, torch.searchsorted(self.keys, starts[there])]
+        found[owners, examples] = values[owners, torch.searchsorted(self.keys, starts[present])]
         return found
 
 

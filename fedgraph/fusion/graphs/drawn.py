@@ -113,9 +113,9 @@ class _Propagate(torch.autograd.Function):
         @torch.no_grad()
         def block(number_and_rows: tuple[int, slice]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             number, rows = number_and_rows
-            own, there = features[rows], counted[rows]
+            own, present = features[rows], counted[rows]
             graphs = draw.graphs(levels, 1 if draw.shared else len(own), number)
-            scale = (_times(there[:, None], graphs)[:, 0] + there).clamp_(min=1).rsqrt_()[:, None]
+            scale = (_times(present[:, None], graphs)[:, 0] + present).clamp_(min=1).rsqrt_()[:, None]
             scaled = own * scale
             product = _times(scaled, graphs) + scaled
             if not needed:

@@ -72,15 +72,15 @@ class SingleOwner:
 
     def _represented(self, model: LocalModel) -> Represented:
         """Compute embeddings and predictions of the owner's samples."""
-        there = self.data.present[self.row]
-        found = model.represent(self.data.inputs[self.row][there])
+        present = self.data.present[self.row]
+        found = model.represent(self.data.inputs[self.row][present])
         return Represented(
-            *(values.new_zeros(len(there), *values.shape[1:]).index_put_((there,), values) for values in found)
+            *(values.new_zeros(len(present), *values.shape[1:]).index_put_((present,), values) for values in found)
         )
 
     def _check_not_raw(self, found: Represented, remedy: str) -> None:
-        there = self.data.present[self.row]
-        check_not_raw(self.data.inputs[self.row][there], found.embeddings[there], [self.name], remedy)
+        present = self.data.present[self.row]
+        check_not_raw(self.data.inputs[self.row][present], found.embeddings[present], [self.name], remedy)
 
     def _check_same_model(self, fingerprint: str, reason: str) -> None:
         if self.wanted not in (None, fingerprint):

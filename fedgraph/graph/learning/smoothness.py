@@ -177,9 +177,9 @@ def solve(distances: Tensor, a: float = 1.0, b: float = 1.0, start: Tensor | Non
 
 
 def _move(u: Tensor, step: Tensor, distances: Tensor, a: float, b: float) -> tuple[Tensor, Tensor, float]:
-    there = u + step
-    weights = _weights(there, distances, b)
-    return there, weights, _dual(there, weights, a, b)
+    present = u + step
+    weights = _weights(present, distances, b)
+    return present, weights, _dual(present, weights, a, b)
 
 
 def _weights(u: Tensor, distances: Tensor, b: float) -> Tensor:

@@ -110,7 +110,7 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
         global model's.
     """
     features, private = len(schema.features), len(schema.features) - len(model.network.schema.features)
-    full, asked = torch.ones(features, features, dtype=torch.bool), touches_private(features, private)
+    full, requested = torch.ones(features, features, dtype=torch.bool), touches_private(features, private)
     start = _started(model, schema, full, rows.name, settings, seed)
     penalty: Penalty = SparsePaths(settings.gamma)
     if not start.network.masked:
@@ -120,8 +120,8 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     strengths = dependencies(fit.network, fit.parameters, found)
     # The density is a share of the pairs with a private feature; read_graph expects a share of all pairs.
     upper = torch.triu_indices(features, features, offset=1)
-    density = settings.density and settings.density * float(asked[*upper].float().mean())
-    graph = read_graph(strengths * asked, settings.threshold, density) & asked
+    density = settings.density and settings.density * float(requested[*upper].float().mean())
+    graph = read_graph(strengths * requested, settings.threshold, density) & requested
     if fit.network.masked and settings.refit:
         again = _started(model, schema, graph[0], rows.name, settings, seed)
         fit = _fit(again._replace(parameters=fit.parameters), rows, settings, seed)

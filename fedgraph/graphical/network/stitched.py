@@ -50,9 +50,9 @@ def check_stitchable(common: Network, schema: Schema, settings: NGMSettings) -> 
             f"{', '.join(common.schema.names)}; but the client's are {', '.join(schema.names)}"
         )
     for key in ("architecture", "activation", "layers", "loss", "projected_above", "projection"):
-        here, there = getattr(settings, key), getattr(common.settings, key)
-        if here != there:
-            raise RunError(f"{key} is {here!r} for stitching and {there!r} in the global model: both must agree")
+        here, present = getattr(settings, key), getattr(common.settings, key)
+        if here != present:
+            raise RunError(f"{key} is {here!r} for stitching and {present!r} in the global model: both must agree")
 
 
 class StitchedNetwork(Network):

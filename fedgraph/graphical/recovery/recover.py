@@ -144,8 +144,8 @@ class _Sample:
 
     def __init__(self, settings: RecoverySettings, table: UnitTable) -> None:
         self.table = table
-        alone = torch.tensor([name in table.embeddings for name in table.names])[table.unit_feature]
-        self.kept = varying_units(table.units, table.unit_feature, MIN_COUNT, alone)
+        isolated = torch.tensor([name in table.embeddings for name in table.names])[table.unit_feature]
+        self.kept = varying_units(table.units, table.unit_feature, MIN_COUNT, isolated)
         units = table.units[:, self.kept]
         self.units = standardised(normal_scores(units) if settings.transform == "normal-scores" else units)
         self.sums = moments(self.units)

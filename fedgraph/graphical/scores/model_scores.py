@@ -86,8 +86,8 @@ def score_queries(model: GraphicalModel, values: Floats, targets: Sequence[str])
     :func:`fedgraph.graphical.scores.target_scores.score`.
     """
     schema = model.encoding.schema
-    asked = [name for name in targets if schema[name].kind != "embedding"]
-    return score_targets(schema, values, {name: _answered(model, values, name) for name in asked})
+    requested = [name for name in targets if schema[name].kind != "embedding"]
+    return score_targets(schema, values, {name: _answered(model, values, name) for name in requested})
 
 
 def _answered(model: GraphicalModel, values: Floats, target: str) -> Floats:

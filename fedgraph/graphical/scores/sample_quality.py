@@ -109,11 +109,11 @@ def _correlation(rows: Tensor) -> Tensor:
     """Return correlations of all units, over the rows in which both are known; NaN for those that do not vary."""
     rows = rows.double()
     scaled = rows - rows.nanmean(0)
-    there = (~rows.isnan()).double()
+    present = (~rows.isnan()).double()
     scaled = scaled.nan_to_num(0.0)
-    squares = scaled.square().T @ there
+    squares = scaled.square().T @ present
     scale = (squares * squares.T).sqrt()
-    varies = squares.T / (there.T @ there).clamp(min=1) > _VARIES**2
+    varies = squares.T / (present.T @ present).clamp(min=1) > _VARIES**2
     return torch.where(varies & varies.T, scaled.T @ scaled / scale.clamp(min=1e-300), torch.nan)
 
 

@@ -138,15 +138,17 @@ class OwnEmbeddings:
         labels are both, as another owner may have labels.
         """
         if request.ids is not None:
-            asked = torch.tensor([key in set(request.ids) for key in self.keys], dtype=torch.bool)
-            return self._only(asked)
-        asked = torch.isin(self.split.long(), torch.tensor([SAMPLE_SPLITS.index(split) for split in request.splits]))
+            requested = torch.tensor([key in set(request.ids) for key in self.keys], dtype=torch.bool)
+            return self._only(requested)
+        requested = torch.isin(
+            self.split.long(), torch.tensor([SAMPLE_SPLITS.index(split) for split in request.splits])
+        )
         undecided, labelled = self.split == UNDECIDED, self.labels != NO_LABEL
         if "new" in request.splits:
-            asked |= undecided & ~labelled
+            requested |= undecided & ~labelled
         if "train" in request.splits:
-            asked |= undecided & (labelled | (not self.classes))
-        return self._only(asked)
+            requested |= undecided & (labelled | (not self.classes))
+        return self._only(requested)
 
     def _only(self, asked: Tensor) -> OwnEmbeddings:
         keys = tuple(key for key, kept in zip(self.keys, asked.tolist(), strict=True) if kept)
@@ -284,10 +286,10 @@ def _classes(labels: Any, number: int) -> tuple[Kind, tuple[str, ...], Tensor]:
         raise ValueError(f"there are {number} samples and {len(plain)} labels")
     if any(isinstance(value, (list, tuple)) for value in plain):
         raise ValueError("labels are one class for each sample, [samples]; got several for a sample")
-    there = [place for place, value in enumerate(plain) if not _is_none(value)]
-    kind, texts = _texts([plain[place] for place in there], "labels")
+    present = [place for place, value in enumerate(plain) if not _is_none(value)]
+    kind, texts = _texts([plain[place] for place in present], "labels")
     classes = sorted(set(texts), key=int) if kind == "int" else sorted(set(texts))
-    codes[there] = torch.tensor([classes.index(text) for text in texts], dtype=torch.int64)
+    codes[present] = torch.tensor([classes.index(text) for text in texts], dtype=torch.int64)
     return kind, tuple(classes), codes
 
 

@@ -133,13 +133,13 @@ def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder:
     readings, seen = in_unit(cohort, targets), readings_in_windows(windows)
     for row, name in enumerate(cohort.data.names):
         count = int(windows.num_examples[row])
-        there = known[row, :count].flatten().numpy()
+        present = known[row, :count].flatten().numpy()
         table = pa.table(
             {
                 "window": np.repeat(np.arange(count), steps),
                 "time": [time for window in times_ahead(windows, row) for time in window],
                 "forecast": forecasts[row, :count].flatten().numpy(),
-                "reading": pa.array(readings[row, :count].flatten().numpy(), mask=~there),
+                "reading": pa.array(readings[row, :count].flatten().numpy(), mask=~present),
                 "readings_in_window": np.repeat(seen[row, :count].numpy(), steps),
             }
         )

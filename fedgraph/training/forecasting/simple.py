@@ -113,8 +113,8 @@ def _trees(
         x = {split: values[row].numpy() for split, values in inputs.items()}
         for step in range(steps):
             (y, known), (y_validation, known_validation) = (
-                (values[row, :, step].numpy(), there[row, :, step].numpy())
-                for values, there in (targets["train"], targets["validation"])
+                (values[row, :, step].numpy(), present[row, :, step].numpy())
+                for values, present in (targets["train"], targets["validation"])
             )
             if not known.any():
                 continue
