@@ -236,7 +236,7 @@ def test_client_class_and_horizons_are_checked_before_the_first_round(tmp_path, 
         run_experiment(digits_tables)
     tables = series_tables(write_series(tmp_path / "s.npz"))
     tables["evaluation"] = {"horizons": [99]}
-    with pytest.raises(IdentityError, match="no step 99"):
+    with pytest.raises(IdentityError, match="steps 99"):
         run_experiment(tables)
 
 
@@ -248,7 +248,7 @@ NOISE = {"clip-norm": 1.0, "noise-multiplier": 2.0, "delta": 1e-4}
     [
         ({"alignment": "hard", "aligned-size": 3}, "aligned-size = 3, but alignment = 'hard'"),
         ({"alignment": "none", "aligned-size": 3}, "aligned-size = 3, but alignment = 'none'"),
-        ({"graph": "given"}, r"given graph: .*\[graph\]"),
+        ({"graph": "given"}, r"'given' .*\[graph\]"),
         ({"reference": "Poisson"}, "Poisson"),
         ({"reference-options": {"rate": 1.0}}, "reference-options .*rate"),
         ({"device": "cuda"}, "no CUDA device"),

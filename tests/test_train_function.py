@@ -171,7 +171,7 @@ def test_draws_depend_on_client_and_round_and_not_on_the_packing(tables, run_exp
         ("sfl", SFL, "forgets_it", "did not use `penalty`"),
         ("sfl", SFL, "drops_it", "did not use `penalty`"),
         ("scaffold", {}, "train", "ScaffoldClient: .*steps"),
-        ("feddc", {}, "train", "cannot be used by FedDCClient: it has to know"),
+        ("feddc", {}, "train", "cannot be used by FedDCClient"),
         ("ipa", {}, "train", r"set \[ipa\] moves-others = false"),
         ("fedavg", {}, "nothing_here", "has no 'nothing_here'"),
         ("fedavg", {}, "no:path", "write it as 'package.module:function'"),

@@ -100,7 +100,7 @@ class IPA(Algorithm[IPASettings]):
         if settings.neighbours_only and clients.graph is None:
             raise ExperimentError("[ipa] neighbours-only needs a client graph: give the experiment a [graph] source")
         if len(clients) < 2:
-            raise ExperimentError("IPA aligns peers with each other and needs two clients at least")
+            raise ExperimentError("IPA aligns peers with each other and needs at least two clients")
         unknown_names = sorted(set(settings.joins) - set(clients.names))
         if unknown_names:
             raise ExperimentError(

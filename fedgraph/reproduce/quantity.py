@@ -139,7 +139,7 @@ class Quantity(NamedTuple):
 
     @property
     def is_count(self) -> bool:
-        """Whether values of a run are whole numbers: rounds, minibatches, or examples."""
+        """Whether values of a run are whole numbers, such as rounds, minibatches or examples."""
         if self.split == RUN:
             return self.metric in ("rounds", "minibatches", "exchanges")
         return self.statistic in ("rounds", "first-rounds") or (self.split == PEERS and self.metric in COUNTS)

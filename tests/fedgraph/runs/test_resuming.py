@@ -253,5 +253,5 @@ def test_other_rows_in_the_file_are_refused(stopped, run_experiment, tmp_path):
     write(100)
     node.forget_cohorts()
     node._source.cache_clear()
-    with pytest.raises(RunError, match=r"client 'a' has \d+ train examples and had \d+ when this run was stopped"):
+    with pytest.raises(RunError, match=r"client 'a' has \d+ train examples, but had \d+ when this run was stopped"):
         run_experiment(None, folder=folder)

@@ -85,10 +85,10 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
         ([], "does not know which clients it hosts"),
         (["--client", "client-9"], "names client-9, which this node's data does not have; it has client-"),
         (["--client", "cleint-3"], "names cleint-3, which this node's data does not have; it has client-3, client-"),
-        (["--client", "client-0"], "is to host client-0, and hosts nobody whom the run expects: client-3, client-1"),
+        (["--client", "client-0"], "is to host client-0, and hosts none of the expected clients: client-3, client-1"),
         (["--client", "client-1", "--private-key", "nowhere"], "--private-key: there is no nowhere"),
         (["--client", "client-1", "--config", "x"], "--config 'x' is not of the form key=value"),
-        (["--client", "client-1", "--set", "evaluation.horizons=[3]"], "no step 3"),
+        (["--client", "client-1", "--set", "evaluation.horizons=[3]"], "steps 3 are beyond"),
         (["--client", "client-1", "--set", "data.set='mnist'"], "t10k"),
     ],
 )
@@ -234,8 +234,8 @@ def test_a_model_that_the_clients_have_is_opened_and_tried(tmp_path):
 
     told = " ".join(checked("own.skops").output.split())
     assert f"its model {tmp_path / 'own.skops'}: embeddings of 4 numbers" in told
-    assert "features, in this order: mean radius, mean texture" in told
-    assert "classes, in this order: benign, malignant" in told
+    assert "features, in order: mean radius, mean texture" in told
+    assert "classes, in order: benign, malignant" in told
     assert re.search(r"accuracy on its training samples: 9\d%", told)
     refusal = checked("bare.skops")
     assert refusal.exit_code == 1
