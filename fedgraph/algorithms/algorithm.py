@@ -29,6 +29,10 @@ _FIRST = 'return {"models": models}, and whatever else is remembered'
 class Algorithm(Configured[S]):
     """Base class of algorithms, subscripted by their settings: ``class SFL(Algorithm[SFLSettings])``.
 
+    A class whose clients are not predicted one by one by their own models has a static method ``predicted(run, data,
+    ...)``, which takes those of the options ``client``, ``windows`` and ``target`` that apply, by name, and returns a
+    :class:`fedgraph.data.preprocessing.Predicted`.
+
     Attributes
     ----------
     name, title, needs, paper : str
@@ -46,11 +50,7 @@ class Algorithm(Configured[S]):
     expected_failures : dict of str to str
         Checks of ``fedgraph check`` that it fails by design, and the reasons.
     no_predictions : str
-        Why a run of it predicts no new data, and what to do instead; empty where its models do.
-
-    Where clients are not predicted by their own models, one by one, a static method ``predicted(run, data, ...)`` of
-    the class does it: of the options ``client``, ``windows`` and ``target`` it has those that it takes, by name. It
-    returns a :class:`fedgraph.data.preprocessing.Predicted`.
+        Why its runs cannot predict new data, and what to do instead; empty if they can.
     """
 
     name: ClassVar[str] = ""
