@@ -373,7 +373,7 @@ def test_predictions_over_all_that_is_missing_beside_means(numbers):
         means = [[numbers(file, each, column, "AUC")[0] for each in rows] for column in tables]
         assert sum(over > plugged_in for over, plugged_in in means) == better
         assert ahead(numbers, file, *rows, "wisconsin", "AUC") == (5, 5)
-    said("simulations/fedngm/README.md", "better on all four tables for the clients' own models and on three for the")
+    said("simulations/fedngm/README.md", "better on all four data sets for the clients' own models and on three for")
 
 
 def test_where_personal_models_of_hospitals_are_ahead_and_where_not(numbers):
@@ -398,12 +398,12 @@ def test_where_personal_models_of_hospitals_are_ahead_and_where_not(numbers):
     assert draws("NGM of a hospital", "ejection", "RMSE", larger=False) == 3
     said(
         "simulations/fedngm/README.md",
-        "on all five draws better than each hospital alone, by a linear model or an NGM, and than FedAvg",
-        "on three of five better than a linear model of the rows of all hospitals in one place",
+        "ahead of the hospitals' own linear models and NGMs on all five draws, and of FedAvg of a linear model",
+        "On three of five draws they are ahead of a linear model of the rows of all hospitals in one place",
         "each is ahead of the other on two or three draws",
-        "is nearer to the truth on all five draws",
-        "federated or pooled, on four of five",
-        "behind all linear models",
+        "is nearer to the truth than FedNGM on all five draws",
+        "federated or pooled, on four of five draws",
+        "behind all linear models in AUC",
     )
     said("docs/methods/fedngm.md", "With 15 % of the cells missing, linear models are as good")
 
@@ -518,8 +518,8 @@ def test_models_of_infants_who_died_at_clients(numbers):
         assert means(row, "table3", micro) == means(row, "table3", "cause, micro recall")
     said(
         "simulations/fedngm/README.md",
-        "In both numbers the global model has less MAE and RMSE than the client's own at all three",
-        "alone are ahead of the global model in birth weight at C1, in MAE and RMSE, and behind it elsewhere",
-        "is behind it in micro precision at C1 and C2 and in macro recall and calibration at C1",
-        "has more of all three than the global model, and is better calibrated at C2 alone",
+        "In gestation and birth weight the global model has smaller MAE and RMSE than the client's own at all three",
+        "client alone are ahead of the global model in birth weight at C1, in MAE and RMSE, and behind it elsewhere",
+        "in micro precision at C1 and C2, and in macro recall and calibration at C1",
+        "than the global model at all three, and a smaller calibration error at C2 alone",
     )
