@@ -151,7 +151,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         for column in dict.fromkeys(column for columns in found.values() for column in columns):
             of_clients = [name for name, columns in found.items() if column in columns]
             log.warning(
-                "column '%s' of %s is not a feature: it has no value in at least least-rows rows",
+                "column '%s' of %s is not a feature: none of its values occurs in least-rows rows or more",
                 column, quoted(of_clients),
             )  # fmt: skip
         return ()

@@ -161,9 +161,9 @@ def test_a_server_and_a_node_say_in_short_lines_what_they_do(bare, file, tmp_pat
         for each in running:
             each.end()
     said, told = shown.read_text(), served.read_text()
-    assert re.search(r"^took part in the roll call as client-0, client-1, client-2, client-3 \(", said, re.MULTILINE)
-    assert re.search(r"^(measured .*, )?trained round 1 on [\d,]+ rows \(\d+\.\d s\)$", said, re.MULTILINE)
-    assert re.search(r"^measured .* after round 1 \(", said, re.MULTILINE)
+    assert re.search(r"^answered the roll call as client-0, client-1, client-2, client-3 \(", said, re.MULTILINE)
+    assert re.search(r"^(evaluated .*, )?trained round 1 on [\d,]+ rows \(\d+\.\d s\)$", said, re.MULTILINE)
+    assert re.search(r"^evaluated .* after round 1 \(", said, re.MULTILINE)
     assert said.count(NO_COMPILER) == 1, "of several processes"
     assert re.search(r"^run \d+ started: small, sfl$", told, re.MULTILINE)
     assert re.search(r"^round 1 of 1: 4 of 4 clients \(", told, re.MULTILINE)

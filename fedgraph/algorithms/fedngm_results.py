@@ -28,7 +28,7 @@ _LOOKED_AT = 256
 
 _WHY_NONE: dict[ExclusionReason, str] = {
     "empty": "without a value",
-    "rare": "no value in at least least-rows rows ([data.table-schema])",
+    "rare": "no value occurs in least-rows rows or more ([data.table-schema])",
 }
 
 

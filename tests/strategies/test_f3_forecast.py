@@ -125,11 +125,11 @@ def test_the_models_of_another_run_can_be_the_encoders(tables, run_experiment, m
     assert test["mae-local"]["mean"] == pytest.approx(before["mean"], rel=1e-5)
     assert test["mae"]["mean"] < 0.7 * before["mean"]
     tables["data"]["shares"] = [0.6, 0.2, 0.2]
-    with pytest.raises(FedgraphError, match=r"\.data\.: shares"):
+    with pytest.raises(FedgraphError, match=r"\[data\]: shares"):
         run_experiment(tables)
     del tables["data"]["shares"]
     tables["model"]["hidden"] = 8
-    with pytest.raises(FedgraphError, match="is not the .model. of this experiment"):
+    with pytest.raises(FedgraphError, match=r"does not fit \[model\]"):
         run_experiment(tables)
     first.models.unlink()
     with pytest.raises(FedgraphError, match="left no models"):

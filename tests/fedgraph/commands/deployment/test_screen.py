@@ -71,10 +71,10 @@ def test_a_node_says_that_it_is_connected_what_it_did_and_that_it_lost_the_serve
 
 
 def test_a_node_whose_flower_has_other_words_is_connected_once_it_answers(seen):
-    lines = [*START, "INFO : Node 2112 is up", ("measured test after round 3", logging.INFO)]
+    lines = [*START, "INFO : Node 2112 is up", ("evaluated test after round 3", logging.INFO)]
     assert seen(of_a_node, lines) == [
         "connected to lab.example:8443 as mercy, waiting for a run",
-        "measured test after round 3",
+        "evaluated test after round 3",
     ]
     assert seen(of_a_node, [*START, "WARNING : the server is gone"]) == ["WARNING : the server is gone"]
 
