@@ -39,7 +39,7 @@ _CLASSES = {
     "dataset": ("my_data_set", "MyData", "data_set"),
     "graphs": ("my_graphs", "MyGraphs", "graphs"),
 }
-"""Templates of a module, of the class in it, and of an experiment, by what a class is for."""
+"""By kind of class: the templates of a module, of the class in it, and of an experiment."""
 
 
 def new(

@@ -72,7 +72,7 @@ def recovered(method: Method, clients: Sequence[ClientRows], seed: int) -> dict[
     Returns
     -------
     dict of str to list of Graphs
-        By what the graphs are made of: ``own`` rows of each client; ``union`` and ``votes``, the graphs of all;
+        By source of the graphs: ``own`` rows of each client; ``union`` and ``votes``, the graphs of all;
         ``sums`` over all rows; weights ``agreed`` on; all rows ``pooled``.
     """
     if method == "notears-admm":

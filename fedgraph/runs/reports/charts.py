@@ -39,7 +39,7 @@ class Series:
     low, high : sequence of float
         The spread around each point, a band of a line and bars of points; empty for none.
     texts : sequence of str
-        What is told of each point.
+        Text that is shown for each point.
     soft : bool
         Whether it is there for comparison alone.
     """
