@@ -30,7 +30,7 @@ from fedgraph.support.errors import GraphError, ReplyError
 from fedgraph.support.untrusted import LONGEST_DESCRIPTION, check_name, in_short, read_json
 
 PhaseName = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
-"""The phases and what a node returns in each for every one of its clients.
+"""The phases, and what a node returns in each for every client.
 
 ``schema``: features and number of rows. ``statistics``: the statistics of common features that it consents to send.
 ``graph``: its feature graph; or, where one graph is recovered for all, ``sums`` over its rows, and before them the
