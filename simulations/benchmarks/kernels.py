@@ -73,17 +73,16 @@ def kernels(
 def _of(file: str, used: list[str], overrides: list[str], repeats: int) -> dict[str, list[float]]:
     """Core-seconds of runs with all kernels, without each that the experiment uses, and one client by one; in turn."""
     experiment = load_experiment(file, overrides)
-    found: dict[str, list[float]] = {name: [] for name in ("all", *used)}
-    one_by_one = load_experiment(file, [*overrides, *ONE_BY_ONE])
+    runs = dict.fromkeys(("all", *used), experiment)
     if file.startswith("sfl/"):
-        found["one by one"] = []
+        runs["one by one"] = load_experiment(file, [*overrides, *ONE_BY_ONE])
+    found: dict[str, list[float]] = {name: [] for name in runs}
     with pinned_threads(1):
         run_here(experiment, 1)  # compiles, and reads the data
         for _ in range(repeats):
-            for name, seconds in found.items():
-                chosen = one_by_one if name == "one by one" else experiment
+            for name, chosen in runs.items():
                 with _without(name):
-                    seconds.append(timed(partial(run_here, chosen, 1)).core)
+                    found[name].append(timed(partial(run_here, chosen, 1)).core)
     return found
 
 
