@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedgraph.models import recurrence_kernel
+from fedgraph.models import recurrence_fused, recurrence_kernel
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights, run_sequence
 from fedgraph.models.stacked import ModelFromTwin
@@ -119,6 +119,8 @@ class RecurrentModel(ModelFromTwin):
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the embeddings of sequences ``[clients, batch, steps, features]``."""
         run = recurrence_kernel.run_sequence if self.native else run_sequence
+        if inputs.is_cuda:
+            run = recurrence_fused.run_sequence
         reads_last = self.settings.read_out == "last"
         hidden = inputs.permute(2, 0, 3, 1)
         for layer in range(self.settings.layers):

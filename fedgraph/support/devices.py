@@ -18,6 +18,8 @@ from fedgraph.support.errors import ExperimentError
 _SHARE_OF_FREE = 0.8
 """Share of the free memory of a GPU that is used if other processes use much of it."""
 
+_MOST_PINNED = 1 << 30
+
 
 def chosen(device: str, where: str) -> torch.device:
     """Return the device of a setting; a GPU is configured by :func:`repeatable`.
@@ -53,6 +55,15 @@ def repeatable() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def results(rows: int, columns: int, device: torch.device) -> torch.Tensor:
+    """Return an empty float32 matrix on the CPU for what ``device`` computes.
+
+    For a GPU it is in pinned memory up to 1 GiB, to which a GPU copies ten times as fast.
+    """
+    pinned = device.type == "cuda" and torch.cuda.is_available() and 4 * rows * columns <= _MOST_PINNED
+    return torch.empty(rows, columns, pin_memory=pinned)
 
 
 def room(device: torch.device) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgraph.data import CohortData, Split, SplitName
 from fedgraph.models import StackedModel, finite_rows
+from fedgraph.support import devices
 from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
 from fedgraph.training.blocks import Blocks
 from fedgraph.training.local_training import GradientTerm, LocalTraining, autocast
@@ -145,7 +146,7 @@ class Cohort:
             if optimizer_state is not None:
                 check_state(optimizer_state, kept)
                 kept = {name: value.to("cpu", copy=True) for name, value in optimizer_state.items()}
-        start, result = parameters.detach(), torch.empty(clients, self.model.layout.num_parameters)
+        start, result = parameters.detach(), devices.results(clients, self.model.layout.num_parameters, self.device)
         loss = torch.full((clients,), torch.nan)
         steps = torch.zeros(clients, dtype=torch.int64)
 
@@ -158,9 +159,11 @@ class Cohort:
             moments = {name: value[block.rows].to(self.device, copy=True) for name, value in kept.items()}
             used = moments or fresh_state(self.settings, len(matrix), trainable, self.device)
             mean_loss, count = self._training.run(block, matrix, used, round, gradient_term)
-            loss[block.rows], steps[block.rows] = mean_loss.to("cpu", torch.float32), count.cpu()
-            if not shared:
+            if not shared and isinstance(block.rows, slice):
+                result[block.rows].copy_(matrix, non_blocking=True)  # what is read next waits for it
+            elif not shared:
                 result[block.rows] = matrix.cpu()
+            loss[block.rows], steps[block.rows] = mean_loss.to("cpu", torch.float32), count.cpu()
             for name, value in moments.items():
                 kept[name][block.rows] = value.cpu()
 

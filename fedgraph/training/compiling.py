@@ -1,4 +1,4 @@
-"""Functions compiled by ``torch.compile`` or recorded as CUDA graphs, with the plain function as fallback."""
+"""Functions compiled by ``torch.compile`` on a CPU, with the plain function as fallback."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 from torch.utils import _pytree
-
-from fedgraph.support.status import ONCE
 
 log = logging.getLogger("fedgraph")
 
@@ -29,9 +27,7 @@ class Compiled(Generic[Arguments, Result]):
 
     Gradients are those of the plain function; results agree to float tolerance, and random numbers are the same. If
     compilation fails (for example without a C++ compiler), a warning is logged once and the plain function is used.
-    Thread-safe. Every new set of shapes is compiled separately: call the plain ``function`` for rare shapes. On a GPU
-    forward and backward pass are recorded once and replayed, which saves the overhead of many small kernels; arguments
-    are then positional tensors (or tuples and dicts of them), and the result of a call is overwritten by the next.
+    Thread-safe. Every new set of shapes is compiled separately: call the plain ``function`` for rare shapes.
 
     function : the plain function. failed : whether compiling has failed.
     """
@@ -52,17 +48,17 @@ class Compiled(Generic[Arguments, Result]):
             return built(*args, **kwargs)
         if len(self._built) < SHAPES:
             with _building:
-                return self._first(key, any(tensor.is_cuda for tensor in tensors), *args, **kwargs)
+                return self._first(key, *args, **kwargs)
         return self.function(*args, **kwargs)
 
-    def _first(self, key: Any, on_gpu: bool, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def _first(self, key: Any, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         # Another thread may have compiled it.
         built = self._built.get(key)
         if self.failed or (built is None and len(self._built) >= SHAPES):
             return self.function(*args, **kwargs)
         try:
             if built is None:
-                built = _recorded(self.function, args) if on_gpu else _build(self.function)
+                built = _build(self.function)
             result = built(*args, **kwargs)
         except Exception as error:
             # Raises an error of the function again.
@@ -71,11 +67,8 @@ class Compiled(Generic[Arguments, Result]):
             reason = str(error).strip().splitlines() or [type(error).__name__]
             log.warning(
                 "[train] compile: torch.compile failed on this node, which computes without it (%s); install a C++ "
-                "compiler such as g++, or set compile to false"
-                if not on_gpu
-                else "[train] compile: recording CUDA graphs failed on this node, which computes without them (%s)",
+                "compiler such as g++, or set compile to false",
                 reason[0],
-                extra=None if on_gpu else ONCE,
             )
             return result
         self._built[key] = built
@@ -90,10 +83,3 @@ def _build(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     call.__code__ = call.__code__.replace()
     # Without the C++ wrapper, kernels hold Python's global lock.
     return torch.compile(call, fullgraph=True, dynamic=False, options={"fallback_random": True, "cpp_wrapper": True})
-
-
-def _recorded(function: Callable[Arguments, Result], arguments: tuple[Any, ...]) -> Callable[Arguments, Result]:
-    # The recorder keeps its samples: detached copies with the same requires_grad.
-    samples = _pytree.tree_map(lambda each: each.detach().clone().requires_grad_(each.requires_grad), arguments)
-    recorded: Any = torch.cuda.make_graphed_callables(function, samples)
-    return recorded

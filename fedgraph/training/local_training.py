@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -20,9 +20,15 @@ from fedgraph.support.threads import available_cores
 from fedgraph.training.batches import Schedule, example_numbers, learning_rates, training_batches
 from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
-from fedgraph.training.optimisers import Optimiser, clip_rows
+from fedgraph.training.recording import BlockState, FixedBlock
 from fedgraph.training.settings import TrainSettings
-from fedgraph.training.working_set import GATHERED
+from fedgraph.training.working_set import GATHERED, GATHERED_ON_GPU
+
+_RECORDED = 1 << 26
+"""Most parameters of a block whose steps are recorded by default: more keep a GPU busy without it."""
+
+_SHAPES = 4
+"""Number of shapes of blocks for which recorded steps are kept."""
 
 GradientTerm = Callable[[Tensor, slice | Tensor, Tensor], Tensor]
 """``(parameters [active, trainable], clients, batch_weight [active]) -> [active, trainable]``, added to the gradient.
@@ -92,45 +98,76 @@ class LocalTraining:
             )
         schedule = Schedule(training_batches(block.keys, block.num_examples, settings, round, self.least))
         weights = schedule.counts.float()
-        trained = matrix[:, :width].contiguous()
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
-        optimiser = Optimiser(settings, settings.rate(round), dict(moments))
-        rates = learning_rates(settings, block.num_examples, round, self.least)
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
+        state = BlockState(matrix[:, :width].contiguous(), dict(moments), running, total)
+        rates = learning_rates(settings, block.num_examples, round, self.least)
         steps = (schedule.counts > 0).sum(0)
         if self.descends(gradient_term):
             each = weights.new_full(weights.shape, settings.rate(round)) if rates is None else rates
-            sums = self._descend(block.split, schedule, trained, each)
+            sums = self._descend(block.split, schedule, state.parameters, each)
             if sums is not None:
                 return sums[0] / sums[1], steps
-        compiles = settings.compile is True and (matrix.is_cuda or not self.model.native)
+        compiles = settings.compile is True and not (matrix.is_cuda or self.model.native)
         draws = self._own_draws(block, round) if self.draws_apart(matrix.device) else None
+        fixed: FixedBlock | None = None
         with self._seeded(block, round, matrix.device) if self.model.draws and draws is None else nullcontext():
             gathered = zip(schedule.active, schedule.longest, self._minibatches(block.split, schedule), strict=True)
             for step, (clients, examples, parts) in enumerate(gathered):
                 if self.augment is not None:
                     numbers = example_numbers(block.keys[:clients], round, step, examples)
                     parts = [self._augmented(part, numbers) for part in parts]
-                buffers = {name: value[:clients] for name, value in running.items()}
                 # Rare shapes are not compiled: a block with fewer active clients, a short last minibatch.
-                usual = compiles and clients == len(matrix) and examples == max(schedule.longest) and len(parts) == 1
-                sums, gradient, changed = self._differentiated(trained[:clients], buffers, parts, usual, draws)
+                usual = clients == len(matrix) and examples == max(schedule.longest) and len(parts) == 1
+                if step == 0 and usual and self._records(matrix):
+                    state = fixed = self._fixed_block(state, parts[0].batch)
+                rate = settings.rate(round) if rates is None else rates[step, :clients]
+                term = None
+                if gradient_term is not None:
+                    arguments = state.parameters[:clients], block.first(clients), weights[step, :clients]
+                    term = partial(gradient_term, *arguments)
+                if fixed is not None and usual:
+                    fixed.step(parts[0].batch, rate, term)
+                    continue
+                buffers = {name: value[:clients] for name, value in state.buffers.items()}
+                sums, gradient, changed = self._differentiated(
+                    state.parameters[:clients], buffers, parts, compiles and usual, draws
+                )
                 with torch.no_grad():
-                    total[:, :clients] += sums
-                    if gradient_term is not None:
-                        gradient += gradient_term(trained[:clients], block.first(clients), weights[step, :clients])
-                    if settings.clip_norm is not None:
-                        clip_rows(gradient, settings.clip_norm)
-                    optimiser.step(trained, gradient, None if rates is None else rates[step, :clients])
-                    for name, value in changed.items():
-                        buffers[name].copy_(value)
-        if running:
-            matrix[:, :width] = trained
-        return total[0] / total[1], steps
+                    state.add(sums, changed)
+                    if term is not None:
+                        gradient += term()
+                    state.update(settings, gradient, rate)
+        if running or fixed is not None:
+            matrix[:, :width] = state.parameters
+        if fixed is not None:
+            fixed.copy_to(moments, running)
+        return state.total[0] / state.total[1], steps
 
     def sequential(self, device: torch.device) -> bool:
         """Return whether clients are computed sequentially."""
         return self.model.sequential and device.type == "cpu" and self.settings.compile is not True
+
+    def _records(self, matrix: Tensor) -> bool:
+        """Return whether steps are recorded as CUDA graphs."""
+        small = matrix.numel() <= _RECORDED
+        asked = self.settings.compile is True or (self.settings.compile is not False and small)
+        return matrix.is_cuda and asked and not self.model.draws and self.task.level is None
+
+    def _fixed_block(self, state: BlockState, batch: Batch) -> FixedBlock:
+        """Return the tensors in which blocks like this one are computed, with this state."""
+        shapes = (len(state.parameters), *(part.shape for part in batch))
+        if shapes not in self._fixed_blocks:
+            if len(self._fixed_blocks) >= _SHAPES:
+                self._fixed_blocks.pop(next(iter(self._fixed_blocks)))
+            differentiate = partial(self._differentiate, compiles=False, draws=None)
+            self._fixed_blocks[shapes] = FixedBlock(differentiate, self.settings, state, batch)
+        self._fixed_blocks[shapes].load(state)
+        return self._fixed_blocks[shapes]
+
+    @cached_property
+    def _fixed_blocks(self) -> dict[object, FixedBlock]:
+        return {}
 
     def descends(self, gradient_term: GradientTerm | None) -> bool:
         """Return whether the model has native code for steps of plain gradient descent."""
@@ -269,10 +306,11 @@ class LocalTraining:
 
         Those are ``[clients, steps, batch, ...]``, padded to one length.
         """
-        several = self._written_out is not None or self.sequential(schedule.batches.device)
+        on_gpu = schedule.batches.is_cuda
+        several = on_gpu or self._written_out is not None or self.sequential(schedule.batches.device)
         for alike, clients, examples in schedule.alike():
             numbers = clients * examples * math.prod(self.task.example_shape)
-            ahead = max(1, GATHERED // numbers) if several else 1
+            ahead = max(1, (GATHERED_ON_GPU if on_gpu else GATHERED) // numbers) if several else 1
             for start in range(alike.start, alike.stop, ahead):
                 steps = slice(start, min(start + ahead, alike.stop))
                 chosen = schedule.batches[steps, :clients, :examples].transpose(0, 1)

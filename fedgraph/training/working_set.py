@@ -32,6 +32,9 @@ from fedgraph.support import devices
 GATHERED = 1 << 19
 """Number of values of examples that are gathered at once for native code: 2 MiB."""
 
+GATHERED_ON_GPU = 1 << 24
+"""The same on a GPU, for all models: 64 MiB."""
+
 _FEW = 8
 """Most clients of a block that are computed sequentially, so that every core has a block."""
 

@@ -135,47 +135,6 @@ def test_errors_of_the_function_itself_come_through(counted, caplog):
     assert not caplog.records
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["gru", "mlp"])
-def test_recorded_graphs_give_the_results_and_gradients_of_the_plain_function(name):
-    model = build({"name": name, "hidden": 6 if name == "gru" else [6]}, TaskSpec("forecast", (5, 1), (3,)))
-
-    def loss(matrix, batch):
-        outputs, _ = model.forward(model.layout.unflatten(matrix), batch["inputs"], True)
-        return outputs.square().mean(), outputs
-
-    fast = Compiled(loss)
-    for seed in range(3):
-        random = torch.Generator().manual_seed(seed)
-        batch = {"inputs": torch.randn(3, 5, 5, 1, generator=random).cuda()}
-        results = []
-        for function in (fast, loss):
-            matrix = torch.stack([model.initial(random.manual_seed(i)) for i in range(3)]).cuda().requires_grad_()
-            total, outputs = function(matrix, batch)
-            (gradient,) = torch.autograd.grad(total, matrix)
-            results.append((outputs.detach().clone(), gradient.clone()))
-        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
-    assert not fast.failed
-
-
-def test_what_cannot_be_recorded_is_computed_plainly_and_one_warning_says_so(monkeypatch, caplog):
-    """``make_graphed_callables`` needs a GPU; a tensor that claims to lie on one leads to it."""
-
-    class OnGpu(torch.Tensor):
-        @property
-        def is_cuda(self):
-            return True
-
-    fast = Compiled(lambda values: values * 2)
-    values = draws().as_subclass(OnGpu)
-    with caplog.at_level(logging.WARNING, logger="fedgraph"):
-        for _ in range(2):
-            assert torch.equal(fast(values), draws() * 2)
-    assert fast.failed
-    (message,) = [record.getMessage() for record in caplog.records if record.name == "fedgraph"]
-    assert message.startswith("[train] compile: recording CUDA graphs failed on this node")
-
-
 def test_threads_do_not_wait_for_each_other_beyond_the_limit(counted, monkeypatch):
     monkeypatch.setattr(compiling, "SHAPES", 0)
     meeting = threading.Barrier(2, timeout=10)

@@ -1,0 +1,187 @@
+"""Steps of training on a GPU, recorded as CUDA graphs: one launch in place of hundreds of small kernels."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.models import Batch
+from fedgraph.support.status import ONCE
+from fedgraph.training.optimisers import Optimiser, clip_rows
+from fedgraph.training.settings import TrainSettings
+
+log = logging.getLogger("fedgraph")
+
+Differentiate = Callable[[Tensor, Mapping[str, Tensor], Batch], tuple[Tensor, Tensor, Mapping[str, Tensor]]]
+"""``(parameters, buffers, batch) -> (sums [2, clients], gradient, changed buffers)``."""
+
+PLAIN_STEPS = 16
+"""Steps before one is recorded by default, which takes as long as some ten plain steps."""
+
+_WARM_UP = 2
+_recording = threading.Lock()
+"""PyTorch waits for the whole GPU before it records, which a recording of another thread does not survive."""
+
+
+@dataclass(eq=False)
+class BlockState:
+    """What training changes in a block of clients, in place.
+
+    parameters : of the trained ones, ``[clients, parameters]``.
+    moments    : of the optimiser, with a leading client axis.
+    buffers    : such as running statistics, likewise.
+    total      : sums of weighted losses and of weights, float64 ``[2, clients]``.
+    """
+
+    parameters: Tensor
+    moments: dict[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    total: Tensor
+
+    def add(self, sums: Tensor, changed: Mapping[str, Tensor]) -> None:
+        """Add the sums of the first clients, and write their changed buffers."""
+        self.total[:, : sums.shape[1]] += sums
+        for name, value in changed.items():
+            self.buffers[name][: len(value)].copy_(value)
+
+    def update(self, settings: TrainSettings, gradient: Tensor, rate: float | Tensor) -> None:
+        """Take a step of the first clients against their ``gradient``, which is overwritten."""
+        if settings.clip_norm is not None:
+            clip_rows(gradient, settings.clip_norm)
+        default, own = (0.0, rate) if isinstance(rate, Tensor) else (rate, None)
+        Optimiser(settings, default, self.moments).step(self.parameters, gradient, own)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all tensors."""
+        yield from (self.parameters, *self.moments.values(), *self.buffers.values(), self.total)
+
+
+class FixedBlock(BlockState):
+    """A block whose tensors stay where they are, so that steps of full minibatches can be recorded and replayed.
+
+    A recorded step computes what the plain one does, bit for bit. If it cannot be recorded, as when it waits for the
+    GPU, it is computed plainly.
+
+    Parameters
+    ----------
+    differentiate : callable
+        Forward and backward pass of all clients.
+    settings : TrainSettings
+        Optimiser and clipping.
+    like : BlockState
+        A block of the same shapes.
+    batch : Batch
+        A minibatch of the same shapes.
+    """
+
+    def __init__(self, differentiate: Differentiate, settings: TrainSettings, like: BlockState, batch: Batch) -> None:
+        super().__init__(
+            torch.empty_like(like.parameters),
+            {name: torch.empty_like(value) for name, value in like.moments.items()},
+            {name: torch.empty_like(value) for name, value in like.buffers.items()},
+            torch.empty_like(like.total),
+        )
+        self._batch = Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch))
+        self._rate = self.parameters.new_zeros(len(self.parameters))
+        self._gradient = torch.empty_like(self.parameters)
+        self._compute, self._settings = differentiate, settings
+        self._left = 0 if settings.compile is True else PLAIN_STEPS
+        self._graphs: dict[Callable[[], None], Any] = {}
+        self._failed = False
+
+    def load(self, state: BlockState) -> None:
+        """Copy the state of a block before its first step."""
+        _copy(state.tensors(), self.tensors())
+
+    def copy_to(self, moments: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
+        """Copy moments and buffers to those of a block."""
+        _copy((*self.moments.values(), *self.buffers.values()), (*moments.values(), *buffers.values()))
+
+    def step(self, batch: Batch, rate: float | Tensor, term: Callable[[], Tensor] | None) -> None:
+        """Take one step of all clients.
+
+        Parameters
+        ----------
+        batch : Batch
+            Of the shapes of the block.
+        rate : float or Tensor
+            Learning rate, or that of each client.
+        term : callable, optional
+            Returns what is added to the gradient; it is never recorded.
+        """
+        _copy(batch, self._batch)
+        _ = self._rate.copy_(rate) if isinstance(rate, Tensor) else self._rate.fill_(rate)
+        if term is None:
+            self._do(self._whole)
+        else:
+            self._do(self._differentiate)
+            self._gradient += term()
+            self._do(self._update)
+        self._left = max(0, self._left - 1)
+
+    def _whole(self) -> None:
+        self._differentiate()
+        self._update()
+
+    def _differentiate(self) -> None:
+        sums, gradient, changed = self._compute(self.parameters, self.buffers, self._batch)
+        self._gradient.copy_(gradient)
+        self.add(sums, changed)
+
+    def _update(self) -> None:
+        self.update(self._settings, self._gradient, self._rate)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if work not in self._graphs and not (self._left or self._failed):
+            self._record(work)
+        if work in self._graphs:
+            self._graphs[work].replay()
+        else:
+            work()
+
+    def _record(self, work: Callable[[], None]) -> None:
+        # Recording runs it several times.
+        changing = (*self.tensors(), self._gradient)
+        before = [each.clone() for each in changing]
+        try:
+            self._graphs[work] = recorded(work)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self._failed = True
+            asked = self._settings.compile is True
+            log.log(
+                logging.WARNING if asked else logging.DEBUG,
+                "[train] compile: recording CUDA graphs failed on this node, which computes without them (%s)",
+                (str(error).strip().splitlines() or [type(error).__name__])[0],
+                extra=ONCE,
+            )
+        finally:
+            _copy(before, changing)
+
+
+def recorded(work: Callable[[], None]) -> Any:
+    """Record a function without arguments and result as a CUDA graph, without its effects at that time."""
+    with _recording:
+        apart = torch.cuda.Stream()
+        apart.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(apart):
+            for _ in range(_WARM_UP):
+                work()
+        torch.cuda.current_stream().wait_stream(apart)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the GPU meanwhile, as for other nodes of this process.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            work()
+        return graph
+
+
+def _copy(values: Iterable[Tensor], into: Iterable[Tensor]) -> None:
+    for target, value in zip(into, values, strict=True):
+        target.copy_(value)

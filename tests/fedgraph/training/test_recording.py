@@ -1,0 +1,155 @@
+"""Steps on tensors at fixed places: what a recorded step computes, with a recorder that needs no GPU."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from fedgraph.data import CohortData
+from fedgraph.data.examples import ExampleSplit
+from fedgraph.models import TaskSpec, build
+from fedgraph.training import Cohort, TrainSettings, recording
+from fedgraph.training.local_training import LocalTraining
+
+IMAGES = TaskSpec("classification", (3, 8, 8), (4,), classes=tuple("abcd"))
+SERIES = TaskSpec("forecast", (5, 2), (3,))
+CASES = {
+    "mlp": ({"name": "mlp", "hidden": [6]}, IMAGES),
+    "gru": ({"name": "gru", "hidden": 3}, SERIES),
+    "resnet9": ({"name": "resnet9", "width": 2}, IMAGES),  # with running statistics
+}
+
+
+class Replayed:
+    """What a CUDA graph does: the work anew, on the same tensors."""
+
+    made = 0
+
+    def __init__(self, work):
+        Replayed.made += 1
+        self.replay = work
+        for _ in range(3):  # recording runs the work
+            work()
+
+
+@pytest.fixture
+def records(monkeypatch):
+    """Record on a CPU, where all clients are stacked as on a GPU."""
+    monkeypatch.setattr(LocalTraining, "sequential", lambda self, device: False)
+    monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: True)
+    monkeypatch.setattr(recording, "recorded", Replayed)
+    monkeypatch.setattr(Replayed, "made", 0)
+    return Replayed
+
+
+def cohort_of(name, counts=(12, 12, 12), **keys):
+    table, task = CASES[name]
+    random, total = torch.Generator().manual_seed(0), sum(counts)
+    rows = torch.full((len(counts), max(counts)), -1)
+    for row, (stop, count) in enumerate(zip(torch.tensor(counts).cumsum(0).tolist(), counts, strict=True)):
+        rows[row, :count] = torch.arange(stop - count, stop)
+    inputs = torch.rand(total, *task.input_shape, generator=random)
+    is_forecast = task.kind == "forecast"
+    targets = torch.rand(total, *task.output_shape, generator=random) if is_forecast else torch.arange(total) % 4
+    split = ExampleSplit(inputs, targets, rows, torch.tensor(1.0), torch.tensor(0.0))
+    data = CohortData(tuple("abc"), task, {"train": split}, torch.zeros(3), torch.ones(3))
+    settings = TrainSettings(**{"batch-size": 4, "local-epochs": 2, "learning-rate": 0.05, "compile": False, **keys})
+    return Cohort(build(table, task), data, settings, 0)
+
+
+def trained(cohort, rounds=3, term=None, state=None):
+    model = cohort.model.initial(torch.Generator().manual_seed(0)).expand(3, -1)
+    losses = []
+    for round in range(1, rounds + 1):
+        result = cohort.train(model, round, term, state)
+        model, state = result.parameters, result.optimizer_state or None
+        losses.append(result.loss)
+    return [model, *losses, *(state or {}).values()]
+
+
+SETTINGS = [
+    {"momentum": 0.9, "clip-norm": 0.5},
+    {"optimizer": "adam", "keep-optimizer": True, "learning-rate-decay": 0.5},
+    {"warmup-epochs": 0.5, "final-learning-rate": 0.0},
+]
+
+
+@pytest.mark.parametrize("after", [0, 5])
+@pytest.mark.parametrize("keys", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_recorded_steps_compute_what_plain_ones_do(name, keys, after, records, monkeypatch):
+    monkeypatch.setattr(recording, "PLAIN_STEPS", after)
+    found = trained(cohort_of(name, **keys))
+    assert records.made == 1
+    monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: False)
+    for ours, theirs in zip(found, trained(cohort_of(name, **keys)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_term_of_the_gradient_is_not_recorded(name, records, monkeypatch):
+    monkeypatch.setattr(recording, "PLAIN_STEPS", 0)
+    found = []
+    for counts in ((12, 12, 12), (12, 10, 4)):
+        for on in (True, False):
+            monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix, on=on: on)
+            calls = []
+
+            def term(parameters, clients, weight, calls=calls):
+                calls.append(parameters.data_ptr())
+                return 0.1 * len(calls) * parameters
+
+            cohort = cohort_of(name, counts, momentum=0.9)
+            found.append(trained(cohort, 2, lambda *given, term=term: term(*given)))
+            assert len(calls) == 12
+    assert records.made == 4  # what computes the gradient and what uses it, for each set of clients
+    for ours, theirs in (found[:2], found[2:]):
+        for pair in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(*pair, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [True, "auto"])
+def test_what_cannot_be_recorded_is_computed_plainly(asked, records, monkeypatch, caplog):
+    def fails(work):
+        work()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(recording, "PLAIN_STEPS", 0)
+    monkeypatch.setattr(recording, "recorded", fails)
+    monkeypatch.setattr("fedgraph.training.local_training.Compiled", lambda function: function)
+    with caplog.at_level(logging.INFO, logger="fedgraph"):
+        found = trained(cohort_of("gru", compile=asked))
+    assert [record.levelname for record in caplog.records] == (["WARNING"] if asked is True else [])
+    monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: False)
+    for ours, theirs in zip(found, trained(cohort_of("gru")), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_block_that_does_not_fit_the_memory_says_so(records, monkeypatch):
+    def full(work):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(recording, "PLAIN_STEPS", 0)
+    monkeypatch.setattr(recording, "recorded", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        trained(cohort_of("mlp", momentum=0.9))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_recorded_step_is_the_plain_one_bit_for_bit_on_a_gpu(name, keys, monkeypatch):
+    made, record = [], recording.recorded
+    monkeypatch.setattr(recording, "recorded", lambda work: made.append(work) or record(work))
+    found = []
+    for after in (0, 5, 1000):
+        monkeypatch.setattr(recording, "PLAIN_STEPS", after)
+        cohort = cohort_of(name, **{**keys, "device": "cuda", "compile": "auto"})
+        found.append(trained(cohort))
+        assert not any(block._failed for block in cohort._training._fixed_blocks.values())
+    assert len(made) == 2
+    for pair in zip(*found, strict=True):
+        assert torch.equal(pair[0], pair[1])
+        assert torch.equal(pair[0], pair[2])
