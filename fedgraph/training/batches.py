@@ -25,19 +25,19 @@ _PLACES = derive_seed(0, "places of a minibatch")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Examples of every minibatch: int64 ``[steps, clients, batch]``, padded with -1."""
+    """Minibatches of a round.
+
+    batches : examples of each, int64 ``[steps, clients, batch]``, padded with -1.
+    known   : their numbers, int64 ``[steps, clients]``, on the CPU: reading those of a GPU would wait for it.
+    """
 
     batches: Tensor
+    known: Tensor
 
     @cached_property
     def counts(self) -> Tensor:
         """Examples of each minibatch, int64 ``[steps, clients]``."""
         return (self.batches >= 0).sum(2)
-
-    @cached_property
-    def known(self) -> Tensor:
-        """The same on the CPU, cached to avoid synchronisation with a GPU."""
-        return self.counts.cpu()
 
     @cached_property
     def active(self) -> list[int]:
@@ -99,6 +99,15 @@ def steps_per_epoch(num_examples: Tensor, settings: TrainSettings, least: int = 
     return torch.where(whole > 0, whole, last.long()) if settings.drop_last else whole + last
 
 
+def batch_sizes(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> Tensor:
+    """Return the numbers of examples of the minibatches of :func:`training_batches`, int64 ``[steps, clients]``."""
+    per_epoch = steps_per_epoch(num_examples, settings, least)
+    steps = num_steps(num_examples, settings, least)
+    step = torch.arange(int(steps.max()) if len(steps) else 0)[:, None]
+    first = step % per_epoch.clamp(min=1) * settings.batch_size
+    return (num_examples - first).clamp(max=settings.batch_size).masked_fill_(step >= steps, 0)
+
+
 def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings, round: int, least: int = 1) -> Tensor:
     """Return the minibatches of a round, as indices into each client's examples.
 
@@ -111,7 +120,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
     keys : Tensor
         Keys of :func:`shuffling_keys`, int64 ``[clients]``; the result is on their device and does not depend on it.
     num_examples : Tensor
-        Training examples of each client, int64 ``[clients]``.
+        Training examples of each client, int64 ``[clients]``; read without waiting if they are on the CPU.
     settings : TrainSettings
         Batch size, and local steps or epochs.
     round : int
@@ -119,7 +128,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
     least : int, default 1
         Minimum number of examples of a minibatch; smaller ones are dropped.
     """
-    size, clients = settings.batch_size, len(keys)
+    size, clients, num_examples = settings.batch_size, len(keys), num_examples.cpu()
     steps, per_epoch = num_steps(num_examples, settings, least), steps_per_epoch(num_examples, settings, least)
     batches = torch.full((int(steps.max()) if clients else 0, clients, size), -1, device=keys.device)
     epoch = 0
@@ -128,11 +137,12 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
         longest = int(per_epoch[rows].max())
         order = _shuffled(keys[rows], num_examples[rows], round, epoch)
         order = torch.nn.functional.pad(order, (0, max(0, longest * size - order.shape[1])), value=-1)
-        within = torch.arange(longest, device=keys.device)
+        within = torch.arange(longest)
         step = epoch * per_epoch[rows, None] + within
         chosen = (within < per_epoch[rows, None]) & (step < steps[rows, None])
         client = rows[:, None].expand_as(step)
-        batches[step[chosen], client[chosen]] = order[:, : longest * size].unflatten(1, (longest, size))[chosen]
+        places = tuple(each[chosen].to(keys.device) for each in (step, client))
+        batches[places] = order[:, : longest * size].unflatten(1, (longest, size))[chosen]
         epoch += 1
     return batches
 
@@ -155,7 +165,7 @@ def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
     numbers = hashed(stream[:, None] + index)
     numbers &= _LARGEST & ~index_mask
     numbers |= index
-    numbers.masked_fill_(index >= counts[:, None], _LARGEST)
+    numbers.masked_fill_(index >= counts.to(keys.device)[:, None], _LARGEST)
     ordered = _sorted(numbers)
     return (ordered & index_mask).masked_fill_(ordered == _LARGEST, -1)
 

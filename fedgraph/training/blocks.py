@@ -44,7 +44,7 @@ class Blocks:
             rows=rows,
             names=[self.data.names[member] for member in members],
             keys=self._keys[rows].to(self.device),
-            num_examples=self.num_examples[rows].to(self.device),
+            num_examples=self.num_examples[rows],
             split=self.split("train").select(rows),
         )
 

@@ -163,7 +163,7 @@ class Cohort:
                 result[block.rows].copy_(matrix, non_blocking=True)  # what is read next waits for it
             elif not shared:
                 result[block.rows] = matrix.cpu()
-            loss[block.rows], steps[block.rows] = mean_loss.to("cpu", torch.float32), count.cpu()
+            loss[block.rows], steps[block.rows] = mean_loss.to("cpu", torch.float32), count
             for name, value in moments.items():
                 kept[name][block.rows] = value.cpu()
 

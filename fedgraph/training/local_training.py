@@ -17,7 +17,7 @@ from fedgraph.models import Batch, Differentiated, Layout, OwnDraws, StackedMode
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.threads import available_cores
-from fedgraph.training.batches import Schedule, example_numbers, learning_rates, training_batches
+from fedgraph.training.batches import Schedule, batch_sizes, example_numbers, learning_rates, training_batches
 from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
 from fedgraph.training.recording import BlockState, FixedBlock
@@ -45,7 +45,7 @@ class Block:
     rows         : their rows in the cohort.
     names        : ``[clients]``.
     keys         : of the order of their examples, int64 ``[clients]``.
-    num_examples : int64 ``[clients]``.
+    num_examples : int64 ``[clients]``, on the CPU.
     """
 
     rows: slice | Tensor
@@ -88,7 +88,8 @@ class LocalTraining:
     ) -> tuple[Tensor, Tensor]:
         """Train ``matrix`` ``[clients, parameters]`` and ``moments`` in place.
 
-        Returns the mean loss of the round (NaN without training) and the number of minibatches, ``[clients]`` each.
+        Returns the mean loss of the round (NaN without training) and the number of minibatches, ``[clients]`` each; the
+        latter on the CPU.
         Raises ExperimentError for a model whose parameters are all frozen.
         """
         settings, width = self.settings, self._trained.num_parameters
@@ -96,13 +97,17 @@ class LocalTraining:
             raise ExperimentError(
                 "[model] has no parameters to train: all of them are frozen (requires_grad is False); unfreeze some"
             )
-        schedule = Schedule(training_batches(block.keys, block.num_examples, settings, round, self.least))
+        schedule = Schedule(
+            training_batches(block.keys, block.num_examples, settings, round, self.least),
+            batch_sizes(block.num_examples, settings, self.least),
+        )
         weights = schedule.counts.float()
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
         state = BlockState(matrix[:, :width].contiguous(), dict(moments), running, total)
         rates = learning_rates(settings, block.num_examples, round, self.least)
-        steps = (schedule.counts > 0).sum(0)
+        rates = None if rates is None else rates.to(matrix.device)
+        steps = (schedule.known > 0).sum(0)
         if self.descends(gradient_term):
             each = weights.new_full(weights.shape, settings.rate(round)) if rates is None else rates
             sums = self._descend(block.split, schedule, state.parameters, each)
@@ -152,7 +157,7 @@ class LocalTraining:
         """Return whether steps are recorded as CUDA graphs."""
         small = matrix.numel() <= _RECORDED
         asked = self.settings.compile is True or (self.settings.compile is not False and small)
-        return matrix.is_cuda and asked and not self.model.draws and self.task.level is None
+        return matrix.is_cuda and asked and not self.model.draws and not self.task.level
 
     def _fixed_block(self, state: BlockState, batch: Batch) -> FixedBlock:
         """Return the tensors in which blocks like this one are computed, with this state."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgraph.training.batches import (
+    batch_sizes,
     example_numbers,
     learning_rates,
     num_steps,
@@ -157,3 +158,12 @@ def test_the_decay_of_rounds_scales_the_whole_schedule():
     first, third = rates_of(1, **table), rates_of(3, **table, learning_rate_decay=0.5)
     torch.testing.assert_close(third, first / 4)
     torch.testing.assert_close(rates_of(3, **table, learning_rate_factor=((1, 1.0), (3, 0.25))), first / 4)
+
+
+@pytest.mark.parametrize("table", [{"local-epochs": 3}, {"local-steps": 7}, {"local-epochs": 2, "drop-last": True}])
+@pytest.mark.parametrize("least", [1, 2])
+def test_sizes_are_those_of_the_minibatches(table, least):
+    sizes = torch.tensor([9, 4, 1, 0, 13])
+    settings = TrainSettings(**{"batch-size": 4, **table})
+    batches = training_batches(shuffling_keys(0, list("abcde")), sizes, settings, 1, least)
+    assert torch.equal(batch_sizes(sizes, settings, least), (batches >= 0).sum(2))

@@ -10,9 +10,8 @@ import torch
 from fedgraph.data import CohortData
 from fedgraph.data.examples import ExampleSplit
 from fedgraph.models import TaskSpec, build
-from fedgraph.training import Cohort, TrainSettings, local_training
+from fedgraph.training import Cohort, TrainSettings
 from fedgraph.training.alignment import Distance, FixedAlignment, PeerAlignment
-from fedgraph.training.batches import Schedule, training_batches
 from fedgraph.training.local_training import Block, LocalTraining
 from fedgraph.training.optimisers import fresh_state
 
@@ -43,25 +42,13 @@ def split_of(task, each=10):
     )
 
 
-class Known(Schedule):
-    """A schedule of which the numbers of examples were read before, on the CPU."""
-
-    device = META
-
-    def __init__(self, batches):
-        super().__init__(batches.to(self.device))
-        self.__dict__["known"] = Schedule(batches).known
-
-
 def train(name, monkeypatch, term=None, short=0, device=META, **keys):
     """A round of training on the device; a wait for a value, or a tensor on another device, is an error."""
-    monkeypatch.setattr(Known, "device", device)
     table, task = CASES[name]
     settings = TrainSettings(**{"batch-size": 4, "local-steps": 3, **keys})
     model, split = build(table, task), split_of(task)
     split.rows[2, 9 - short :] = -1
-    block = Block(slice(0, 3), NAMES, torch.arange(3), split.num_examples, split.to(device))
-    monkeypatch.setattr(local_training, "Schedule", Known)
+    block = Block(slice(0, 3), NAMES, torch.arange(3).to(device), split.num_examples, split.to(device))
     rows = torch.stack([model.initial(torch.Generator().manual_seed(0))] * 3).to(device)
     moments = fresh_state(settings, 3, model.layout.num_trainable, device)
     one = replace(block, rows=slice(0, 1), names=NAMES[:1], keys=block.keys[:1], num_examples=block.num_examples[:1],
@@ -146,12 +133,6 @@ def test_counters_of_a_module_are_sent_to_a_gpu_once():
     assert sent.device == META
     assert model._on(META, "layers.1.num_batches_tracked", counter) is sent
     assert model._on(counter.device, "layers.1.num_batches_tracked", counter) is counter
-
-
-def test_a_schedule_is_that_of_the_cpu():
-    settings = TrainSettings(**{"batch-size": 4, "local-epochs": 2})
-    batches = training_batches(torch.arange(3), torch.tensor([10, 10, 10]), settings, 1)
-    assert Known(batches).active == Schedule(batches).active
 
 
 @pytest.mark.gpu
