@@ -70,7 +70,7 @@ class Blocks:
         if not training and (self.training.sequential(self.device) or self.model.mixes_examples(False)):
             size = 1  # if examples influence each other, so would padding
         if self.device.type != "cpu":
-            return shrinking(job, len(self.data.names), size)
+            return shrinking(job, len(self.data.names), size, self.training.forget)
         if training and self.model.draws and not self.training.draws_apart(self.device):
             workers = 1  # threads share a random generator
         return side_by_side(job, even_slices(len(self.data.names), size), workers, self.settings.threads)
@@ -118,8 +118,13 @@ def even_slices(clients: int, size: int) -> Iterator[slice]:
     return (slice(*pair) for pair in pairwise(bounds))
 
 
-def shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[Result]:
-    """Run ``job`` for each block, with smaller blocks after one has not fitted into the GPU's memory."""
+def shrinking(
+    job: Callable[[slice], Result], clients: int, size: int, forget: Callable[[], None] = lambda: None
+) -> list[Result]:
+    """Run ``job`` for each block, with smaller blocks after one has not fitted into the GPU's memory.
+
+    ``forget`` frees what earlier blocks have left there.
+    """
     results: list[Result] = []
     start = 0
     while start < clients:
@@ -129,6 +134,7 @@ def shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[R
             if size == 1:
                 raise
             size = -(-min(size, clients - start) // 2)
+            forget()
             torch.cuda.empty_cache()
             log.warning("the GPU's memory is too small for this block; going on with %d clients at a time", size)
         else:

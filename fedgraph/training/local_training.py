@@ -170,6 +170,10 @@ class LocalTraining:
         self._fixed_blocks[shapes].load(state)
         return self._fixed_blocks[shapes]
 
+    def forget(self) -> None:
+        """Free the memory of recorded steps."""
+        self._fixed_blocks.clear()
+
     @cached_property
     def _fixed_blocks(self) -> dict[object, FixedBlock]:
         return {}

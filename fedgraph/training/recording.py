@@ -89,7 +89,7 @@ class FixedBlock(BlockState):
         )
         self._batch = Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch))
         self._rate = self.parameters.new_zeros(len(self.parameters))
-        self._gradient = torch.empty_like(self.parameters)
+        self._gradient = self.parameters
         self._compute, self._settings = differentiate, settings
         self._left = 0 if settings.compile is True else PLAIN_STEPS
         self._graphs: dict[Callable[[], None], Any] = {}
@@ -121,7 +121,8 @@ class FixedBlock(BlockState):
             self._do(self._whole)
         else:
             self._do(self._differentiate)
-            self._gradient += term()
+            with torch.no_grad():
+                self._gradient += term()
             self._do(self._update)
         self._left = max(0, self._left - 1)
 
@@ -130,8 +131,8 @@ class FixedBlock(BlockState):
         self._update()
 
     def _differentiate(self) -> None:
-        sums, gradient, changed = self._compute(self.parameters, self.buffers, self._batch)
-        self._gradient.copy_(gradient)
+        # When recorded, the gradient is at the same place in every replay.
+        sums, self._gradient, changed = self._compute(self.parameters, self.buffers, self._batch)
         self.add(sums, changed)
 
     def _update(self) -> None:
@@ -147,7 +148,7 @@ class FixedBlock(BlockState):
 
     def _record(self, work: Callable[[], None]) -> None:
         # Recording runs it several times.
-        changing = (*self.tensors(), self._gradient)
+        changing = (*self.tensors(), *([self._gradient] if work == self._update else []))
         before = [each.clone() for each in changing]
         try:
             self._graphs[work] = recorded(work)

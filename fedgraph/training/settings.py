@@ -46,7 +46,9 @@ class TrainSettings(Settings):
     compile             : train with compiled code. ``auto`` uses included native code, which fedgraph's recurrent
         models, its ``mlp`` and the alignment of IPA have, if the node has a C++ compiler, and builds it in a second;
         ``native`` warns if it cannot be used; ``true`` uses ``torch.compile`` for other models, stacked, which takes
-        minutes and pays off only for large ones, and CUDA graphs on a GPU. Each step is equal to float tolerance.
+        minutes and pays off only for large ones. Each step is equal to float tolerance. On a GPU a step is recorded as
+        a CUDA graph, with the same bits, after 16 plain ones: unless this is ``false``, for blocks of up to 67 million
+        parameters; ``true`` records blocks of any size, and at once.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
     keep_optimizer : keep optimiser moments between rounds.
     function : ``package.module:function`` that trains a client instead: it is called as ``train(model, examples)``,
