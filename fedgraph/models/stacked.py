@@ -38,6 +38,11 @@ class ModelFromTwin(ABC):
         return True
 
     @property
+    def draws_hashed(self) -> bool:
+        """Whether each client's draws can be hashes; nothing is drawn by built-in models."""
+        return True
+
+    @property
     def sequential(self) -> bool:
         """Whether clients are computed sequentially on a CPU; True for models of convolutions."""
         return False

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import Augment, ExampleSplit, Split
-from fedgraph.models import Batch, Differentiated, Layout, OwnDraws, StackedModel, TaskSpec
+from fedgraph.models import Batch, Differentiated, Layout, StackedModel, TaskSpec, drawing_from
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.threads import available_cores
-from fedgraph.training.batches import Schedule, example_numbers, learning_rates, training_batches
+from fedgraph.training.batches import Schedule, example_numbers, keys_of_steps, learning_rates, training_batches
 from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
 from fedgraph.training.optimisers import Optimiser, clip_rows
@@ -30,6 +30,13 @@ GradientTerm = Callable[[Tensor, slice | Tensor, Tensor], Tensor]
 ``clients`` are the rows of ``parameters`` in the cohort: a slice, or int64 ``[active]``. ``batch_weight`` is the number
 of examples in each client's minibatch. Must be thread-safe.
 """
+
+
+Draws = Sequence[torch.Generator] | Tensor | None
+"""What clients draw from in a forward pass: generators, or keys int64 ``[clients]``; None if not each has its own."""
+
+DrawnFrom = torch.Generator | Tensor | None
+"""The same of one call of the model, see :func:`fedgraph.models.drawing_from`."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,10 @@ class LocalTraining:
             if sums is not None:
                 return sums[0] / sums[1], steps
         compiles = settings.compile is True and (matrix.is_cuda or not self.model.native)
-        draws = self._own_draws(block, round) if self.draws_apart(matrix.device) else None
-        with self._seeded(block, round, matrix.device) if self.model.draws and draws is None else nullcontext():
+        draws: Draws = self._generators(block, round, matrix.device)
+        keys = keys_of_steps(block.keys, round, len(schedule.batches)) if self.draws_hashed(matrix.device) else None
+        seeded = self.model.draws and draws is None and keys is None
+        with self._seeded(block, round, matrix.device) if seeded else nullcontext():
             gathered = zip(schedule.active, schedule.longest, self._minibatches(block.split, schedule), strict=True)
             for step, (clients, examples, parts) in enumerate(gathered):
                 if self.augment is not None:
@@ -114,6 +123,8 @@ class LocalTraining:
                 buffers = {name: value[:clients] for name, value in running.items()}
                 # Rare shapes are not compiled: a block with fewer active clients, a short last minibatch.
                 usual = compiles and clients == len(matrix) and examples == max(schedule.longest) and len(parts) == 1
+                if keys is not None:
+                    draws = keys[step, :clients]
                 sums, gradient, changed = self._differentiated(trained[:clients], buffers, parts, usual, draws)
                 with torch.no_grad():
                     total[:, :clients] += sums
@@ -175,23 +186,32 @@ class LocalTraining:
         buffers: Mapping[str, Tensor],
         parts: Sequence[Part],
         compiles: bool,
-        draws: Sequence[OwnDraws] | None = None,
+        draws: Draws = None,
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-        """Return the result of :meth:`_differentiate` for minibatches in parts, by client for random draws."""
+        """Return the result of :meth:`_differentiate` for minibatches in parts.
+
+        draws : what each client draws from in the forward pass.
+        """
         if len(parts) == 1:
-            return self._differentiate(models, buffers, parts[0].batch, compiles, draws[0] if draws else None)
+            return self._differentiate(models, buffers, parts[0].batch, compiles, _of_part(draws, 0, parts[0]))
         sums, gradient = models.new_empty(2, len(models)), torch.empty_like(models)
         changed: dict[str, Tensor] = {}
-        for place, (rows, batch) in enumerate(parts):
+        for place, part in enumerate(parts):
+            rows, batch = part
             own = {name: value[rows] for name, value in buffers.items()}
-            found = self._differentiate(models[rows], own, batch, False, draws[place] if draws else None)
+            found = self._differentiate(models[rows], own, batch, False, _of_part(draws, place, part))
             sums[:, rows], gradient[rows], after = found
             for name, value in after.items():
                 changed.setdefault(name, buffers[name].clone())[rows] = value
         return sums, gradient, changed
 
     def _differentiate(
-        self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, compiles: bool, draws: OwnDraws | None
+        self,
+        models: Tensor,
+        buffers: Mapping[str, Tensor],
+        batch: Batch,
+        compiles: bool,
+        draws: DrawnFrom,
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
         """Return sums as :meth:`_loss`, the gradient of each client's mean loss, and changed buffers."""
         if self._written_out is not None:
@@ -201,7 +221,8 @@ class LocalTraining:
                 return *found, {}
         parameters = models.detach().requires_grad_()
         if compiles:
-            sums, changed = self._compiled_loss(parameters, buffers, batch)
+            keys = (draws,) if isinstance(draws, Tensor) else ()
+            sums, changed = self._compiled_loss(parameters, buffers, batch, *keys)
         else:
             sums, changed = self._loss(parameters, buffers, batch, draws)
         (gradient,) = torch.autograd.grad(masked_mean(*sums).sum(), parameters)
@@ -216,16 +237,20 @@ class LocalTraining:
         return loss_name(self.settings.loss, self.task)
 
     @cached_property
-    def _compiled_loss(self) -> Compiled[[Tensor, Mapping[str, Tensor], Batch], tuple[Tensor, Mapping[str, Tensor]]]:
+    def _compiled_loss(self) -> Compiled[..., tuple[Tensor, Mapping[str, Tensor]]]:
         return Compiled(self._loss)
 
     def _loss(
-        self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch, draws: OwnDraws | None = None
+        self,
+        parameters: Tensor,
+        buffers: Mapping[str, Tensor],
+        batch: Batch,
+        draws: DrawnFrom = None,
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return sums of weighted losses and of weights, ``[2, clients]``, and changed buffers."""
         state = {**self._trained.unflatten(parameters), **buffers}
         # Only the forward pass, as the context slows down every call of PyTorch.
-        with autocast(self.settings, parameters.device), draws or nullcontext():
+        with autocast(self.settings, parameters.device), drawing_from(draws):
             outputs, changed = self.model.forward(state, batch.inputs, training=True)
         sums = loss_sums(self.settings.loss, self.task, outputs.float(), batch.targets, batch.weights)
         return torch.stack(sums), changed
@@ -303,10 +328,16 @@ class LocalTraining:
         """Return whether each client has its own random generator."""
         return self.model.draws and self.model.draws_apart and self.sequential(device)
 
-    def _own_draws(self, block: Block, round: int) -> list[OwnDraws]:
-        """Return the random context of each client in the forward pass, seeded by client and round."""
+    def draws_hashed(self, device: torch.device) -> bool:
+        """Return whether draws are hashes of each client's key, so that clients are computed together."""
+        return self.model.draws and self.model.draws_hashed and device.type != "cpu"
+
+    def _generators(self, block: Block, round: int, device: torch.device) -> list[torch.Generator] | None:
+        """Return the generator of each client for the forward pass, seeded by client and round, if it has its own."""
+        if not self.draws_apart(device):
+            return None
         seeds = (derive_seed(self.seed, "forward", name, round) for name in block.names)
-        return [OwnDraws(torch.Generator().manual_seed(seed)) for seed in seeds]
+        return [torch.Generator().manual_seed(seed) for seed in seeds]
 
     @contextmanager
     def _seeded(self, block: Block, round: int, device: torch.device) -> Iterator[None]:
@@ -326,6 +357,13 @@ class LocalTraining:
     @cached_property
     def _buffers(self) -> Layout:
         return _part(self.model.layout, buffers=True)
+
+
+def _of_part(draws: Draws, place: int, part: Part) -> DrawnFrom:
+    """Return what the clients of a part draw from."""
+    if draws is None:
+        return None
+    return draws[part.rows] if isinstance(draws, Tensor) else draws[place]
 
 
 def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextManager[Any]:
