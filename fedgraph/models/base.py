@@ -109,6 +109,8 @@ class StackedModel(Protocol):
         Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`.
     draws_hashed : bool
         Whether each client's draws can be hashes, see :mod:`fedgraph.models.hashed_draws`.
+    draws_padded : bool
+        Whether minibatches can be padded where draws are hashes: no example influences another, and draws stay.
     alone : bool
         Whether the model is computed client after client on a CPU, as with convolutions.
     native : bool
@@ -136,6 +138,10 @@ class StackedModel(Protocol):
     @property
     def draws_hashed(self) -> bool:
         """Whether each client's draws can be hashes, see :mod:`fedgraph.models.hashed_draws`."""
+
+    @property
+    def draws_padded(self) -> bool:
+        """Whether minibatches can be padded where draws are hashes: no example influences another, and draws stay."""
 
     @property
     def sequential(self) -> bool:

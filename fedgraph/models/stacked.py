@@ -43,6 +43,11 @@ class ModelFromTwin(ABC):
         return True
 
     @property
+    def draws_padded(self) -> bool:
+        """Whether minibatches can be padded where draws are hashes; nothing is drawn by built-in models."""
+        return not self.mixes_examples(training=True)
+
+    @property
     def sequential(self) -> bool:
         """Whether clients are computed sequentially on a CPU; True for models of convolutions."""
         return False

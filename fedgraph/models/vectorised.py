@@ -221,6 +221,13 @@ class ModuleModel(ModelFromTwin):
         """Whether all that it draws can be hashes (:class:`HashedDraws`), determined by trying."""
         return not self._draws_from_torch(HashedDraws(torch.tensor(0)))
 
+    @cached_property
+    def draws_padded(self) -> bool:
+        """Whether minibatches can be padded where draws are hashes, determined by trying."""
+        three = self._drawn(3)
+        calls = self._trial(three), self._trial(three[:2])
+        return not mixes_examples(self._copy, *calls, training=True, drawing=lambda: HashedDraws(torch.tensor(0)))
+
     def _draws_from_torch(self, context: AbstractContextManager[object]) -> bool:
         """Find out by trying whether torch's own generator is drawn from in training; True for a module that fails."""
         module = self.twin().train()

@@ -280,7 +280,7 @@ class LocalTraining:
                         for row, count in enumerate(counts[step][:clients])
                     ]
             return
-        if self._unpadded:
+        if self._unpadded and not (self.draws_hashed(schedule.batches.device) and self.model.draws_padded):
             each = zip(schedule.batches, schedule.known, schedule.active, strict=True)
             yield from (self._parts(split, step[:clients], counts[:clients]) for step, counts, clients in each)
             return
