@@ -110,7 +110,7 @@ class StackedModel(Protocol):
     draws_hashed : bool
         Whether each client's draws can be hashes, see :mod:`fedgraph.models.hashed_draws`.
     draws_padded : bool
-        Whether minibatches can be padded where draws are hashes: no example influences another, and draws stay.
+        Whether padding a minibatch changes no other example's output in training where draws are hashes.
     alone : bool
         Whether the model is computed client after client on a CPU, as with convolutions.
     native : bool
@@ -141,7 +141,7 @@ class StackedModel(Protocol):
 
     @property
     def draws_padded(self) -> bool:
-        """Whether minibatches can be padded where draws are hashes: no example influences another, and draws stay."""
+        """Whether padding a minibatch changes no other example's output in training where draws are hashes."""
 
     @property
     def sequential(self) -> bool:

@@ -23,6 +23,8 @@ from torch.overrides import TorchFunctionMode
 from fedgraph.models.own_draws import OwnDraws
 from fedgraph.support.randomness import derive_seed, hashed
 
+_SELU_LEAST = -1.7580993408473766
+
 _keys: ContextVar[Tensor | None] = ContextVar("keys of the clients' draws", default=None)
 
 
@@ -95,12 +97,14 @@ class HashedDraws(TorchFunctionMode):
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """Return uniform numbers in [0, 1) of a floating-point type, multiples of 2^-24 or of what the type has."""
+        _check_real(dtype)
         bits = min(24, 2 - math.frexp(torch.finfo(dtype).eps)[1])
         whole = (self._numbers(shape) >> (32 - bits)).bitwise_and_((1 << bits) - 1)
         return whole.to(dtype).mul_(2.0**-bits)
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """Return standard normal numbers, by the inverse of their distribution function at 2^23 points."""
+        _check_real(dtype)
         odd = (self._numbers(shape) >> 8) | 1
         return odd.to(torch.float32).mul_(2.0**-23).erfinv_().mul_(math.sqrt(2)).to(dtype)
 
@@ -137,9 +141,6 @@ def _alpha_dropout(
     shift = (1 - kept - p).mul_(scale * _SELU_LEAST)
     kept.mul_(scale)
     return input.mul_(kept).add_(shift) if inplace else input * kept + shift
-
-
-_SELU_LEAST = -1.7580993408473766
 
 
 def _scales(draws: HashedDraws, like: Tensor, probability: float, apart: int) -> Tensor:
@@ -179,6 +180,11 @@ def _uniform_(draws: HashedDraws, self: Tensor, *bounds: float, **named: float) 
 
 def _normal_(draws: HashedDraws, self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     return self.copy_(draws.normal(self.shape, self.dtype).mul_(std).add_(mean))
+
+
+def _check_real(dtype: torch.dtype) -> None:
+    if not dtype.is_floating_point:
+        raise TypeError(f"random numbers of type {dtype} are not drawn by hashing")
 
 
 @cache

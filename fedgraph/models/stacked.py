@@ -44,7 +44,7 @@ class ModelFromTwin(ABC):
 
     @property
     def draws_padded(self) -> bool:
-        """Whether minibatches can be padded where draws are hashes; nothing is drawn by built-in models."""
+        """Whether padding changes no other example's output in training; nothing is drawn by built-in models."""
         return not self.mixes_examples(training=True)
 
     @property

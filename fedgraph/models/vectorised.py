@@ -223,7 +223,7 @@ class ModuleModel(ModelFromTwin):
 
     @cached_property
     def draws_padded(self) -> bool:
-        """Whether minibatches can be padded where draws are hashes, determined by trying."""
+        """Whether padding changes no other example's output where draws are hashes, determined by trying."""
         three = self._drawn(3)
         calls = self._trial(three), self._trial(three[:2])
         return not mixes_examples(self._copy, *calls, training=True, drawing=lambda: HashedDraws(torch.tensor(0)))

@@ -73,7 +73,7 @@ class GraphModel(ModuleModel):
 
     @property
     def draws_padded(self) -> bool:
-        """False: padding is a graph too, and comes first."""
+        """False, as padding is a graph too, and comes first."""
         return False
 
     def mixes_examples(self, training: bool) -> bool:

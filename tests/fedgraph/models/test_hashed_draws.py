@@ -160,6 +160,12 @@ def test_evaluation_and_probabilities_of_0_and_1():
         assert functional.alpha_dropout(changed, 0.9, True, True) is changed
 
 
+@pytest.mark.parametrize("draw", [torch.rand, torch.randn])
+def test_complex_numbers_are_not_drawn(draw):
+    with pytest.raises(TypeError, match="complex64"):
+        drawn(lambda: draw(3, dtype=torch.cfloat))
+
+
 def test_a_generator_that_is_given_is_drawn_from():
     found = drawn(lambda: torch.rand(3, generator=torch.Generator().manual_seed(1)))
     assert torch.equal(found, torch.rand(3, generator=torch.Generator().manual_seed(1)))
