@@ -10,7 +10,7 @@ torch.Size([27])
 from fedgraph.models.base import Batch, Differentiated, StackedModel, TaskSpec
 from fedgraph.models.choice import ModelChoice, ModelTable, VariantTable
 from fedgraph.models.frozen import FrozenLayers
-from fedgraph.models.own_draws import OwnDraws
+from fedgraph.models.hashed_draws import drawing_from
 from fedgraph.models.parameters import Layout, finite_rows, flattened, usable_rows, weights_sha256
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
 from fedgraph.models.registry import MODELS, ScikitSettings, build, initial_model, parse_model
@@ -26,7 +26,6 @@ __all__ = [
     "ModelChoice",
     "ModelTable",
     "ModuleSettings",
-    "OwnDraws",
     "PersonalLayers",
     "PersonalLayersSettings",
     "ScikitSettings",
@@ -34,6 +33,7 @@ __all__ = [
     "TaskSpec",
     "VariantTable",
     "build",
+    "drawing_from",
     "finite_rows",
     "flattened",
     "initial_model",

@@ -107,6 +107,10 @@ class StackedModel(Protocol):
         Whether the forward pass in training draws random numbers.
     draws_apart : bool
         Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`.
+    draws_hashed : bool
+        Whether each client's draws can be hashes, see :mod:`fedgraph.models.hashed_draws`.
+    draws_padded : bool
+        Whether padding a minibatch changes no other example's output in training where draws are hashes.
     alone : bool
         Whether the model is computed client after client on a CPU, as with convolutions.
     native : bool
@@ -130,6 +134,14 @@ class StackedModel(Protocol):
     @property
     def draws_apart(self) -> bool:
         """Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`."""
+
+    @property
+    def draws_hashed(self) -> bool:
+        """Whether each client's draws can be hashes, see :mod:`fedgraph.models.hashed_draws`."""
+
+    @property
+    def draws_padded(self) -> bool:
+        """Whether padding a minibatch changes no other example's output in training where draws are hashes."""
 
     @property
     def sequential(self) -> bool:

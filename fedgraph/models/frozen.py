@@ -59,6 +59,16 @@ class FrozenLayers:
         return self.model.draws_apart
 
     @property
+    def draws_hashed(self) -> bool:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return self.model.draws_hashed
+
+    @property
+    def draws_padded(self) -> bool:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return self.model.draws_padded
+
+    @property
     def sequential(self) -> bool:
         """See :class:`fedgraph.models.base.StackedModel`."""
         return self.model.sequential

@@ -38,6 +38,16 @@ class ModelFromTwin(ABC):
         return True
 
     @property
+    def draws_hashed(self) -> bool:
+        """Whether each client's draws can be hashes; nothing is drawn by built-in models."""
+        return True
+
+    @property
+    def draws_padded(self) -> bool:
+        """Whether padding changes no other example's output in training; nothing is drawn by built-in models."""
+        return not self.mixes_examples(training=True)
+
+    @property
     def sequential(self) -> bool:
         """Whether clients are computed sequentially on a CPU; True for models of convolutions."""
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -146,15 +147,25 @@ class Slots:
                     keeper[key] = own
 
 
-def mixes_examples(build: Callable[[], nn.Module], whole: Call, part: Call, training: bool) -> bool:
+def mixes_examples(
+    build: Callable[[], nn.Module],
+    whole: Call,
+    part: Call,
+    training: bool,
+    drawing: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> bool:
     """Find out by trying whether the output of an example depends on the others of its minibatch.
 
-    ``part`` is the call for two of the examples of ``whole``, the first ones. A module that fails is assumed to mix:
+    ``part`` is the call for two of the examples of ``whole``, the first ones; each call has its own context, in which
+    both draw the same. A module that fails is assumed to mix:
     its minibatches then have no padding, which is slower but never wrong.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            outputs, some = whole.of(build().train(training)), part.of(build().train(training))
+            with drawing():
+                outputs = whole.of(build().train(training))
+            with drawing():
+                some = part.of(build().train(training))
             return not torch.allclose(outputs[:2], some, **_ALIKE, equal_nan=True)
         except Exception:
             return True

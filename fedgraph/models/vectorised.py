@@ -18,6 +18,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree
 
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.hashed_draws import HashedDraws, keys_of_draws
 from fedgraph.models.own_draws import OwnDraws
 from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin, without_global_draws
@@ -215,6 +216,18 @@ class ModuleModel(ModelFromTwin):
         """Whether all that it draws can come from its own generator (:class:`OwnDraws`), determined by trying."""
         return not self._draws_from_torch(OwnDraws(torch.Generator()))
 
+    @cached_property
+    def draws_hashed(self) -> bool:
+        """Whether all that it draws can be hashes (:class:`HashedDraws`), determined by trying."""
+        return not self._draws_from_torch(HashedDraws(torch.tensor(0)))
+
+    @cached_property
+    def draws_padded(self) -> bool:
+        """Whether padding changes no other example's output where draws are hashes, determined by trying."""
+        three = self._drawn(3)
+        calls = self._trial(three), self._trial(three[:2])
+        return not mixes_examples(self._copy, *calls, training=True, drawing=lambda: HashedDraws(torch.tensor(0)))
+
     def _draws_from_torch(self, context: AbstractContextManager[object]) -> bool:
         """Find out by trying whether torch's own generator is drawn from in training; True for a module that fails."""
         module = self.twin().train()
@@ -366,27 +379,31 @@ class ModuleModel(ModelFromTwin):
         # A compiled graph takes the parameters as inputs, so one module suffices for all threads.
         module = (self._prototype if torch.compiler.is_compiling() else self.module).train(training)
         one = partial(self._one, call, module)
+        # What is compiled draws from torch's own generator.
+        found = None if torch.compiler.is_compiling() or not training else keys_of_draws()
+        keys = () if found is None else (found,)
         if (
             inputs.shape[0] == 1
             and (self.sequential or self.draws)
             and not (inputs.is_cuda or torch.compiler.is_compiling())
         ):
             arrange = _with_channels_last if self._channels_last else lambda value: value
-            outputs, changed = one({name: arrange(value[0]) for name, value in state.items()}, arrange(inputs[0]))
+            own = {name: arrange(value[0]) for name, value in state.items()}
+            outputs, changed = one(own, arrange(inputs[0]), *(each[0] for each in keys))
             return _pytree.tree_map(lambda each: each[None], outputs), {k: v[None] for k, v in changed.items()}
         if self.vectorise:
             # A generator's state is not accessible in a graph that is being compiled.
-            remembers = training and not torch.compiler.is_compiling() and self.draws
+            remembers = training and not keys and not torch.compiler.is_compiling() and self.draws
             before = _generator_of(inputs).get_state() if remembers else None
             try:
-                return vmap(one, randomness="different")(dict(state), inputs)
+                return vmap(one, randomness="different")(dict(state), inputs, *keys)
             except (RuntimeError, NotImplementedError, TypeError) as error:
                 reason = error
             if before is not None:
                 # Draws of the failed attempt would shift the later ones, and only on the first attempt of a process.
                 _generator_of(inputs).set_state(before)
         outputs = [
-            one({name: value[client] for name, value in state.items()}, inputs[client])
+            one({name: value[client] for name, value in state.items()}, *(each[client] for each in (inputs, *keys)))
             for client in range(inputs.shape[0])
         ]
         # Only now is it known that the module itself works and that vmap failed.
@@ -398,8 +415,14 @@ class ModuleModel(ModelFromTwin):
         return _pytree.tree_map(lambda *each: torch.stack(each), *(values for values, _ in outputs)), changed
 
     def _one(
-        self, call: Callable[..., Any], module: nn.Module, state: dict[str, Tensor], inputs: Tensor
+        self,
+        call: Callable[..., Any],
+        module: nn.Module,
+        state: dict[str, Tensor],
+        inputs: Tensor,
+        key: Tensor | None = None,
     ) -> tuple[Any, dict[str, Tensor]]:
+        """Return the result for one client, whose draws are hashes of ``key`` if there is one, and its buffers."""
         # Copies, because layers with running statistics change their buffers in place.
         kept = self.layout.buffers
         tensors = {name: value.detach().clone() if name in kept else value for name, value in state.items()}
@@ -407,7 +430,8 @@ class ModuleModel(ModelFromTwin):
         for name, value in module.named_buffers():
             if name not in tensors:
                 tensors[name] = self._on(inputs.device, name, value).clone()
-        outputs = call(module, tensors, self._call(inputs))
+        with nullcontext() if key is None else HashedDraws(key):
+            outputs = call(module, tensors, self._call(inputs))
         return outputs, {name: tensors[name] for name in kept}
 
     def _on(self, device: torch.device, name: str, value: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from fedgraph.training.settings import TrainSettings
 _LARGEST = 2**63 - 1
 _PLACES = derive_seed(0, "places of a minibatch")
 """Makes :func:`example_numbers` independent of the shuffling, which hashes the same keys."""
+_FORWARD = derive_seed(0, "draws of a forward pass")
+"""The same for :func:`keys_of_steps`."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,12 @@ def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
     """Return random int64 ``[clients, size]``, one per position in the minibatch of step ``step`` of a round."""
     stream = hashed(hashed(hashed(keys ^ _PLACES) ^ round) ^ step)
     return hashed(stream[:, None] + torch.arange(size, device=keys.device))
+
+
+def keys_of_steps(keys: Tensor, round: int, steps: int) -> Tensor:
+    """Return random int64 ``[steps, clients]``, by which clients draw in the forward passes of a round."""
+    stream = hashed(hashed(keys ^ _FORWARD) ^ round)
+    return hashed(stream ^ torch.arange(steps, device=keys.device)[:, None])
 
 
 def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:

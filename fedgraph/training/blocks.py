@@ -78,7 +78,8 @@ class Blocks:
     def _clients_per_block(self, batch_size: int, native: bool) -> int:
         if self.settings.block_size is not None:
             return self.settings.block_size
-        if self.model.draws and not self.training.draws_apart(self.device):
+        own = self.training.draws_apart(self.device) or self.training.draws_hashed(self.device)
+        if self.model.draws and not own:
             return 1  # each client has its own random numbers, whichever clients share its node
         return self._working_set.clients_per_block(batch_size, self.device, native)
 

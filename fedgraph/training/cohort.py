@@ -80,9 +80,12 @@ class Cohort:
 
     Clients are independent: a client's result does not depend on the other clients, their order or the block size, up
     to float tolerance, and is bitwise identical for any number of workers. A model that draws random numbers in its
-    forward pass is computed separately for each client, with a separate generator if possible
-    (:class:`fedgraph.models.OwnDraws`, as for dropout), else by one worker, unless ``block-size`` is set. Torch's
-    global generators are not changed. Raises ExperimentError when the settings require CUDA and it is not available.
+    forward pass, as dropout does, has separate ones for each client: on a CPU it is computed for one client after the
+    other, with a generator for each (:class:`fedgraph.models.own_draws.OwnDraws`); on a GPU for many clients together,
+    with numbers that are hashes of client, round and step (:class:`fedgraph.models.hashed_draws.HashedDraws`). Where
+    neither is possible, as for a recurrent layer with dropout inside, one worker computes client after client, unless
+    ``block-size`` is set. Torch's global generators are not changed. Raises ExperimentError when the settings require
+    CUDA and it is not available.
 
     Parameters
     ----------

@@ -13,11 +13,18 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import Augment, ExampleSplit, Split
-from fedgraph.models import Batch, Differentiated, Layout, OwnDraws, StackedModel, TaskSpec
+from fedgraph.models import Batch, Differentiated, Layout, StackedModel, TaskSpec, drawing_from
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.threads import available_cores
-from fedgraph.training.batches import Schedule, batch_sizes, example_numbers, learning_rates, training_batches
+from fedgraph.training.batches import (
+    Schedule,
+    batch_sizes,
+    example_numbers,
+    keys_of_steps,
+    learning_rates,
+    training_batches,
+)
 from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
 from fedgraph.training.recording import BlockState, FixedBlock
@@ -36,6 +43,13 @@ GradientTerm = Callable[[Tensor, slice | Tensor, Tensor], Tensor]
 ``clients`` are the rows of ``parameters`` in the cohort: a slice, or int64 ``[active]``. ``batch_weight`` is the number
 of examples in each client's minibatch. Must be thread-safe.
 """
+
+
+Draws = Sequence[torch.Generator] | Tensor | None
+"""What clients draw from in a forward pass: generators, or keys int64 ``[clients]``; None if not each has its own."""
+
+DrawnFrom = torch.Generator | Tensor | None
+"""The same of one call of the model, see :func:`fedgraph.models.drawing_from`."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +128,11 @@ class LocalTraining:
             if sums is not None:
                 return sums[0] / sums[1], steps
         compiles = settings.compile is True and not (matrix.is_cuda or self.model.native)
-        draws = self._own_draws(block, round) if self.draws_apart(matrix.device) else None
         fixed: FixedBlock | None = None
-        with self._seeded(block, round, matrix.device) if self.model.draws and draws is None else nullcontext():
+        draws: Draws = self._generators(block, round, matrix.device)
+        keys = keys_of_steps(block.keys, round, len(schedule.batches)) if self.draws_hashed(matrix.device) else None
+        seeded = self.model.draws and draws is None and keys is None
+        with self._seeded(block, round, matrix.device) if seeded else nullcontext():
             gathered = zip(schedule.active, schedule.longest, self._minibatches(block.split, schedule), strict=True)
             for step, (clients, examples, parts) in enumerate(gathered):
                 if self.augment is not None:
@@ -124,15 +140,18 @@ class LocalTraining:
                     parts = [self._augmented(part, numbers) for part in parts]
                 # Rare shapes are not compiled: a block with fewer active clients, a short last minibatch.
                 usual = clients == len(matrix) and examples == max(schedule.longest) and len(parts) == 1
+                if keys is not None:
+                    draws = keys[step, :clients]
                 if step == 0 and usual and self._records(matrix):
-                    state = fixed = self._fixed_block(state, parts[0].batch)
+                    own = None if keys is None else keys[step]
+                    state = fixed = self._fixed_block(state, parts[0].batch, own)
                 rate = settings.rate(round) if rates is None else rates[step, :clients]
                 term = None
                 if gradient_term is not None:
                     arguments = state.parameters[:clients], block.first(clients), weights[step, :clients]
                     term = partial(gradient_term, *arguments)
                 if fixed is not None and usual:
-                    fixed.step(parts[0].batch, rate, term)
+                    fixed.step(parts[0].batch, rate, term, None if keys is None else keys[step])
                     continue
                 buffers = {name: value[:clients] for name, value in state.buffers.items()}
                 sums, gradient, changed = self._differentiated(
@@ -157,16 +176,17 @@ class LocalTraining:
         """Return whether steps are recorded as CUDA graphs."""
         small = matrix.numel() <= _RECORDED
         asked = self.settings.compile is True or (self.settings.compile is not False and small)
-        return matrix.is_cuda and asked and not self.model.draws and not self.task.level
+        drawing = self.model.draws and not self.draws_hashed(matrix.device)
+        return matrix.is_cuda and asked and not drawing and not self.task.level
 
-    def _fixed_block(self, state: BlockState, batch: Batch) -> FixedBlock:
+    def _fixed_block(self, state: BlockState, batch: Batch, keys: Tensor | None) -> FixedBlock:
         """Return the tensors in which blocks like this one are computed, with this state."""
         shapes = (len(state.parameters), *(part.shape for part in batch))
         if shapes not in self._fixed_blocks:
             if len(self._fixed_blocks) >= _SHAPES:
                 self._fixed_blocks.pop(next(iter(self._fixed_blocks)))
-            differentiate = partial(self._differentiate, compiles=False, draws=None)
-            self._fixed_blocks[shapes] = FixedBlock(differentiate, self.settings, state, batch)
+            differentiate = partial(self._differentiate, compiles=False)
+            self._fixed_blocks[shapes] = FixedBlock(differentiate, self.settings, state, batch, keys)
         self._fixed_blocks[shapes].load(state)
         return self._fixed_blocks[shapes]
 
@@ -221,23 +241,32 @@ class LocalTraining:
         buffers: Mapping[str, Tensor],
         parts: Sequence[Part],
         compiles: bool,
-        draws: Sequence[OwnDraws] | None = None,
+        draws: Draws = None,
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-        """Return the result of :meth:`_differentiate` for minibatches in parts, by client for random draws."""
+        """Return the result of :meth:`_differentiate` for minibatches in parts.
+
+        draws : what each client draws from in the forward pass.
+        """
         if len(parts) == 1:
-            return self._differentiate(models, buffers, parts[0].batch, compiles, draws[0] if draws else None)
+            return self._differentiate(models, buffers, parts[0].batch, compiles, _of_part(draws, 0, parts[0]))
         sums, gradient = models.new_empty(2, len(models)), torch.empty_like(models)
         changed: dict[str, Tensor] = {}
-        for place, (rows, batch) in enumerate(parts):
+        for place, part in enumerate(parts):
+            rows, batch = part
             own = {name: value[rows] for name, value in buffers.items()}
-            found = self._differentiate(models[rows], own, batch, False, draws[place] if draws else None)
+            found = self._differentiate(models[rows], own, batch, False, _of_part(draws, place, part))
             sums[:, rows], gradient[rows], after = found
             for name, value in after.items():
                 changed.setdefault(name, buffers[name].clone())[rows] = value
         return sums, gradient, changed
 
     def _differentiate(
-        self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, compiles: bool, draws: OwnDraws | None
+        self,
+        models: Tensor,
+        buffers: Mapping[str, Tensor],
+        batch: Batch,
+        compiles: bool,
+        draws: DrawnFrom,
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
         """Return sums as :meth:`_loss`, the gradient of each client's mean loss, and changed buffers."""
         if self._written_out is not None:
@@ -266,12 +295,16 @@ class LocalTraining:
         return Compiled(self._loss)
 
     def _loss(
-        self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch, draws: OwnDraws | None = None
+        self,
+        parameters: Tensor,
+        buffers: Mapping[str, Tensor],
+        batch: Batch,
+        draws: DrawnFrom = None,
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return sums of weighted losses and of weights, ``[2, clients]``, and changed buffers."""
         state = {**self._trained.unflatten(parameters), **buffers}
         # Only the forward pass, as the context slows down every call of PyTorch.
-        with autocast(self.settings, parameters.device), draws or nullcontext():
+        with autocast(self.settings, parameters.device), drawing_from(draws):
             outputs, changed = self.model.forward(state, batch.inputs, training=True)
         sums = loss_sums(self.settings.loss, self.task, outputs.float(), batch.targets, batch.weights)
         return torch.stack(sums), changed
@@ -301,7 +334,7 @@ class LocalTraining:
                         for row, count in enumerate(counts[step][:clients])
                     ]
             return
-        if self._unpadded:
+        if self._unpadded and not (self.draws_hashed(schedule.batches.device) and self.model.draws_padded):
             each = zip(schedule.batches, schedule.known, schedule.active, strict=True)
             yield from (self._parts(split, step[:clients], counts[:clients]) for step, counts, clients in each)
             return
@@ -350,10 +383,16 @@ class LocalTraining:
         """Return whether each client has its own random generator."""
         return self.model.draws and self.model.draws_apart and self.sequential(device)
 
-    def _own_draws(self, block: Block, round: int) -> list[OwnDraws]:
-        """Return the random context of each client in the forward pass, seeded by client and round."""
+    def draws_hashed(self, device: torch.device) -> bool:
+        """Return whether draws are hashes of each client's key, so that clients are computed together."""
+        return self.model.draws and self.model.draws_hashed and device.type != "cpu"
+
+    def _generators(self, block: Block, round: int, device: torch.device) -> list[torch.Generator] | None:
+        """Return the generator of each client for the forward pass, seeded by client and round, if it has its own."""
+        if not self.draws_apart(device):
+            return None
         seeds = (derive_seed(self.seed, "forward", name, round) for name in block.names)
-        return [OwnDraws(torch.Generator().manual_seed(seed)) for seed in seeds]
+        return [torch.Generator().manual_seed(seed) for seed in seeds]
 
     @contextmanager
     def _seeded(self, block: Block, round: int, device: torch.device) -> Iterator[None]:
@@ -373,6 +412,13 @@ class LocalTraining:
     @cached_property
     def _buffers(self) -> Layout:
         return _part(self.model.layout, buffers=True)
+
+
+def _of_part(draws: Draws, place: int, part: Part) -> DrawnFrom:
+    """Return what the clients of a part draw from."""
+    if draws is None:
+        return None
+    return draws[part.rows] if isinstance(draws, Tensor) else draws[place]
 
 
 def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextManager[Any]:

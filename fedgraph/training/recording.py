@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +18,15 @@ from fedgraph.training.settings import TrainSettings
 
 log = logging.getLogger("fedgraph")
 
-Differentiate = Callable[[Tensor, Mapping[str, Tensor], Batch], tuple[Tensor, Tensor, Mapping[str, Tensor]]]
-"""``(parameters, buffers, batch) -> (sums [2, clients], gradient, changed buffers)``."""
+
+class Differentiate(Protocol):
+    """Forward and backward pass of all clients."""
+
+    def __call__(
+        self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, *, draws: Tensor | None
+    ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+        """Return sums ``[2, clients]``, the gradient, and changed buffers; ``draws`` are keys of random numbers."""
+
 
 PLAIN_STEPS = 16
 """Steps before one is recorded by default, which takes as long as some ten plain steps."""
@@ -78,9 +85,18 @@ class FixedBlock(BlockState):
         A block of the same shapes.
     batch : Batch
         A minibatch of the same shapes.
+    keys : Tensor, optional
+        Keys of random numbers of the same shape.
     """
 
-    def __init__(self, differentiate: Differentiate, settings: TrainSettings, like: BlockState, batch: Batch) -> None:
+    def __init__(
+        self,
+        differentiate: Differentiate,
+        settings: TrainSettings,
+        like: BlockState,
+        batch: Batch,
+        keys: Tensor | None = None,
+    ) -> None:
         super().__init__(
             torch.empty_like(like.parameters),
             {name: torch.empty_like(value) for name, value in like.moments.items()},
@@ -88,6 +104,7 @@ class FixedBlock(BlockState):
             torch.empty_like(like.total),
         )
         self._batch = Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch))
+        self._keys = None if keys is None else torch.empty_like(keys)
         self._rate = self.parameters.new_zeros(len(self.parameters))
         self._gradient = self.parameters
         self._compute, self._settings = differentiate, settings
@@ -103,7 +120,9 @@ class FixedBlock(BlockState):
         """Copy moments and buffers to those of a block."""
         _copy((*self.moments.values(), *self.buffers.values()), (*moments.values(), *buffers.values()))
 
-    def step(self, batch: Batch, rate: float | Tensor, term: Callable[[], Tensor] | None) -> None:
+    def step(
+        self, batch: Batch, rate: float | Tensor, term: Callable[[], Tensor] | None, keys: Tensor | None = None
+    ) -> None:
         """Take one step of all clients.
 
         Parameters
@@ -114,8 +133,12 @@ class FixedBlock(BlockState):
             Learning rate, or that of each client.
         term : callable, optional
             Returns what is added to the gradient; it is never recorded.
+        keys : Tensor, optional
+            Of random numbers, int64 ``[clients]``.
         """
         _copy(batch, self._batch)
+        if self._keys is not None and keys is not None:
+            self._keys.copy_(keys)
         _ = self._rate.copy_(rate) if isinstance(rate, Tensor) else self._rate.fill_(rate)
         if term is None:
             self._do(self._whole)
@@ -132,7 +155,7 @@ class FixedBlock(BlockState):
 
     def _differentiate(self) -> None:
         # When recorded, the gradient is at the same place in every replay.
-        sums, self._gradient, changed = self._compute(self.parameters, self.buffers, self._batch)
+        sums, self._gradient, changed = self._compute(self.parameters, self.buffers, self._batch, draws=self._keys)
         self.add(sums, changed)
 
     def _update(self) -> None:

@@ -15,7 +15,8 @@ them all):
   at once.
 - **stacked** otherwise: all clients of a block in each operation, as many as fit into a usual core's cache.
 
-On a GPU all are stacked, as many as its memory has room for.
+On a GPU all are stacked, as many as its memory has room for. The exception are modules that draw random numbers by
+other means than :mod:`fedgraph.models.hashed_draws` knows: these are computed for one client after the other.
 """
 
 from __future__ import annotations

@@ -71,6 +71,11 @@ class GraphModel(ModuleModel):
         """True: clients are computed sequentially, as each has its own graphs."""
         return True
 
+    @property
+    def draws_padded(self) -> bool:
+        """False, as padding is a graph too, and comes first."""
+        return False
+
     def mixes_examples(self, training: bool) -> bool:
         """True for nodes of a graph; for graphs determined by a trial."""
         return self.task.level == "node" or super().mixes_examples(training)

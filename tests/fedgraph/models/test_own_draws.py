@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedgraph.models import OwnDraws
+from fedgraph.models.own_draws import OwnDraws
 
 
 def seeded():

@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.hashed_draws import drawing_from
 from fedgraph.models.user_module import Call, Slots
 from fedgraph.support.errors import ExperimentError
 
@@ -59,6 +60,13 @@ class DroppedThenBranching(Dropped):
     def forward(self, inputs):
         outputs = super().forward(inputs)
         return outputs if outputs.sum() > 0 else -outputs
+
+
+class DrawsOrders(Dropped):
+    """Draws as no hash does."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) + 0 * torch.randperm(3).sum()
 
 
 class WrongOutput(nn.Linear):
@@ -134,7 +142,7 @@ class Tied(nn.Module):
 @pytest.fixture(autouse=True)
 def user_package(monkeypatch):
     module = types.ModuleType("their_models")
-    kinds = (Normed, Frozen, Branching, Dropped, DroppedThenBranching, WrongOutput, WrongInput, Listed)
+    kinds = (Normed, Frozen, Branching, Dropped, DroppedThenBranching, DrawsOrders, WrongOutput, WrongInput, Listed)
     for kind in (*kinds, Lazy, Complex, InBfloat16, InBfloat16Alone, Tied):
         setattr(module, kind.__name__, kind)
     module.number = 3
@@ -216,6 +224,37 @@ def test_a_failed_vmap_does_not_shift_what_a_module_draws():
             outputs.append(model.forward(state, inputs, training=True)[0])
     assert not model.vectorise
     assert torch.equal(*outputs)
+
+
+def test_hashed_draws_do_not_depend_on_vmap():
+    name = "DroppedThenBranching"
+    model, keys = make(name), torch.tensor([5, 6])
+    state, inputs = model.layout.unflatten(rows(model, 2)), torch.randn(2, 8, 4, generator=torch.Generator())
+    with drawing_from(keys):
+        outputs = model.forward(state, inputs, training=True)[0]
+    assert not model.vectorise
+    for client in range(2):
+        own = {name: value[client : client + 1] for name, value in state.items()}
+        with drawing_from(keys[client : client + 1]):
+            assert torch.equal(model.forward(own, inputs[client : client + 1], True)[0][0], outputs[client])
+
+
+def test_in_evaluation_nothing_is_drawn_by_keys():
+    model = make("Dropped")
+    state, inputs = model.layout.unflatten(rows(model, 2)), torch.ones(2, 8, 4)
+    with drawing_from(torch.tensor([5, 6])):
+        outputs = model.forward(state, inputs, training=False)[0]
+    assert torch.equal(outputs, model.forward(state, inputs, training=False)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "hashed", "padded"),
+    [("Dropped", True, True), ("Normed", True, False), ("DrawsOrders", False, True), ("Frozen", True, True)],
+)
+def test_whether_draws_can_be_hashes_is_found_by_trying(name, hashed, padded):
+    model = make(name)
+    assert model.draws_hashed is hashed
+    assert model.draws_padded is padded
 
 
 @pytest.mark.parametrize(

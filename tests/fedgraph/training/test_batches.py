@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedgraph.training.batches import (
     batch_sizes,
     example_numbers,
+    keys_of_steps,
     learning_rates,
     num_steps,
     shuffling_keys,
@@ -72,6 +73,14 @@ def test_numbers_of_examples_depend_on_client_round_step_and_place_alone():
     assert torch.equal(example_numbers(keys[1:2], 1, 0, 5), whole[1:2, :5])
     others = [example_numbers(keys, round, step, 8) for round in (1, 2) for step in (0, 1, 2)]
     assert len(torch.stack(others).unique()) == 6 * 3 * 8
+
+
+def test_keys_of_steps_depend_on_client_round_and_step_alone():
+    keys = shuffling_keys(0, ["a", "b", "c"])
+    whole = keys_of_steps(keys, 1, 5)
+    assert torch.equal(keys_of_steps(keys[1:2], 1, 3), whole[:3, 1:2])
+    others = [whole, keys_of_steps(keys, 2, 5), example_numbers(keys, 1, 0, 5), keys_of_steps(keys + 1, 1, 5)]
+    assert len(torch.cat([each.flatten() for each in others]).unique()) == 4 * 3 * 5
 
 
 @pytest.mark.parametrize(("drop_last", "steps"), [(False, [0, 1, 1, 1, 2]), (True, [0, 1, 1, 1, 1])])

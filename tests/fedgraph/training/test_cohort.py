@@ -16,10 +16,13 @@ from fedgraph.data.base import CohortData
 from fedgraph.data.images.augmentation import ImageAugmentation
 from fedgraph.models import build
 from fedgraph.models.base import Batch, TaskSpec
+from fedgraph.models.hashed_draws import HashedDraws
 from fedgraph.models.native.loader import COMPILERS
+from fedgraph.support import devices
 from fedgraph.support.errors import DataError, ExperimentError, RunError
-from fedgraph.training.batches import example_numbers, shuffling_keys, training_batches
+from fedgraph.training.batches import example_numbers, keys_of_steps, shuffling_keys, training_batches
 from fedgraph.training.cohort import Cohort, TrainSettings, mean_of
+from fedgraph.training.local_training import LocalTraining
 
 SIZES = (11, 4, 7, 1)
 FORECAST = TaskSpec("forecast", (5, 1), (3,), step_minutes=5)
@@ -470,6 +473,113 @@ def test_draws_are_the_clients_own_in_any_block_on_any_number_of_workers(monkeyp
         results.append(cohort.train(start, round=1).parameters)
     assert all(torch.equal(each, results[0]) for each in results)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class DroppedAndNormed(Dropped):
+    """Draws twice in a forward pass, and its examples influence each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, inputs):
+        noise = torch.randn_like(inputs) if self.training else 0
+        return self.norm(super().forward(inputs + 0.1 * noise))
+
+
+class DroppedFlat(Dropped):
+    """What an example draws depends on how many there are."""
+
+    def forward(self, inputs):
+        dropped = nn.functional.dropout(inputs.t().flatten(), 0.5, self.training)
+        return self.last(dropped.view(inputs.t().shape).t())
+
+
+class DroppedByBranches(Dropped):
+    """Cannot be vectorised."""
+
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        return outputs if outputs.sum() > 0 else -outputs
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Clients are computed on a CPU as on a GPU: stacked, with hashes as random numbers."""
+    monkeypatch.setattr(LocalTraining, "sequential", lambda self, device: False)
+    monkeypatch.setattr(LocalTraining, "draws_hashed", lambda self, device: self.model.draws_hashed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "padded"),
+    [(Dropped, True), (DroppedAndNormed, False), (DroppedFlat, False), (DroppedByBranches, True)],
+)
+def test_hashed_draws_are_the_clients_own_in_any_block(monkeypatch, as_on_a_gpu, kind, padded):
+    model = user_model(monkeypatch, kind)
+    assert model.draws_padded is padded
+    data, start, before = make_data(CLASSES), rows_of(model), torch.get_rng_state()
+
+    def trained(data=data, start=start, round=1, seed=0, block=None):
+        settings = TrainSettings(learning_rate=0.5, batch_size=4, local_epochs=2, block_size=block)
+        cohort = Cohort(model, data, settings, seed)
+        assert block or cohort._blocks._clients_per_block(4, native=False) > 4
+        return cohort.train(start, round).parameters
+
+    together, order = trained(), [3, 1, 0, 2]
+    for block in (1, 2, 3):
+        torch.testing.assert_close(trained(block=block), together)
+    torch.testing.assert_close(trained(subset(data, order), start[order]), together[order])
+    for client in range(4):
+        torch.testing.assert_close(trained(subset(data, [client]), start[[client]])[0], together[client])
+    for other in (trained(round=2), trained(seed=1)):
+        assert ((other[:3] - together[:3]).abs().amax(1) > 1e-3).all()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_hashed_draws_are_padded_instead_of_computed_by_number_of_examples(monkeypatch, as_on_a_gpu):
+    model, shapes = user_model(monkeypatch, Dropped), []
+    forward = type(model).forward
+
+    def seen(self, state, inputs, training):
+        shapes.append(tuple(inputs.shape[:2]))
+        return forward(self, state, inputs, training)
+
+    cohort = Cohort(model, make_data(CLASSES), TrainSettings(batch_size=4, local_epochs=1), seed=0)
+    assert cohort._blocks._clients_per_block(4, native=False) > 4
+    monkeypatch.setattr(type(model), "forward", seen)
+    cohort.train(rows_of(model), 1)
+    assert shapes == [(4, 4), (2, 4), (1, 3)]
+
+
+def test_hashed_draws_are_those_of_a_plain_loop_with_the_keys_of_steps(monkeypatch, as_on_a_gpu):
+    model, data = user_model(monkeypatch, Dropped), make_data(CLASSES)
+    settings, start = TrainSettings(learning_rate=0.5, batch_size=4, local_epochs=2), rows_of(model)
+    found = Cohort(model, data, settings, seed=3).train(start, round=2).parameters
+    for client, name in enumerate(data.names):
+        own = shuffling_keys(3, [name])
+        twin, split = model.twin().train(), subset(data, [client]).splits["train"]
+        twin.load_state_dict(model.layout.row_state(start[client]))
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.5)
+        batches = training_batches(own, split.num_examples, settings, 2)[:, 0]
+        for rows, key in zip(batches, keys_of_steps(own, 2, len(batches))[:, 0], strict=True):
+            rows = rows[rows >= 0]
+            optimizer.zero_grad()
+            with HashedDraws(key):
+                outputs = twin(split.inputs[0, rows])
+            nn.functional.cross_entropy(outputs, split.targets[0, rows]).backward()
+            optimizer.step()
+        torch.testing.assert_close(found[client], model.layout.row(twin.state_dict()), atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "hashed"), [(Dropped, True), (Recurrent, False)])
+def test_on_a_gpu_what_can_be_hashed_is_stacked(monkeypatch, kind, hashed):
+    model, room = user_model(monkeypatch, kind), 2**30
+    monkeypatch.setattr(devices, "room", lambda device: room)
+    monkeypatch.setattr(TrainSettings, "torch_device", lambda self: torch.device("cuda"))
+    cohort = Cohort(model, make_data(CLASSES), TrainSettings(), seed=0)
+    assert cohort._training.draws_hashed(cohort.device) is hashed
+    assert not cohort._training.draws_hashed(torch.device("cpu"))
+    assert (cohort._blocks._clients_per_block(32, native=False) > 1) is hashed
 
 
 def test_messages():

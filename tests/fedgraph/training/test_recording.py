@@ -18,6 +18,10 @@ SERIES = TaskSpec("forecast", (5, 2), (3,))
 CASES = {
     "mlp": ({"name": "mlp", "hidden": [6]}, IMAGES),
     "gru": ({"name": "gru", "hidden": 3}, SERIES),
+    "module": (  # with dropout
+        {"name": "fedgraph.simulations.benchmarks.models:ConvolutionNet"},
+        TaskSpec("classification", (1, 28, 28), (10,)),
+    ),
     "resnet9": ({"name": "resnet9", "width": 2}, IMAGES),  # with running statistics
 }
 
@@ -38,6 +42,7 @@ class Replayed:
 def records(monkeypatch):
     """Record on a CPU, where all clients are stacked as on a GPU."""
     monkeypatch.setattr(LocalTraining, "sequential", lambda self, device: False)
+    monkeypatch.setattr(LocalTraining, "draws_hashed", lambda self, device: self.model.draws)
     monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: True)
     monkeypatch.setattr(recording, "recorded", Replayed)
     monkeypatch.setattr(Replayed, "made", 0)
