@@ -76,7 +76,7 @@ class ResNet9Twin(nn.Module):
                 branch = each(branch).relu()
             values = values + branch
         values = functional.max_pool2d(self.layer3(values).relu(), 2)
-        values = functional.adaptive_max_pool2d(values, 1).flatten(1)
+        values = functional.max_pool2d(values, values.shape[-2:]).flatten(1)
         return LOGIT_SCALE * self.head(values).reshape(-1, *self.output_shape)
 
 
@@ -138,7 +138,8 @@ class ResNet9Model(ModelFromTwin):
                 branch = layer(f"residual{number}.{position}", branch).relu_()
             values = values + branch
         values = functional.max_pool2d(layer("layer3", values), 2).relu_()
-        values = functional.adaptive_max_pool2d(values, 1).flatten(1)
+        # An adaptive pooling has no deterministic gradient on a GPU.
+        values = functional.max_pool2d(values, values.shape[-2:]).flatten(1)
         return unfolded(values, clients), changed
 
     def head(self, state: Mapping[str, Tensor], embeddings: Tensor) -> Tensor:
