@@ -71,14 +71,25 @@ def _driver() -> str:
 
 
 def suite(device: str, folder: str) -> Found:
-    """The tests of the suite that need a GPU, by pytest in a process of its own; they are skipped on a CPU."""
+    """The tests of the suite that need a GPU, by pytest in a process of its own; they are skipped on a CPU.
+
+    What pytest prints goes to the log, line by line, with the tests that took longest.
+    """
     if find_spec("pytest") is None or not (_REPOSITORY / "tests").is_dir():
         raise RunError("there is no pytest here, or no folder of tests")
     files = [each for each in sorted((_REPOSITORY / "tests").rglob("test_*.py")) if "mark.gpu" in each.read_text()]
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-m", "gpu", "-p", "no:cacheprovider", *map(str, files)]
-    done = subprocess.run(command, cwd=_REPOSITORY, capture_output=True, text=True, check=False)
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
+    command = [sys.executable, "-m", "pytest", "-v", "-rfE", "-m", "gpu", "--durations=5", "-p", "no:cacheprovider"]
+    with subprocess.Popen(
+        [*command, *map(str, files)], cwd=_REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pytest:
+        assert pytest.stdout is not None
+        lines = []
+        for line in pytest.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    found = (re.findall(r"(\d+) (passed|failed|skipped|error)", line) for line in reversed(lines))
+    counts = {word: int(number) for number, word in next(filter(None, found), [])}
     if not counts:
-        raise RunError(f"pytest counted nothing:\n{(done.stdout + done.stderr)[-2000:]}")
-    failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        raise RunError("pytest counted nothing:\n" + "\n".join(lines)[-2000:])
+    failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return Found({"tests that need a GPU": {**dict.fromkeys(("passed", "failed", "skipped"), 0), **counts}}, failures)

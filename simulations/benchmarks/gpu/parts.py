@@ -96,6 +96,7 @@ def _in_order() -> Iterator[tuple[str, Part]]:
         "A round of 207 GRUs of 64 units, 10 steps of 64 examples", "training:gru", 90,
         {**_ROUND, "repeats": 3}, {**_TINY_ROUND, "repeats": 1},
     )  # fmt: skip
+    yield "tests", Part("Tests that need a GPU", "machine:suite", 90)
     yield from _growth(10, 100, 1000)
     yield "nodes/process", Part(
         "Several nodes in one process", "nodes:nodes", 60,
@@ -118,7 +119,6 @@ def _in_order() -> Iterator[tuple[str, Part]]:
         ),
     )
     yield from _models(10)
-    yield "tests", Part("Tests that need a GPU", "machine:suite", 120)
     yield from _models(_MANY)
     yield from _growth(10_000)
 
