@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from fedgraph.simulations.benchmarks.gpu.found import Found, spread
+from fedgraph.simulations.benchmarks.gpu.found import Found
 from fedgraph.simulations.benchmarks.measure import timed
 from fedgraph.support.errors import RunError
 from fedgraph.training import TrainSettings
@@ -45,21 +46,21 @@ def facts(device: str, folder: str, size: int, copied: int, repeats: int) -> Fou
             "multiprocessors": properties.multi_processor_count,
             "memory": f"{total / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free",
         }
-    rows = {name: {"": str(value)} for name, value in values.items()}
+    rows: dict[str, dict[str, Any]] = {name: {"value": str(value)} for name, value in values.items()}
     operations, many = 2 * size**3 / 1e12, torch.randn(copied, device=where)
     target = torch.empty_like(many)
     for kind in (torch.float32, torch.bfloat16):
         left, right = (torch.randn(size, size, device=where).to(kind) for _ in range(2))
-        rate = _rate(functools.partial(torch.mm, left, right), operations, repeats, "TFLOP/s")
-        rows[f"product {size} x {size}, {str(kind).removeprefix('torch.')}"] = {"": rate}
-    rate = _rate(functools.partial(target.copy_, many), 8 * copied / 1e9, repeats, "GB/s")
-    rows[f"copy of {4 * copied / 2**20:.0f} MiB, read and written"] = {"": rate}
+        name = f"product {size} x {size}, {str(kind).removeprefix('torch.')}, TFLOP/s"
+        rows[name] = {"value": _rates(functools.partial(torch.mm, left, right), operations, repeats)}
+    name = f"copy of {4 * copied / 2**20:.0f} MiB, read and written, GB/s"
+    rows[name] = {"value": _rates(functools.partial(target.copy_, many), 8 * copied / 1e9, repeats)}
     return Found(rows)
 
 
-def _rate(work: Callable[[], object], amount: float, repeats: int, unit: str) -> str:
+def _rates(work: Callable[[], object], amount: float, repeats: int) -> list[float]:
     work()
-    return f"{spread([amount / timed(work).wall for _ in range(repeats)])} {unit}"
+    return [amount / timed(work).wall for _ in range(repeats)]
 
 
 def _driver() -> str:

@@ -12,7 +12,7 @@ from fedgraph.experiment import Experiment, parse_experiment
 from fedgraph.simulations.benchmarks import models
 from fedgraph.simulations.benchmarks.cohort import FLOOR, LOOP, Training
 from fedgraph.simulations.benchmarks.gpu import made_up
-from fedgraph.simulations.benchmarks.gpu.found import Found, compared, once, spread
+from fedgraph.simulations.benchmarks.gpu.found import Found, compared, once
 from fedgraph.simulations.benchmarks.measure import Timing, in_turn, median, number, target_line, turn_ratios
 from fedgraph.simulations.benchmarks.runs import client_names, in_process, plain_flower, read_experiment
 
@@ -68,9 +68,12 @@ def flower(device: str, folder: str, sensors: int | None, steps: int, batch_size
     found = compared(candidates, 1, FLOWER)
     times = _milliseconds(found, FLOWER) / _milliseconds(found, ROUND)
     verdict = "met" if times >= LEAST_OF_FLOWER else "missed"
+    at_once = min(clients, os.cpu_count() or 1)
     found.lines = [
+        f"Of the {clients} nodes of plain Flower {at_once} compute at once, each with a core and an equal share of the "
+        "device.",
         f"Target: plain Flower takes {number(LEAST_OF_FLOWER)} times as long, or more; measured {number(times)}: "
-        f"{verdict}."
+        f"{verdict}.",
     ]
     return found
 
@@ -114,8 +117,8 @@ def model(
         few = own.experiment(clients, rounds + 1, Path(folder), device=device, **{"block-size": block})
         candidates = {models.OURS: _rounds(few, 1), models.LOOP: candidates[models.LOOP]}
     found = in_turn(candidates, repeats)
-    row = {f"{models.LOOP}, ms": spread([1000 * each.wall for each in found[models.LOOP]])}
-    row |= {name: spread(turn_ratios(found, name, models.LOOP)) for name in found if name != models.LOOP}
+    row = {f"{models.LOOP}, ms": [1000 * each.wall for each in found[models.LOOP]]}
+    row |= {name: turn_ratios(found, name, models.LOOP) for name in found if name != models.LOOP}
     raw = {name: [asdict(each) for each in timings] for name, timings in found.items()}
     said = f"All but '{models.LOOP}' are in units of it, of the same turn."
     behind = "" if block is None else f", {block} at once"
