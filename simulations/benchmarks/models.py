@@ -70,6 +70,7 @@ class Case:
 
     title : in the table. model : its table. data : name of the images, or "series". clients : numbers that fit.
     core, wall : most core-seconds of one worker, and seconds as it comes on two cores, to the plain loop's.
+    images : most examples of a client, all of which it uses once in a round, in minibatches of up to 32.
     """
 
     title: str
@@ -78,9 +79,10 @@ class Case:
     clients: tuple[int, ...]
     core: float
     wall: float
+    images: int = 90
 
     def experiment(self, clients: int, rounds: int, made_up: Path | None = None, **train: object) -> Experiment:
-        """FedAvg of clients with three minibatches of up to 32 examples each, which nobody evaluates.
+        """FedAvg of clients with minibatches of up to 32 examples each, by default three, which nobody evaluates.
 
         Where there is a folder for ``made_up`` images, they are random ones.
         """
@@ -88,7 +90,7 @@ class Case:
 
     def tables(self, clients: int, rounds: int, made_up: Path | None = None, **train: object) -> dict[str, Any]:
         """The tables of :meth:`experiment`."""
-        most = min(90, _IMAGES.get(self.data, 0) // clients)
+        most = min(self.images, _IMAGES.get(self.data, 0) // clients)
         if self.data == "series":
             data: dict[str, object] = {
                 "set": "synthetic-traffic",
@@ -112,7 +114,7 @@ class Case:
             "experiment": {"name": "models", "method": "fedavg", "rounds": rounds},
             "data": data,
             "model": dict(self.model),
-            "train": {"batch-size": 32, "local-steps": 3, "learning-rate": 0.05, **train},
+            "train": {"batch-size": 32, "local-steps": -(-self.images // 32), "learning-rate": 0.05, **train},
             "evaluation": {"splits": []},
             "output": {"checkpoint-every": 1_000_000},
         }

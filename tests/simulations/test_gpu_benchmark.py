@@ -14,8 +14,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedgraph.reproduce import ResultFile as Lines
 from fedgraph.simulations.benchmarks.__main__ import app
 from fedgraph.simulations.benchmarks.gpu import command
+from fedgraph.simulations.benchmarks.gpu.agreement import LARGEST_DIFFERENCE
 from fedgraph.simulations.benchmarks.gpu.found import Found, compared
 from fedgraph.simulations.benchmarks.gpu.parts import PARTS, Part
 from fedgraph.simulations.benchmarks.gpu.result_file import ResultFile
@@ -128,6 +130,39 @@ def test_a_gpu_that_is_not_there_and_another_device(stub, tmp_path, monkeypatch)
     assert stub.asked == []
 
 
+def test_results_are_written_from_the_file_without_a_gpu(stub, tmp_path):
+    out, results = tmp_path / "gpu.json", tmp_path / "results.csv"
+    machine = {"packages": {"torch": "2.11.0"}}
+    file = ResultFile(out, {"device": "H100", "rehearsal": False, "tiny": False}, machine)
+    file.add("a", "a", Found({"loop": {"ms": [3.0, 1.0, 2.0], "said": "nothing"}}), 1.0)
+    file.add("c/1", "c", Found({"one": {"ms": 7.12345}}), 1.0)
+    file.add("b", "b", "an error", 1.0)
+    before = out.read_text()
+    said = invoke("--out", out, "--show", "--results", results)
+    assert stub.asked == []
+    assert out.read_text() == before
+    assert "2.00 (1.00 to 3.00)" in said
+    assert [(*line.place, line.value, line.source) for line in Lines(results).lines] == [
+        ("loop", "a", "ms", "2", "benchmarks gpu, H100, PyTorch 2.11.0"),
+        ("loop", "a", "ms, least", "1", "benchmarks gpu, H100, PyTorch 2.11.0"),
+        ("loop", "a", "ms, most", "3", "benchmarks gpu, H100, PyTorch 2.11.0"),
+        ("one", "c", "ms", "7.123", "benchmarks gpu, H100, PyTorch 2.11.0"),
+    ]
+
+
+def test_a_rehearsal_gives_no_results(stub, tmp_path):
+    out, results = tmp_path / "gpu.json", tmp_path / "results.csv"
+    with pytest.raises(ExperimentError, match="a rehearsal on a CPU says nothing about a GPU"):
+        invoke("--out", out, "--device", "cpu", "--results", results)
+    assert stub.asked == []
+    with pytest.raises(ExperimentError, match="there is no such file"):
+        invoke("--out", out, "--show")
+    ResultFile(out, CONDITIONS, {}).add("a", "a", Found({"loop": {"ms": 1.0}}), 1.0)
+    with pytest.raises(ExperimentError, match=r"gpu\.json is a rehearsal"):
+        invoke("--out", out, "--show", "--results", results)
+    assert not results.exists()
+
+
 @pytest.mark.parametrize("content", ["{}", "not JSON", "[1]", '{"benchmark": "rounds", "parts": {}}'])
 def test_other_files_are_not_overwritten(content, tmp_path):
     path = tmp_path / "gpu.json"
@@ -159,7 +194,20 @@ def test_every_part_names_a_function_and_its_arguments():
 def test_ratios_are_of_the_same_turn():
     turns = iter([Timing(1.0, 0), Timing(2.0, 0), Timing(10.0, 0), Timing(5.0, 0)])
     found = compared({"ours": lambda: [next(turns)], "loop": lambda: [next(turns)]}, 2, "loop")
-    assert found.rows["ours"] == {"ms": "5,500 (1,000 to 10,000)", "to loop": "1.25 (0.500 to 2.00)"}
+    assert found.rows["ours"] == {"ms": [1000.0, 10_000.0], "to loop": [0.5, 2.0]}
+    cells = [next(iter(column.cells)) for column in found.table("all").columns]
+    assert cells == ["ours", "5,500 (1,000 to 10,000)", "1.25 (0.500 to 2.00)"]
+
+
+def test_what_is_shown_and_what_is_a_number():
+    found = Found({"row": {"text": "12", "true": True, "small": 4.2e-8, "whole": 3, "several": [3.0, 1.0, 2.0]}})
+    assert [next(iter(column.cells)) for column in found.table("").columns[1:]] == [
+        "12", "yes", "4.2e-08", "3", "2.00 (1.00 to 3.00)",
+    ]  # fmt: skip
+    assert list(found.numbers()) == [
+        ("row", "true", 1.0), ("row", "small", 4.2e-8), ("row", "whole", 3.0), ("row", "several", 2.0),
+        ("row", "several, least", 1.0), ("row", "several, most", 3.0),
+    ]  # fmt: skip
 
 
 def test_a_process_goes_on_after_a_part_that_failed_died_or_took_too_long(tmp_path):
@@ -214,5 +262,8 @@ def test_all_of_it_with_tiny_sizes(tmp_path):
     assert list(parts) == list(PARTS)
     assert {name: part["error"] for name, part in parts.items() if "error" in part} == {}, done.stdout
     for kind in ("mlp", "gru", "resnet9", "gcn"):
-        assert parts[f"agreement/{kind}"]["raw"] == {"difference": 0.0}
+        found = parts[f"agreement/{kind}"]["raw"]
+        assert found["difference"] == 0.0
+        assert found["rounding alone"] <= LARGEST_DIFFERENCE
+        assert (found["rounding alone"] == 0) == (kind == "gcn")
     assert f"{len(PARTS)} of {len(PARTS)} parts are in" in done.stdout

@@ -12,10 +12,8 @@ from fedgraph.federation.grids.local_flower import (
     connection_file,
     die_with_parent,
     end_group,
-    flower_environment,
     free_port,
     kill_all,
-    program,
     run_app_on_flower,
     run_on_flower,
     start,
@@ -23,6 +21,7 @@ from fedgraph.federation.grids.local_flower import (
     wait_for_superlink,
     write_app,
 )
+from fedgraph.federation.grids.programs import flower_environment, program
 from fedgraph.federation.grids.simulation import Failure, SimulationGrid
 
 __all__ = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
 import signal
 import socket
 import ssl
@@ -22,14 +21,13 @@ from pathlib import Path
 import psutil
 import tomli_w
 
+from fedgraph.federation.grids.programs import flower_environment, program
 from fedgraph.support.errors import RunError
 
 _START_SECONDS = 180.0
 _POLL_SECONDS = 0.5
 _END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-_HERE = ("127.0.0.1", "localhost", "::1")
 
 _APP = """\
 [project]
@@ -63,18 +61,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def program(name: str) -> str:
-    """Find a program of Flower, in this Python environment or else on the ``PATH``.
-
-    Raises RunError when it is not installed.
-    """
-    sibling = Path(sys.executable).with_name(name)
-    found = str(sibling) if sibling.exists() else shutil.which(name)
-    if found is None:
-        raise RunError(f"cannot find '{name}' beside {sys.executable}: install flwr[simulation] in this environment")
-    return found
-
-
 def offered(name: str, *options: str) -> list[str]:
     """Return those options that a program of the installed version of Flower has, according to its ``--help``.
 
@@ -85,42 +71,6 @@ def offered(name: str, *options: str) -> list[str]:
     ).stdout
     known = set(re.findall(r"--[a-z][a-z-]*", help_text))
     return [option for option in options if option in known]
-
-
-def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]:
-    """Build the environment variables of Flower's programs: no telemetry, and no environment built for each run.
-
-    Returns all variables of this process, with those of Flower.
-
-    Parameters
-    ----------
-    home : Path, optional
-        Flower's folder for settings and state; by default the user's own, ``$FLWR_HOME`` or ``~/.flwr``.
-    **extra : str
-        Further variables.
-    """
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    proxied = any(name.lower() in _PROXIES and value for name, value in os.environ.items())
-    # This project's own folder comes first, so that no other checkout of it runs in its place.
-    ours = str(Path(__file__).resolve().parents[3])
-    return {
-        **os.environ,
-        "PATH": path,
-        "PYTHONPATH": os.pathsep.join([ours, *(entry or os.getcwd() for entry in sys.path)]),
-        **({} if home is None else {"FLWR_HOME": str(home)}),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_DEDUP_LOGS": "1",
-        **({"no_proxy": past_proxies(os.environ)} if proxied else {}),
-        **extra,
-    }
-
-
-def past_proxies(environment: Mapping[str, str]) -> str:
-    """Return ``no_proxy`` of an environment with this machine added: Flower's processes on it talk to one another."""
-    hosts = [host for host in (environment.get("no_proxy") or environment.get("NO_PROXY", "")).split(",") if host]
-    return ",".join([*hosts, *(host for host in _HERE if host not in hosts)])
 
 
 @contextmanager

@@ -12,12 +12,14 @@ import torch
 import typer
 from rich.console import Console
 
+from fedgraph.reproduce import ResultLine, merge_into
 from fedgraph.runs import environment
 from fedgraph.simulations.benchmarks.gpu.found import Found
 from fedgraph.simulations.benchmarks.gpu.parts import PARTS, Part
 from fedgraph.simulations.benchmarks.gpu.result_file import ResultFile
 from fedgraph.simulations.benchmarks.gpu.worker import Worker
 from fedgraph.simulations.benchmarks.measure import machine_line, processor
+from fedgraph.simulations.scripts import ResultsFile
 from fedgraph.support.errors import ExperimentError
 
 _REHEARSAL = "A rehearsal on a CPU: it runs the same code, and no number here says anything about a GPU."
@@ -32,6 +34,10 @@ def gpu(
         list[str] | None, typer.Option("--part", help="A part, or all whose names begin so with a slash behind.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Only list the parts.")] = False,
+    results: ResultsFile = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Run nothing: show what the file has. With --results: write it. No GPU.")
+    ] = False,
 ) -> None:
     """Everything that is measured on a GPU, in parts, the cheapest and most telling first; one JSON file.
 
@@ -43,6 +49,11 @@ def gpu(
     if list_:
         for name, part in parts.items():
             _say(console, f"{name}: {part.title}, at most {part.limit} s")
+        return
+    if show:
+        file = ResultFile.there(out)
+        _tell(parts, file, console)
+        _keep(parts, file, results)
         return
     if device not in ("cuda", "cpu"):
         raise ExperimentError(f"--device {device}: it is cuda or cpu")
@@ -58,9 +69,12 @@ def gpu(
     }
     file = ResultFile(out, conditions, {**environment(), "processor": processor()})
     if device == "cpu":
+        if results is not None:
+            raise ExperimentError("--results: a rehearsal on a CPU says nothing about a GPU")
         _say(console, _REHEARSAL)
     _run(parts, file, device, tiny, budget, console)
     _tell(parts, file, console)
+    _keep(parts, file, results)
     _say(console, machine_line("a GPU" if device == "cuda" else "threads as they come"))
 
 
@@ -118,6 +132,26 @@ def _tell(parts: Mapping[str, Part], file: ResultFile, console: Console) -> None
         _say(console, f"Failed, and tried again by the next call: {', '.join(failed)}.")
     if left:
         _say(console, f"Left for the next call: {', '.join(left)}.")
+
+
+def _keep(parts: Mapping[str, Part], file: ResultFile, results: Path | None) -> None:
+    """Merge what the file has of these parts into a result file, where one is named.
+
+    The family of a part is the column. Raises ExperimentError for a rehearsal.
+    """
+    if results is None:
+        return
+    if file.is_rehearsal:
+        raise ExperimentError(f"--results: {file.path} is a rehearsal, and its numbers say nothing about a GPU")
+    source = f"benchmarks gpu, {file.device}"
+    merge_into(
+        results,
+        [
+            ResultLine(row, _family(name), metric, value=f"{value:.4g}", source=source)
+            for name in filter(file.done, parts)
+            for row, metric, value in Found.read(file.parts[name]).numbers()
+        ],
+    )
 
 
 def _family(part: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
 
 from fedgraph.simulations.benchmarks.measure import Timing, in_turn, median, number, turn_ratios, warmed
+
+LEAST, MOST = "least", "most"
+_SMALL = 1e-3
 
 Candidates = Mapping[str, Callable[[], list[Timing]]]
 
@@ -17,7 +20,8 @@ Candidates = Mapping[str, Callable[[], list[Timing]]]
 class Found:
     """What was found: rows by name, each with its columns, what there is to say about them, and every single number.
 
-    rows : cells are text or numbers; a cell that a row does not have stays empty.
+    rows : a cell is text, a number, or several, of which the table has the median, with the least and the most. One
+           that a row does not have stays empty.
     """
 
     rows: dict[str, dict[str, Any]]
@@ -40,9 +44,29 @@ class Found:
             table.add_row(name, *(_shown(row.get(column, "")) for column in columns))
         return table
 
+    def numbers(self) -> Iterator[tuple[str, str, float]]:
+        """Yield row, column and value of all numbers; of several the median, and the least and the most of columns
+        with these words behind their name.
+        """
+        for name, row in self.rows.items():
+            for column, cell in row.items():
+                values = cell if isinstance(cell, list) else [cell]
+                if any(isinstance(value, str) for value in values):
+                    continue
+                yield name, column, float(median(values))
+                if len(values) > 1:
+                    yield name, f"{column}, {LEAST}", float(min(values))
+                    yield name, f"{column}, {MOST}", float(max(values))
+
 
 def _shown(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)
+    if isinstance(value, list):
+        return spread(value)
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:.1e}" if 0 < abs(value) < _SMALL else number(value)
+    return str(value)
 
 
 def once(work: Callable[[], object]) -> Callable[[], list[Timing]]:
@@ -51,14 +75,14 @@ def once(work: Callable[[], object]) -> Callable[[], list[Timing]]:
 
 
 def compared(candidates: Candidates, repeats: int, *baselines: str) -> Found:
-    """Measure in turn; return milliseconds with their range, and ratios to each baseline of the same turn."""
+    """Measure in turn; return milliseconds, and ratios to each baseline of the same turn."""
     found = in_turn(candidates, repeats)
     rows: dict[str, dict[str, Any]] = {}
     for name, timings in found.items():
-        rows[name] = {"ms": spread([1000 * each.wall for each in timings])}
+        rows[name] = {"ms": [1000 * each.wall for each in timings]}
         for baseline in baselines:
             if baseline in found:
-                rows[name][f"to {baseline}"] = spread(turn_ratios(found, name, baseline))
+                rows[name][f"to {baseline}"] = turn_ratios(found, name, baseline)
     return Found(rows, raw={name: [asdict(each) for each in timings] for name, timings in found.items()})
 
 

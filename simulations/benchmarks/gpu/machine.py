@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from fedgraph.simulations.benchmarks.gpu.found import Found, spread
+from fedgraph.simulations.benchmarks.gpu.found import Found
 from fedgraph.simulations.benchmarks.measure import timed
 from fedgraph.support.errors import RunError
 from fedgraph.training import TrainSettings
@@ -45,21 +46,21 @@ def facts(device: str, folder: str, size: int, copied: int, repeats: int) -> Fou
             "multiprocessors": properties.multi_processor_count,
             "memory": f"{total / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free",
         }
-    rows = {name: {"": str(value)} for name, value in values.items()}
+    rows: dict[str, dict[str, Any]] = {name: {"value": str(value)} for name, value in values.items()}
     operations, many = 2 * size**3 / 1e12, torch.randn(copied, device=where)
     target = torch.empty_like(many)
     for kind in (torch.float32, torch.bfloat16):
         left, right = (torch.randn(size, size, device=where).to(kind) for _ in range(2))
-        rate = _rate(functools.partial(torch.mm, left, right), operations, repeats, "TFLOP/s")
-        rows[f"product {size} x {size}, {str(kind).removeprefix('torch.')}"] = {"": rate}
-    rate = _rate(functools.partial(target.copy_, many), 8 * copied / 1e9, repeats, "GB/s")
-    rows[f"copy of {4 * copied / 2**20:.0f} MiB, read and written"] = {"": rate}
+        name = f"product {size} x {size}, {str(kind).removeprefix('torch.')}, TFLOP/s"
+        rows[name] = {"value": _rates(functools.partial(torch.mm, left, right), operations, repeats)}
+    name = f"copy of {4 * copied / 2**20:.0f} MiB, read and written, GB/s"
+    rows[name] = {"value": _rates(functools.partial(target.copy_, many), 8 * copied / 1e9, repeats)}
     return Found(rows)
 
 
-def _rate(work: Callable[[], object], amount: float, repeats: int, unit: str) -> str:
+def _rates(work: Callable[[], object], amount: float, repeats: int) -> list[float]:
     work()
-    return f"{spread([amount / timed(work).wall for _ in range(repeats)])} {unit}"
+    return [amount / timed(work).wall for _ in range(repeats)]
 
 
 def _driver() -> str:
@@ -71,14 +72,25 @@ def _driver() -> str:
 
 
 def suite(device: str, folder: str) -> Found:
-    """The tests of the suite that need a GPU, by pytest in a process of its own; they are skipped on a CPU."""
+    """The tests of the suite that need a GPU, by pytest in a process of its own; they are skipped on a CPU.
+
+    What pytest prints goes to the log, line by line, with the tests that took longest.
+    """
     if find_spec("pytest") is None or not (_REPOSITORY / "tests").is_dir():
         raise RunError("there is no pytest here, or no folder of tests")
     files = [each for each in sorted((_REPOSITORY / "tests").rglob("test_*.py")) if "mark.gpu" in each.read_text()]
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-m", "gpu", "-p", "no:cacheprovider", *map(str, files)]
-    done = subprocess.run(command, cwd=_REPOSITORY, capture_output=True, text=True, check=False)
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)}
+    command = [sys.executable, "-m", "pytest", "-v", "-rfE", "-m", "gpu", "--durations=5", "-p", "no:cacheprovider"]
+    with subprocess.Popen(
+        [*command, *map(str, files)], cwd=_REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pytest:
+        assert pytest.stdout is not None
+        lines = []
+        for line in pytest.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    found = (re.findall(r"(\d+) (passed|failed|skipped|error)", line) for line in reversed(lines))
+    counts = {word: int(number) for number, word in next(filter(None, found), [])}
     if not counts:
-        raise RunError(f"pytest counted nothing:\n{(done.stdout + done.stderr)[-2000:]}")
-    failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        raise RunError("pytest counted nothing:\n" + "\n".join(lines)[-2000:])
+    failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return Found({"tests that need a GPU": {**dict.fromkeys(("passed", "failed", "skipped"), 0), **counts}}, failures)

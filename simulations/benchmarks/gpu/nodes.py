@@ -33,7 +33,7 @@ def nodes(
         model, seconds = _run(tables, Path(folder), grid, count)
         difference = relative_difference(model, wanted)
         name = f"{'on Ray' if grid == 'flower' else 'in this process'}, {count} nodes"
-        found.rows[name] = {"a round, ms": 1000 * seconds, "difference of the model": f"{difference:.1e}"}
+        found.rows[name] = {"a round, ms": 1000 * seconds, "difference of the model": difference}
         if not difference <= LARGEST_DIFFERENCE:
             found.lines.append(f"{name}: " + target_line("relative difference", difference, LARGEST_DIFFERENCE))
     return found

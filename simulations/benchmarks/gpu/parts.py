@@ -56,17 +56,17 @@ def _agreement() -> Iterator[tuple[str, Part]]:
 def _models(chosen: int) -> Iterator[tuple[str, Part]]:
     for name, case in CASES.items():
         if chosen in case.clients and name != "resnet9":
-            sizes = {"case": name, "clients": chosen, "rounds": 4, "repeats": 3 if chosen <= _FEW else 2}
+            sizes = {"case": name, "clients": chosen, "rounds": 13, "repeats": 3 if chosen <= _FEW else 2}
             tiny = {"clients": min(chosen, 3), "rounds": 1, "repeats": 1, "table": _TINY_MODELS.get(name)}
             title = f"One round of FedAvg, three minibatches of 32: {case.title}, {chosen:,} clients"
             yield f"models/{name}/{chosen}", Part(title, "training:model", 60, sizes, tiny)
 
 
 def _resnet9() -> Iterator[tuple[str, Part]]:
-    for block in (1, 10, None):
-        sizes = {"case": "resnet9", "clients": 100, "rounds": 2, "repeats": 2, "block": block}
-        tiny = {"clients": 2, "rounds": 1, "repeats": 1, "table": _TINY_MODELS["resnet9"]}
-        title = "An epoch of 90 images by 100 ResNet9" + (f", {block} at once" if block else "")
+    for block in (None, 10):
+        sizes = {"case": "resnet9", "clients": 100, "rounds": 1, "repeats": 1, "block": block, "images": 500}
+        tiny = {"clients": 2, "table": _TINY_MODELS["resnet9"], "images": 90}
+        title = "An epoch of 500 images by 100 ResNet9" + (f", {block} at once" if block else "")
         yield f"resnet9/{block or 'whole'}", Part(title, "training:model", 90, sizes, tiny)
 
 
@@ -96,10 +96,11 @@ def _in_order() -> Iterator[tuple[str, Part]]:
         "A round of 207 GRUs of 64 units, 10 steps of 64 examples", "training:gru", 90,
         {**_ROUND, "repeats": 3}, {**_TINY_ROUND, "repeats": 1},
     )  # fmt: skip
+    yield "tests", Part("Tests that need a GPU", "machine:suite", 90)
     yield from _growth(10, 100, 1000)
     yield "nodes/process", Part(
         "Several nodes in one process", "nodes:nodes", 60,
-        {"grid": "local", "counts": [2, 4, 8], "sensors": None, "steps": 10, "rounds": 4},
+        {"grid": "local", "counts": [2, 4, 8], "sensors": None, "steps": 10, "rounds": 7},
         {"counts": [2], "sensors": 3, "steps": 1, "rounds": 2},
     )  # fmt: skip
     yield from _fusion("METR-LA")
@@ -108,7 +109,7 @@ def _in_order() -> Iterator[tuple[str, Part]]:
     yield from _fusion("PEMS-BAY")
     yield "nodes/ray", Part(
         "Several nodes on Ray, which share the GPU", "nodes:nodes", 150,
-        {"grid": "flower", "counts": [2, 4], "sensors": None, "steps": 10, "rounds": 4},
+        {"grid": "flower", "counts": [4], "sensors": None, "steps": 10, "rounds": 7},
         {"counts": [2], "sensors": 3, "steps": 1, "rounds": 2},
     )  # fmt: skip
     yield (
@@ -118,7 +119,6 @@ def _in_order() -> Iterator[tuple[str, Part]]:
         ),
     )
     yield from _models(10)
-    yield "tests", Part("Tests that need a GPU", "machine:suite", 120)
     yield from _models(_MANY)
     yield from _growth(10_000)
 

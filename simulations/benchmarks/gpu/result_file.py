@@ -35,18 +35,33 @@ class ResultFile:
         self._content = {"benchmark": "gpu", **conditions, "machine": machine, "parts": {}}
         if not path.exists():
             return
-        try:
-            there = json.loads(path.read_text())
-            before = {key: there.get(key) for key in ("benchmark", *conditions)}
-            parts = there["parts"]
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ExperimentError(f"--out {path}: this is no file of the benchmark; name another one") from error
-        if before != {"benchmark": "gpu", **conditions}:
+        there = _read(path)
+        before = {key: there.get(key) for key in conditions}
+        if before != conditions:
             raise ExperimentError(
                 f"--out {path}: its parts were measured with {before}, and these would be with {conditions}; name "
                 "another file"
             )
-        self._content["parts"] = parts
+        self._content["parts"] = there["parts"]
+
+    @classmethod
+    def there(cls, path: Path) -> ResultFile:
+        """Return a file that was written before, as it is. Raises ExperimentError when it is none."""
+        if not path.exists():
+            raise ExperimentError(f"--out {path}: there is no such file")
+        file = cls.__new__(cls)
+        file.path, file._content = path, _read(path)
+        return file
+
+    @property
+    def device(self) -> str:
+        """The device, and the PyTorch, that the parts were measured with."""
+        return f"{self._content['device']}, PyTorch {self._content['machine']['packages']['torch']}"
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether its numbers say nothing about a GPU."""
+        return bool(self._content["rehearsal"] or self._content["tiny"])
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
@@ -68,3 +83,13 @@ class ResultFile:
         self.parts[name] = {"title": title, "seconds": round(seconds, 1), **content}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, (json.dumps(self._content, indent=1) + "\n").encode())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        if content["benchmark"] != "gpu" or not isinstance(content["parts"], dict):
+            raise ValueError
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExperimentError(f"--out {path}: this is no file of the benchmark; name another one") from error
+    return content

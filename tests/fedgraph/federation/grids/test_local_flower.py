@@ -1,32 +1,28 @@
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import fedgraph
 from fedgraph.federation.grids import local_flower
 from fedgraph.federation.grids.local_flower import (
     connection_file,
     end_group,
-    flower_environment,
     free_port,
     kill_all,
     offered,
     process,
-    program,
     run_on_flower,
     start,
     wait_for_superlink,
     write_app,
 )
+from fedgraph.federation.grids.programs import flower_environment
 from fedgraph.support.errors import RunError
 
 
@@ -49,25 +45,6 @@ def wait_until(condition, seconds=10.0):
 def test_a_free_port_can_be_taken():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port()))
-
-
-def test_programs_are_found_or_named():
-    assert program("flwr").endswith("flwr")
-    with pytest.raises(RunError, match=r"'no-such-program' .*flwr\[simulation\]"):
-        program("no-such-program")
-
-
-def test_environment_is_private_and_finds_what_this_process_finds(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", ["", *sys.path, "/somewhere/else"])
-    monkeypatch.chdir(tmp_path)
-    environment = flower_environment(tmp_path / "home", EXTRA="1")
-    assert environment["FLWR_HOME"] == str(tmp_path / "home")
-    assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
-    assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    assert environment["EXTRA"] == "1"
-    entries = environment["PYTHONPATH"].split(os.pathsep)
-    ours = str(Path(fedgraph.__file__).parent.parent)
-    assert (entries[0], entries[1], entries[-1]) == (ours, str(tmp_path), "/somewhere/else")
 
 
 @pytest.mark.process
@@ -190,13 +167,6 @@ def test_places_of_the_nodes_go_before_what_the_environment_says(tmp_path, monke
     stand_ins(tmp_path / "bin", monkeypatch, "echo data=$FEDGRAPH_DATA")
     run_on_flower(CONFIG, 1, tmp_path / "log", {"FEDGRAPH_DATA": "/data"})
     assert "data=/data" in (tmp_path / "log").read_text()
-
-
-def test_without_the_simulation_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(RunError, match=r"cannot find 'flower-superlink'"):
-        run_on_flower(CONFIG, 1, tmp_path / "log", {"FEDGRAPH_STATE": str(tmp_path / "state")})
 
 
 @pytest.mark.process
