@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -34,8 +35,8 @@ from fedgraph.training.working_set import GATHERED, GATHERED_ON_GPU
 _RECORDED = 1 << 26
 """Most parameters of a block whose steps are recorded by default: more keep a GPU busy without it."""
 
-_SHAPES = 4
-"""Number of shapes of blocks for which recorded steps are kept."""
+_BLOCKS = 4
+"""Number of sizes of blocks for which recorded steps are kept."""
 
 GradientTerm = Callable[[Tensor, slice | Tensor, Tensor], Tensor]
 """``(parameters [active, trainable], clients, batch_weight [active]) -> [active, trainable]``, added to the gradient.
@@ -139,18 +140,18 @@ class LocalTraining:
                     numbers = example_numbers(block.keys[:clients], round, step, examples)
                     parts = [self._augmented(part, numbers) for part in parts]
                 # Rare shapes are not compiled: a block with fewer active clients, a short last minibatch.
-                usual = clients == len(matrix) and examples == max(schedule.longest) and len(parts) == 1
+                whole = clients == len(matrix) and len(parts) == 1
+                usual = whole and examples == max(schedule.longest)
                 if keys is not None:
                     draws = keys[step, :clients]
-                if step == 0 and usual and self._records(matrix):
-                    own = None if keys is None else keys[step]
-                    state = fixed = self._fixed_block(state, parts[0].batch, own)
+                if step == 0 and whole and self._records(matrix):
+                    state = fixed = self._fixed_block(state)
                 rate = settings.rate(round) if rates is None else rates[step, :clients]
                 term = None
                 if gradient_term is not None:
                     arguments = state.parameters[:clients], block.first(clients), weights[step, :clients]
                     term = partial(gradient_term, *arguments)
-                if fixed is not None and usual:
+                if fixed is not None and whole:
                     fixed.step(parts[0].batch, rate, term, None if keys is None else keys[step])
                     continue
                 buffers = {name: value[:clients] for name, value in state.buffers.items()}
@@ -179,23 +180,24 @@ class LocalTraining:
         drawing = self.model.draws and not self.draws_hashed(matrix.device)
         return matrix.is_cuda and asked and not drawing and not self.task.level
 
-    def _fixed_block(self, state: BlockState, batch: Batch, keys: Tensor | None) -> FixedBlock:
-        """Return the tensors in which blocks like this one are computed, with this state."""
-        shapes = (len(state.parameters), *(part.shape for part in batch))
-        if shapes not in self._fixed_blocks:
-            if len(self._fixed_blocks) >= _SHAPES:
+    def _fixed_block(self, state: BlockState) -> FixedBlock:
+        """Return the tensors in which blocks of as many clients are computed, with this state."""
+        clients = len(state.parameters)
+        if clients not in self._fixed_blocks:
+            if len(self._fixed_blocks) >= _BLOCKS:
                 self._fixed_blocks.pop(next(iter(self._fixed_blocks)))
             differentiate = partial(self._differentiate, compiles=False)
-            self._fixed_blocks[shapes] = FixedBlock(differentiate, self.settings, state, batch, keys)
-        self._fixed_blocks[shapes].load(state)
-        return self._fixed_blocks[shapes]
+            self._fixed_blocks[clients] = FixedBlock(differentiate, self.settings, state)
+        self._fixed_blocks[clients].load(state)
+        return self._fixed_blocks[clients]
 
     def forget(self) -> None:
         """Free the memory of recorded steps."""
         self._fixed_blocks.clear()
+        gc.collect()
 
     @cached_property
-    def _fixed_blocks(self) -> dict[object, FixedBlock]:
+    def _fixed_blocks(self) -> dict[int, FixedBlock]:
         return {}
 
     def descends(self, gradient_term: GradientTerm | None) -> bool:

@@ -31,6 +31,9 @@ class Differentiate(Protocol):
 PLAIN_STEPS = 16
 """Steps before one is recorded by default, which takes as long as some ten plain steps."""
 
+_SHAPES = 4
+"""Most shapes of minibatches that are recorded for a block, such as those of an epoch's full and last ones."""
+
 _WARM_UP = 2
 _recording = threading.Lock()
 """PyTorch waits for the whole GPU before it records, which a recording of another thread does not survive."""
@@ -70,7 +73,7 @@ class BlockState:
 
 
 class FixedBlock(BlockState):
-    """A block whose tensors stay where they are, so that steps of full minibatches can be recorded and replayed.
+    """A block whose tensors stay where they are, so that steps of all its clients can be recorded and replayed.
 
     A recorded step computes what the plain one does, bit for bit. If it cannot be recorded, as when it waits for the
     GPU, it is computed plainly.
@@ -83,34 +86,19 @@ class FixedBlock(BlockState):
         Optimiser and clipping.
     like : BlockState
         A block of the same shapes.
-    batch : Batch
-        A minibatch of the same shapes.
-    keys : Tensor, optional
-        Keys of random numbers of the same shape.
     """
 
-    def __init__(
-        self,
-        differentiate: Differentiate,
-        settings: TrainSettings,
-        like: BlockState,
-        batch: Batch,
-        keys: Tensor | None = None,
-    ) -> None:
+    def __init__(self, differentiate: Differentiate, settings: TrainSettings, like: BlockState) -> None:
         super().__init__(
             torch.empty_like(like.parameters),
             {name: torch.empty_like(value) for name, value in like.moments.items()},
             {name: torch.empty_like(value) for name, value in like.buffers.items()},
             torch.empty_like(like.total),
         )
-        self._batch = Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch))
-        self._keys = None if keys is None else torch.empty_like(keys)
-        self._rate = self.parameters.new_zeros(len(self.parameters))
-        self._gradient = self.parameters
-        self._compute, self._settings = differentiate, settings
-        self._left = 0 if settings.compile is True else PLAIN_STEPS
-        self._graphs: dict[Callable[[], None], Any] = {}
-        self._failed = False
+        self.differentiate, self.settings = differentiate, settings
+        self.rate = self.parameters.new_zeros(len(self.parameters))
+        self.pool: Any = None
+        self._steps: dict[object, _Step] = {}
 
     def load(self, state: BlockState) -> None:
         """Copy the state of a block before its first step."""
@@ -128,18 +116,41 @@ class FixedBlock(BlockState):
         Parameters
         ----------
         batch : Batch
-            Of the shapes of the block.
+            A minibatch of every client. Only some shapes are recorded.
         rate : float or Tensor
             Learning rate, or that of each client.
         term : callable, optional
             Returns what is added to the gradient; it is never recorded.
         keys : Tensor, optional
-            Of random numbers, int64 ``[clients]``.
+            Keys of random numbers, int64 ``[clients]``.
         """
+        _ = self.rate.copy_(rate) if isinstance(rate, Tensor) else self.rate.fill_(rate)
+        shapes = tuple(part.shape for part in batch)
+        found = self._steps.get(shapes)
+        if found is None:
+            found = _Step(self, batch, keys, records=len(self._steps) < _SHAPES)
+            if found.records:
+                self._steps[shapes] = found
+        found.take(batch, term, keys)
+
+
+class _Step:
+    """Steps of a block with minibatches of one shape."""
+
+    def __init__(self, block: FixedBlock, batch: Batch, keys: Tensor | None, records: bool) -> None:
+        self._block = block
+        self._batch = Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch))
+        self._keys = None if keys is None else torch.empty_like(keys)
+        self._gradient = block.parameters
+        self._left = 0 if block.settings.compile is True else PLAIN_STEPS
+        self._graphs: dict[Callable[[], None], Any] = {}
+        self.records = records
+
+    def take(self, batch: Batch, term: Callable[[], Tensor] | None, keys: Tensor | None) -> None:
+        """Take a step; see :meth:`FixedBlock.step`."""
         _copy(batch, self._batch)
         if self._keys is not None and keys is not None:
             self._keys.copy_(keys)
-        _ = self._rate.copy_(rate) if isinstance(rate, Tensor) else self._rate.fill_(rate)
         if term is None:
             self._do(self._whole)
         else:
@@ -154,15 +165,18 @@ class FixedBlock(BlockState):
         self._update()
 
     def _differentiate(self) -> None:
+        block = self._block
         # When recorded, the gradient is at the same place in every replay.
-        sums, self._gradient, changed = self._compute(self.parameters, self.buffers, self._batch, draws=self._keys)
-        self.add(sums, changed)
+        sums, self._gradient, changed = block.differentiate(
+            block.parameters, block.buffers, self._batch, draws=self._keys
+        )
+        block.add(sums, changed)
 
     def _update(self) -> None:
-        self.update(self._settings, self._gradient, self._rate)
+        self._block.update(self._block.settings, self._gradient, self._block.rate)
 
     def _do(self, work: Callable[[], None]) -> None:
-        if work not in self._graphs and not (self._left or self._failed):
+        if work not in self._graphs and self.records and not self._left:
             self._record(work)
         if work in self._graphs:
             self._graphs[work].replay()
@@ -171,15 +185,15 @@ class FixedBlock(BlockState):
 
     def _record(self, work: Callable[[], None]) -> None:
         # Recording runs it several times.
-        changing = (*self.tensors(), *([self._gradient] if work == self._update else []))
+        changing = (*self._block.tensors(), *([self._gradient] if work == self._update else []))
         before = [each.clone() for each in changing]
         try:
-            self._graphs[work] = recorded(work)
+            self._graphs[work] = recorded(work, self._block)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            self._failed = True
-            asked = self._settings.compile is True
+            self.records = False
+            asked = self._block.settings.compile is True
             log.log(
                 logging.WARNING if asked else logging.DEBUG,
                 "[train] compile: recording CUDA graphs failed on this node, which computes without them (%s)",
@@ -190,8 +204,8 @@ class FixedBlock(BlockState):
             _copy(before, changing)
 
 
-def recorded(work: Callable[[], None]) -> Any:
-    """Record a function without arguments and result as a CUDA graph, without its effects at that time."""
+def recorded(work: Callable[[], None], block: FixedBlock) -> Any:
+    """Record a function without arguments and result as a CUDA graph, in the memory of the other graphs of a block."""
     with _recording:
         apart = torch.cuda.Stream()
         apart.wait_stream(torch.cuda.current_stream())
@@ -201,8 +215,9 @@ def recorded(work: Callable[[], None]) -> Any:
         torch.cuda.current_stream().wait_stream(apart)
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the GPU meanwhile, as for other nodes of this process.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=block.pool, capture_error_mode="thread_local"):
             work()
+        block.pool = graph.pool()
         return graph
 
 

@@ -31,7 +31,7 @@ class Replayed:
 
     made = 0
 
-    def __init__(self, work):
+    def __init__(self, work, block):
         Replayed.made += 1
         self.replay = work
         for _ in range(3):  # recording runs the work
@@ -115,9 +115,20 @@ def test_a_term_of_the_gradient_is_not_recorded(name, records, monkeypatch):
             torch.testing.assert_close(*pair, rtol=1e-5, atol=1e-6)
 
 
+def test_the_last_minibatch_of_an_epoch_is_recorded_too(records, monkeypatch):
+    monkeypatch.setattr(recording, "PLAIN_STEPS", 1)
+    found = trained(cohort_of("gru", (10, 10, 10), momentum=0.9))
+    assert records.made == 2
+    monkeypatch.setattr(recording, "_SHAPES", 1)
+    assert all(map(torch.equal, found, trained(cohort_of("gru", (10, 10, 10), momentum=0.9))))
+    monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: False)
+    for ours, theirs in zip(found, trained(cohort_of("gru", (10, 10, 10), momentum=0.9)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("asked", [True, "auto"])
 def test_what_cannot_be_recorded_is_computed_plainly(asked, records, monkeypatch, caplog):
-    def fails(work):
+    def fails(work, block):
         work()
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -133,7 +144,7 @@ def test_what_cannot_be_recorded_is_computed_plainly(asked, records, monkeypatch
 
 
 def test_a_block_that_does_not_fit_the_memory_says_so(records, monkeypatch):
-    def full(work):
+    def full(work, block):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(recording, "PLAIN_STEPS", 0)
@@ -147,14 +158,15 @@ def test_a_block_that_does_not_fit_the_memory_says_so(records, monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_a_recorded_step_is_the_plain_one_bit_for_bit_on_a_gpu(name, keys, monkeypatch):
     made, record = [], recording.recorded
-    monkeypatch.setattr(recording, "recorded", lambda work: made.append(work) or record(work))
+    monkeypatch.setattr(recording, "recorded", lambda *given: made.append(given) or record(*given))
     found = []
     for after in (0, 5, 1000):
         monkeypatch.setattr(recording, "PLAIN_STEPS", after)
-        cohort = cohort_of(name, **{**keys, "device": "cuda", "compile": "auto"})
+        cohort = cohort_of(name, (10, 10, 10), **{**keys, "device": "cuda", "compile": "auto"})
         found.append(trained(cohort))
-        assert not any(block._failed for block in cohort._training._fixed_blocks.values())
-    assert len(made) == 2
+        blocks = cohort._training._fixed_blocks.values()
+        assert all(step.records for block in blocks for step in block._steps.values())
+    assert len(made) == 4  # two shapes of minibatches, in two of the runs
     for pair in zip(*found, strict=True):
         assert torch.equal(pair[0], pair[1])
         assert torch.equal(pair[0], pair[2])
