@@ -9,7 +9,8 @@ import tomli_w
 
 from fedgraph.commands.deployment.credentials import make_test_credentials
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.grids.local_flower import flower_environment, free_port
+from fedgraph.federation.grids.local_flower import free_port
+from fedgraph.federation.grids.programs import flower_environment
 from fedgraph.runs.folder import RunFolder
 from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 

@@ -14,12 +14,11 @@ import tomli_w
 from fedgraph.commands.deployment.credentials import make_test_credentials
 from fedgraph.federation.grids.local_flower import (
     connection_file,
-    flower_environment,
     free_port,
-    program,
     start,
     write_app,
 )
+from fedgraph.federation.grids.programs import flower_environment, program
 from fedgraph.simulations.benchmarks.real_nodes import Running
 
 _LACKING = re.compile(r"git.*|(.*-)?(c\+\+|g\+\+|gcc|clang(\+\+)?)(-.*)?|cc")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedgraph.commands.new import project_files
-from fedgraph.federation.grids.local_flower import program
+from fedgraph.federation.grids.programs import program
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("clients", "fedgraph", "simulations", "strategies")

@@ -15,7 +15,8 @@ from starlette.routing import Route
 
 from fedgraph.commands.deployment.server_command import register_nodes
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.grids.local_flower import connection_file, flower_environment, free_port, program
+from fedgraph.federation.grids.local_flower import connection_file, free_port
+from fedgraph.federation.grids.programs import flower_environment, program
 from fedgraph.runs.folder import RunFolder
 from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 from fedgraph.support.errors import RunError

@@ -10,13 +10,12 @@ import tomli_w
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.local_flower import (
     connection_file,
-    flower_environment,
     free_port,
     process,
-    program,
     run_on_flower,
     wait_for_superlink,
 )
+from fedgraph.federation.grids.programs import flower_environment, program
 from fedgraph.runs.folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parent.parent

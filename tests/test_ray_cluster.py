@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.grids.local_flower import flower_environment, free_port, process, run_on_flower
+from fedgraph.federation.grids.local_flower import free_port, process, run_on_flower
+from fedgraph.federation.grids.programs import flower_environment
 from fedgraph.runs.folder import RunFolder
 
 RAY = Path(sys.executable).with_name("ray")

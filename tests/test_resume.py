@@ -12,7 +12,7 @@ import time
 import pytest
 import tomli_w
 
-from fedgraph.federation.grids.local_flower import flower_environment
+from fedgraph.federation.grids.programs import flower_environment
 
 
 @pytest.fixture

@@ -17,13 +17,12 @@ from reading.shell import ELSEWHERE, Shell
 import fedgraph
 from fedgraph.experiment import parse_experiment
 from fedgraph.federation.grids.local_flower import (
-    flower_environment,
     free_port,
     offered,
     process,
-    program,
     wait_for_superlink,
 )
+from fedgraph.federation.grids.programs import flower_environment, program
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.plugins import add_plugin_paths
 

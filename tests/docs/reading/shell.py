@@ -20,11 +20,10 @@ from fedgraph.federation.grids.local_flower import (
     connection,
     connection_file,
     end_group,
-    flower_environment,
     free_port,
-    program,
     start,
 )
+from fedgraph.federation.grids.programs import flower_environment, program
 from fedgraph.strategies.engine.chosen import has_phases
 from reading.pages import REPOSITORY
 

@@ -141,11 +141,11 @@ def test_steps_do_not_wait_for_a_real_gpu(name, monkeypatch):
     train(name, monkeypatch, device=torch.device("cuda"), momentum=0.9)  # what is loaded once waits
     differentiate = LocalTraining._differentiate
 
-    def checked(*given):
+    def checked(*given, **named):
         """One step, in which to wait is an error."""
         torch.cuda.set_sync_debug_mode("error")
         try:
-            return differentiate(*given)
+            return differentiate(*given, **named)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

@@ -9,7 +9,8 @@ import pytest
 
 from fedgraph.commands.deployment.connection import check_port_free, check_superlink, host_and_port
 from fedgraph.commands.deployment.credentials import make_test_credentials
-from fedgraph.federation.grids.local_flower import flower_environment, free_port, past_proxies, process, program
+from fedgraph.federation.grids.local_flower import free_port, process
+from fedgraph.federation.grids.programs import flower_environment, past_proxies, program
 from fedgraph.support.errors import RunError
 
 
