@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -152,17 +151,18 @@ class LocalTraining:
                     arguments = state.parameters[:clients], block.first(clients), weights[step, :clients]
                     term = partial(gradient_term, *arguments)
                 if fixed is not None and whole:
-                    fixed.step(parts[0].batch, rate, term, None if keys is None else keys[step])
+                    own = None if keys is None else keys[step]
+                    fixed.step(partial(self._differentiate, compiles=False), parts[0].batch, rate, term, own)
                     continue
                 buffers = {name: value[:clients] for name, value in state.buffers.items()}
                 sums, gradient, changed = self._differentiated(
                     state.parameters[:clients], buffers, parts, compiles and usual, draws
                 )
-                with torch.no_grad():
-                    state.add(sums, changed)
-                    if term is not None:
+                state.add(sums, changed)
+                if term is not None:
+                    with torch.no_grad():
                         gradient += term()
-                    state.update(settings, gradient, rate)
+                state.update(settings, gradient, rate)
         if running or fixed is not None:
             matrix[:, :width] = state.parameters
         if fixed is not None:
@@ -186,15 +186,13 @@ class LocalTraining:
         if clients not in self._fixed_blocks:
             if len(self._fixed_blocks) >= _BLOCKS:
                 self._fixed_blocks.pop(next(iter(self._fixed_blocks)))
-            differentiate = partial(self._differentiate, compiles=False)
-            self._fixed_blocks[clients] = FixedBlock(differentiate, self.settings, state)
+            self._fixed_blocks[clients] = FixedBlock(self.settings, state)
         self._fixed_blocks[clients].load(state)
         return self._fixed_blocks[clients]
 
     def forget(self) -> None:
         """Free the memory of recorded steps."""
         self._fixed_blocks.clear()
-        gc.collect()
 
     @cached_property
     def _fixed_blocks(self) -> dict[int, FixedBlock]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -54,12 +54,14 @@ class BlockState:
     buffers: Mapping[str, Tensor]
     total: Tensor
 
+    @torch.no_grad()
     def add(self, sums: Tensor, changed: Mapping[str, Tensor]) -> None:
         """Add the sums of the first clients, and write their changed buffers."""
         self.total[:, : sums.shape[1]] += sums
         for name, value in changed.items():
             self.buffers[name][: len(value)].copy_(value)
 
+    @torch.no_grad()
     def update(self, settings: TrainSettings, gradient: Tensor, rate: float | Tensor) -> None:
         """Take a step of the first clients against their ``gradient``, which is overwritten."""
         if settings.clip_norm is not None:
@@ -80,24 +82,22 @@ class FixedBlock(BlockState):
 
     Parameters
     ----------
-    differentiate : callable
-        Forward and backward pass of all clients.
     settings : TrainSettings
         Optimiser and clipping.
     like : BlockState
         A block of the same shapes.
     """
 
-    def __init__(self, differentiate: Differentiate, settings: TrainSettings, like: BlockState) -> None:
+    def __init__(self, settings: TrainSettings, like: BlockState) -> None:
         super().__init__(
             torch.empty_like(like.parameters),
             {name: torch.empty_like(value) for name, value in like.moments.items()},
             {name: torch.empty_like(value) for name, value in like.buffers.items()},
             torch.empty_like(like.total),
         )
-        self.differentiate, self.settings = differentiate, settings
-        self.rate = self.parameters.new_zeros(len(self.parameters))
-        self.pool: Any = None
+        self._settings = settings
+        self._rate = self.parameters.new_zeros(len(self.parameters))
+        self._pool: Any = None
         self._steps: dict[object, _Step] = {}
 
     def load(self, state: BlockState) -> None:
@@ -109,12 +109,19 @@ class FixedBlock(BlockState):
         _copy((*self.moments.values(), *self.buffers.values()), (*moments.values(), *buffers.values()))
 
     def step(
-        self, batch: Batch, rate: float | Tensor, term: Callable[[], Tensor] | None, keys: Tensor | None = None
+        self,
+        differentiate: Differentiate,
+        batch: Batch,
+        rate: float | Tensor,
+        term: Callable[[], Tensor] | None,
+        keys: Tensor | None = None,
     ) -> None:
         """Take one step of all clients.
 
         Parameters
         ----------
+        differentiate : callable
+            Forward and backward pass, the same in every step.
         batch : Batch
             A minibatch of every client. Only some shapes are recorded.
         rate : float or Tensor
@@ -124,76 +131,69 @@ class FixedBlock(BlockState):
         keys : Tensor, optional
             Keys of random numbers, int64 ``[clients]``.
         """
-        _ = self.rate.copy_(rate) if isinstance(rate, Tensor) else self.rate.fill_(rate)
-        shapes = tuple(part.shape for part in batch)
-        found = self._steps.get(shapes)
-        if found is None:
-            found = _Step(self, batch, keys, records=len(self._steps) < _SHAPES)
-            if found.records:
-                self._steps[shapes] = found
-        found.take(batch, term, keys)
+        _ = self._rate.copy_(rate) if isinstance(rate, Tensor) else self._rate.fill_(rate)
+        step = self._step(batch, keys)
+        step.fill(batch, keys)
 
+        def differentiated() -> None:
+            # When recorded, the gradient is at the same place in every replay.
+            found = differentiate(self.parameters, self.buffers, step.batch, draws=step.keys)
+            sums, step.gradient, changed = found
+            self.add(sums, changed)
 
-class _Step:
-    """Steps of a block with minibatches of one shape."""
+        def updated() -> None:
+            self.update(self._settings, step.gradient, self._rate)
 
-    def __init__(self, block: FixedBlock, batch: Batch, keys: Tensor | None, records: bool) -> None:
-        self._block = block
-        self._batch = Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch))
-        self._keys = None if keys is None else torch.empty_like(keys)
-        self._gradient = block.parameters
-        self._left = 0 if block.settings.compile is True else PLAIN_STEPS
-        self._graphs: dict[Callable[[], None], Any] = {}
-        self.records = records
+        def whole() -> None:
+            differentiated()
+            updated()
 
-    def take(self, batch: Batch, term: Callable[[], Tensor] | None, keys: Tensor | None) -> None:
-        """Take a step; see :meth:`FixedBlock.step`."""
-        _copy(batch, self._batch)
-        if self._keys is not None and keys is not None:
-            self._keys.copy_(keys)
         if term is None:
-            self._do(self._whole)
+            self._do(step, "whole", whole)
         else:
-            self._do(self._differentiate)
+            self._do(step, "gradient", differentiated)
             with torch.no_grad():
-                self._gradient += term()
-            self._do(self._update)
-        self._left = max(0, self._left - 1)
+                step.gradient += term()
+            self._do(step, "update", updated, step.gradient)
+        step.left = max(0, step.left - 1)
 
-    def _whole(self) -> None:
-        self._differentiate()
-        self._update()
-
-    def _differentiate(self) -> None:
-        block = self._block
-        # When recorded, the gradient is at the same place in every replay.
-        sums, self._gradient, changed = block.differentiate(
-            block.parameters, block.buffers, self._batch, draws=self._keys
+    def _step(self, batch: Batch, keys: Tensor | None) -> _Step:
+        """Return the tensors of minibatches of these shapes."""
+        shapes = tuple(part.shape for part in batch)
+        if shapes in self._steps:
+            return self._steps[shapes]
+        step = _Step(
+            Batch(*(torch.empty_like(part, memory_format=torch.contiguous_format) for part in batch)),
+            None if keys is None else torch.empty_like(keys),
+            self.parameters,
+            left=0 if self._settings.compile is True else PLAIN_STEPS,
+            records=len(self._steps) < _SHAPES,
         )
-        block.add(sums, changed)
+        if step.records:
+            self._steps[shapes] = step
+        return step
 
-    def _update(self) -> None:
-        self._block.update(self._block.settings, self._gradient, self._block.rate)
-
-    def _do(self, work: Callable[[], None]) -> None:
-        if work not in self._graphs and self.records and not self._left:
-            self._record(work)
-        if work in self._graphs:
-            self._graphs[work].replay()
+    def _do(self, step: _Step, name: str, work: Callable[[], None], *changed: Tensor) -> None:
+        """Do some work on the tensors of the block and on ``changed``, recorded if it is time for it."""
+        if name not in step.graphs and step.records and not step.left:
+            self._record(step, name, work, *changed)
+        if name in step.graphs:
+            step.graphs[name].replay()
         else:
             work()
 
-    def _record(self, work: Callable[[], None]) -> None:
+    def _record(self, step: _Step, name: str, work: Callable[[], None], *changed: Tensor) -> None:
         # Recording runs it several times.
-        changing = (*self._block.tensors(), *([self._gradient] if work == self._update else []))
+        changing = (*self.tensors(), *changed)
         before = [each.clone() for each in changing]
         try:
-            self._graphs[work] = recorded(work, self._block)
+            step.graphs[name] = recorded(work, self._pool)
+            self._pool = step.graphs[name].pool()
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            self.records = False
-            asked = self._block.settings.compile is True
+            step.records = False
+            asked = self._settings.compile is True
             log.log(
                 logging.WARNING if asked else logging.DEBUG,
                 "[train] compile: recording CUDA graphs failed on this node, which computes without them (%s)",
@@ -204,8 +204,34 @@ class _Step:
             _copy(before, changing)
 
 
-def recorded(work: Callable[[], None], block: FixedBlock) -> Any:
-    """Record a function without arguments and result as a CUDA graph, in the memory of the other graphs of a block."""
+@dataclass(eq=False)
+class _Step:
+    """Tensors of the steps of a block with minibatches of one shape, and what is recorded of them.
+
+    left : plain steps before one is recorded. records : whether one is.
+    """
+
+    batch: Batch
+    keys: Tensor | None
+    gradient: Tensor
+    left: int
+    records: bool
+    graphs: dict[str, Any] = field(default_factory=dict)
+
+    def fill(self, batch: Batch, keys: Tensor | None) -> None:
+        """Copy a minibatch, and the keys of its random numbers."""
+        _copy(batch, self.batch)
+        if self.keys is not None and keys is not None:
+            self.keys.copy_(keys)
+
+
+def recorded(work: Callable[[], None], pool: Any) -> Any:
+    """Record a function without arguments as a CUDA graph.
+
+    Parameters
+    ----------
+    pool : memory of other graphs that never run at the same time, or None.
+    """
     with _recording:
         apart = torch.cuda.Stream()
         apart.wait_stream(torch.cuda.current_stream())
@@ -215,9 +241,8 @@ def recorded(work: Callable[[], None], block: FixedBlock) -> Any:
         torch.cuda.current_stream().wait_stream(apart)
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the GPU meanwhile, as for other nodes of this process.
-        with torch.cuda.graph(graph, pool=block.pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             work()
-        block.pool = graph.pool()
         return graph
 
 

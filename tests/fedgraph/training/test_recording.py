@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import pytest
 import torch
@@ -31,11 +33,14 @@ class Replayed:
 
     made = 0
 
-    def __init__(self, work, block):
+    def __init__(self, work, pool):
         Replayed.made += 1
         self.replay = work
         for _ in range(3):  # recording runs the work
             work()
+
+    def pool(self):
+        return "memory"
 
 
 @pytest.fixture
@@ -128,7 +133,7 @@ def test_the_last_minibatch_of_an_epoch_is_recorded_too(records, monkeypatch):
 
 @pytest.mark.parametrize("asked", [True, "auto"])
 def test_what_cannot_be_recorded_is_computed_plainly(asked, records, monkeypatch, caplog):
-    def fails(work, block):
+    def fails(work, pool):
         work()
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -144,7 +149,7 @@ def test_what_cannot_be_recorded_is_computed_plainly(asked, records, monkeypatch
 
 
 def test_a_block_that_does_not_fit_the_memory_says_so(records, monkeypatch):
-    def full(work, block):
+    def full(work, pool):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(recording, "PLAIN_STEPS", 0)
@@ -170,3 +175,27 @@ def test_a_recorded_step_is_the_plain_one_bit_for_bit_on_a_gpu(name, keys, monke
     for pair in zip(*found, strict=True):
         assert torch.equal(pair[0], pair[1])
         assert torch.equal(pair[0], pair[2])
+
+
+def test_recorded_steps_are_gone_with_the_cohort(records, monkeypatch):
+    class Graph:  # it has no more of the work than kernels
+        def __init__(self, work, pool):
+            work()
+
+        def replay(self):
+            pass
+
+        pool = replay
+
+    monkeypatch.setattr(recording, "PLAIN_STEPS", 0)
+    monkeypatch.setattr(recording, "recorded", Graph)
+    cohort = cohort_of("gru", momentum=0.9)
+    trained(cohort)
+    assert not any(each.total.requires_grad for each in cohort._training._fixed_blocks.values())
+    (block,) = map(weakref.ref, cohort._training._fixed_blocks.values())
+    gc.disable()  # what is left waits for no collector: it may be gigabytes of a GPU
+    try:
+        cohort._training.forget()
+        assert block() is None
+    finally:
+        gc.enable()
