@@ -542,19 +542,24 @@ def test_rounds_on_a_gpu(numbers):
 
     assert set(all_of("agreement", "twice the same")) == {1.0}
     assert max(all_of("agreement", "difference")) <= 1e-3
-    assert max(all_of("nodes", "difference of the model")) < 1e-5
+    assert max(all_of("nodes", "difference of the model")) < 3e-5
     few, many = (numbers("benchmarks/gpu", f"{count} clients", "growth", "ms")[0] for count in ("10", "1,000"))
-    assert many < 2 * few
-    own = [numbers("benchmarks/gpu", f"a custom module, {count} clients", "models", metric)[0]
-           for count in (10, 100) for metric in ("fedgraph, as it comes", "fedgraph, CUDA graphs")]  # fmt: skip
-    assert min(own) > 1
-    assert max(set(all_of("models", "fedgraph, as it comes", ", 100 clients")) - set(own)) < 0.1
+    assert round(many / few) == 5
+    own = numbers("benchmarks/gpu", "a custom module, 100 clients", "models", "fedgraph, as it comes")[0]
+    assert round(own, 1) == 0.6
+    assert max(set(all_of("models", "fedgraph, as it comes", ", 100 clients")) - {own}) < 1 / 12
+    assert numbers("benchmarks/gpu", "resnet9, 5 rounds of 6 clients", "agreement", "rounding alone")[0] < 1e-3
+    ours = numbers("benchmarks/gpu", "a round, in one process", "flower", "to plain Flower on Ray, a client per node")
+    assert round(1 / ours[0]) == 69
+    assert numbers("benchmarks/gpu", "a round, in one process, CUDA graphs", "gru", "ms")[0] > 20
     said(
         page,
         "Two runs on the GPU give the same models, bit for bit, for each of these and for a module of one's own",
-        "The aim is 0.001.",
-        "A hundred times as many clients take less than twice as long.",
-        "Models differ by less than 0.00001.",
-        "With 100 clients a round of a model of fedgraph takes less than a tenth of it.",
-        "A custom module takes longer than the loop, with CUDA graphs too.",
+        "`resnet9` is trained at a quarter of the others' learning rate, at which rounding alone comes to less.",
+        "The aim of 20 ms is missed",
+        "A hundred times as many clients take five times as long.",
+        "Models differ by less than 0.00003.",
+        "The aim is 50 times as long; it takes 69 times.",
+        "A round of a model of fedgraph takes less than a twelfth of it.",
+        "A custom module with batch normalisation and dropout takes six tenths",
     )
