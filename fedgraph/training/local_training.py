@@ -115,7 +115,6 @@ class LocalTraining:
             training_batches(block.keys, block.num_examples, settings, round, self.least),
             batch_sizes(block.num_examples, settings, self.least),
         )
-        weights = schedule.counts.float()
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
         state = BlockState(matrix[:, :width].contiguous(), dict(moments), running, total)
@@ -123,62 +122,81 @@ class LocalTraining:
         rates = None if rates is None else rates.to(matrix.device)
         steps = (schedule.known > 0).sum(0)
         if self.descends(gradient_term):
-            each = weights.new_full(weights.shape, settings.rate(round)) if rates is None else rates
+            each = matrix.new_full(schedule.known.shape, settings.rate(round)) if rates is None else rates
             sums = self._descend(block.split, schedule, state.parameters, each)
             if sums is not None:
                 return sums[0] / sums[1], steps
-        compiles = settings.compile is True and not (matrix.is_cuda or self.model.native)
-        fixed: FixedBlock | None = None
         draws: Draws = self._generators(block, round, matrix.device)
         keys = keys_of_steps(block.keys, round, len(schedule.batches)) if self.draws_hashed(matrix.device) else None
         seeded = self.model.draws and draws is None and keys is None
         with self._seeded(block, round, matrix.device) if seeded else nullcontext():
-            gathered = zip(schedule.active, schedule.longest, self._minibatches(block.split, schedule), strict=True)
-            for step, (clients, examples, parts) in enumerate(gathered):
-                if self.augment is not None:
-                    numbers = example_numbers(block.keys[:clients], round, step, examples)
-                    parts = [self._augmented(part, numbers) for part in parts]
-                # Rare shapes are not compiled: a block with fewer active clients, a short last minibatch.
-                whole = clients == len(matrix) and len(parts) == 1
-                usual = whole and examples == max(schedule.longest)
-                if keys is not None:
-                    draws = keys[step, :clients]
-                if step == 0 and whole and self._records(matrix):
-                    state = fixed = self._fixed_block(state)
-                rate = settings.rate(round) if rates is None else rates[step, :clients]
-                term = None
-                if gradient_term is not None:
-                    arguments = state.parameters[:clients], block.first(clients), weights[step, :clients]
-                    term = partial(gradient_term, *arguments)
-                if fixed is not None and whole:
-                    own = None if keys is None else keys[step]
-                    fixed.step(partial(self._differentiate, compiles=False), parts[0].batch, rate, term, own)
-                    continue
-                buffers = {name: value[:clients] for name, value in state.buffers.items()}
-                sums, gradient, changed = self._differentiated(
-                    state.parameters[:clients], buffers, parts, compiles and usual, draws
-                )
-                state.add(sums, changed)
-                if term is not None:
-                    with torch.no_grad():
-                        gradient += term()
-                state.update(settings, gradient, rate)
-        if running or fixed is not None:
-            matrix[:, :width] = state.parameters
-        if fixed is not None:
-            fixed.copy_to(moments, running)
-        return state.total[0] / state.total[1], steps
+            after = self._take_steps(block, schedule, state, round, rates, gradient_term, draws, keys)
+        if running or after is not state:
+            matrix[:, :width] = after.parameters
+        if isinstance(after, FixedBlock):
+            after.copy_to(moments, running)
+        return after.total[0] / after.total[1], steps
+
+    def _take_steps(
+        self,
+        block: Block,
+        schedule: Schedule,
+        state: BlockState,
+        round: int,
+        rates: Tensor | None,
+        gradient_term: GradientTerm | None,
+        draws: Draws,
+        keys: Tensor | None,
+    ) -> BlockState:
+        """Take all steps of a round, and return the state after them: the given one, or one at fixed places.
+
+        Parameters
+        ----------
+        rates : learning rates ``[steps, clients]``, or None for that of the round.
+        draws, keys : what the forward passes draw from, the latter by step.
+        """
+        settings, weights = self.settings, schedule.counts.float()
+        compiles = settings.compile is True and not (state.parameters.is_cuda or self.model.native)
+        gathered = zip(schedule.active, schedule.longest, self._minibatches(block.split, schedule), strict=True)
+        for step, (clients, examples, parts) in enumerate(gathered):
+            if self.augment is not None:
+                numbers = example_numbers(block.keys[:clients], round, step, examples)
+                parts = [self._augmented(part, numbers) for part in parts]
+            whole = clients == len(state.parameters) and len(parts) == 1
+            if step == 0 and whole and self._records(state):
+                state = self._fixed_block(state)
+            rate = settings.rate(round) if rates is None else rates[step, :clients]
+            if keys is not None:
+                draws = keys[step, :clients]
+            term = None
+            if gradient_term is not None:
+                arguments = state.parameters[:clients], block.first(clients), weights[step, :clients]
+                term = partial(gradient_term, *arguments)
+            if whole and isinstance(state, FixedBlock):
+                own = None if keys is None else keys[step]
+                state.step(partial(self._differentiate, compiles=False), parts[0].batch, rate, term, own)
+                continue
+            # Rare shapes are not compiled: a block with fewer active clients, a short last minibatch.
+            usual = compiles and whole and examples == max(schedule.longest)
+            buffers = {name: value[:clients] for name, value in state.buffers.items()}
+            sums, gradient, changed = self._differentiated(state.parameters[:clients], buffers, parts, usual, draws)
+            state.add(sums, changed)
+            if term is not None:
+                with torch.no_grad():
+                    gradient += term()
+            state.update(settings, gradient, rate)
+        return state
 
     def sequential(self, device: torch.device) -> bool:
         """Return whether clients are computed sequentially."""
         return self.model.sequential and device.type == "cpu" and self.settings.compile is not True
 
-    def _records(self, matrix: Tensor) -> bool:
-        """Return whether steps are recorded as CUDA graphs."""
-        small = matrix.numel() <= _RECORDED
-        asked = self.settings.compile is True or (self.settings.compile is not False and small)
-        drawing = self.model.draws and not self.draws_hashed(matrix.device)
-        return matrix.is_cuda and asked and not drawing and not self.task.level
+    def _records(self, state: BlockState) -> bool:
+        """Return whether steps of a block are recorded as CUDA graphs."""
+        models = state.parameters
+        asked = self.settings.compile is True or (self.settings.compile is not False and models.numel() <= _RECORDED)
+        drawing = self.model.draws and not self.draws_hashed(models.device)
+        return models.is_cuda and asked and not drawing and not self.task.level
 
     def _fixed_block(self, state: BlockState) -> FixedBlock:
         """Return the tensors in which blocks of as many clients are computed, with this state."""

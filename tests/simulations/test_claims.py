@@ -536,7 +536,7 @@ def test_concatenation_and_f3_by_the_number_of_owners(numbers):
     said(
         "simulations/f3/README.md",
         "it is ahead by F1 with any number of owners, and K is level or ahead by AUC",
-        "Only with the released program's parameters too (`[f3] sinkhorn = \"sigmoid\"`) do the matrices come as near",
+        'Only with the released program\'s parameters too (`[f3] sinkhorn = "sigmoid"`) do the matrices come as near',
     )
     nearness = [
         numbers("f3/figures", f"hard alignment{row}", "metr-la", "rows above 0.9 (%)")[0]

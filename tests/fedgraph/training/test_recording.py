@@ -48,7 +48,7 @@ def records(monkeypatch):
     """Record on a CPU, where all clients are stacked as on a GPU."""
     monkeypatch.setattr(LocalTraining, "sequential", lambda self, device: False)
     monkeypatch.setattr(LocalTraining, "draws_hashed", lambda self, device: self.model.draws)
-    monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: True)
+    monkeypatch.setattr(LocalTraining, "_records", lambda self, state: True)
     monkeypatch.setattr(recording, "recorded", Replayed)
     monkeypatch.setattr(Replayed, "made", 0)
     return Replayed
@@ -93,7 +93,7 @@ def test_recorded_steps_compute_what_plain_ones_do(name, keys, after, records, m
     monkeypatch.setattr(recording, "PLAIN_STEPS", after)
     found = trained(cohort_of(name, **keys))
     assert records.made == 1
-    monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: False)
+    monkeypatch.setattr(LocalTraining, "_records", lambda self, state: False)
     for ours, theirs in zip(found, trained(cohort_of(name, **keys)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
@@ -104,7 +104,7 @@ def test_a_term_of_the_gradient_is_not_recorded(name, records, monkeypatch):
     found = []
     for counts in ((12, 12, 12), (12, 10, 4)):
         for on in (True, False):
-            monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix, on=on: on)
+            monkeypatch.setattr(LocalTraining, "_records", lambda self, state, on=on: on)
             calls = []
 
             def term(parameters, clients, weight, calls=calls):
@@ -126,7 +126,7 @@ def test_the_last_minibatch_of_an_epoch_is_recorded_too(records, monkeypatch):
     assert records.made == 2
     monkeypatch.setattr(recording, "_SHAPES", 1)
     assert all(map(torch.equal, found, trained(cohort_of("gru", (10, 10, 10), momentum=0.9))))
-    monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: False)
+    monkeypatch.setattr(LocalTraining, "_records", lambda self, state: False)
     for ours, theirs in zip(found, trained(cohort_of("gru", (10, 10, 10), momentum=0.9)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_recorded_is_computed_plainly(asked, records, monkeypatch
     with caplog.at_level(logging.INFO, logger="fedgraph"):
         found = trained(cohort_of("gru", compile=asked))
     assert [record.levelname for record in caplog.records] == (["WARNING"] if asked is True else [])
-    monkeypatch.setattr(LocalTraining, "_records", lambda self, matrix: False)
+    monkeypatch.setattr(LocalTraining, "_records", lambda self, state: False)
     for ours, theirs in zip(found, trained(cohort_of("gru")), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
