@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,36 +28,23 @@ def is_data_set(what: str | type) -> bool:
     return isinstance(found, type) and all(callable(getattr(found, name, None)) for name in ("client_names", "load"))
 
 
-@dataclass(frozen=True)
 class CheckedData:
-    """A data set that is checked: its class, and the tables of an experiment that runs it."""
+    """A data set that is checked: its class, and the tables of an experiment that runs it, by default a small one.
 
-    kind: type[Any]
-    tables: Mapping[str, Any]
+    Raises ExperimentError when the experiment is not one of this data set, or its keys are wrong.
+    """
 
-    @classmethod
-    def of(cls, what: str | type, experiment: str | Path | None, overrides: Iterable[str]) -> CheckedData:
-        """Choose the experiment: that of a file, else a small one.
-
-        Raises
-        ------
-        ExperimentError
-            When the experiment is not one of this data set, or its keys are wrong.
-        """
+    def __init__(self, what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = ()) -> None:
         path = dotted_path(what)
         if experiment is None:
-            tables: Mapping[str, Any] = apply_overrides({"data": {"set": path}}, overrides)
+            self.tables = apply_overrides({"data": {"set": path}}, overrides)
         else:
-            tables = load_experiment(experiment, tuple(overrides)).as_dict()
-        if tables["data"]["set"] != path:
-            raise ExperimentError(f"[data] set of the experiment is '{tables['data']['set']}', and not '{path}'")
-        parse_data(tables["data"])
-        return cls(load_object(path, "what is checked"), tables)
-
-    @property
-    def title(self) -> str:
-        """What is checked, in one line."""
-        return f"{self.tables['data']['set']}, a data set"
+            self.tables = load_experiment(experiment, tuple(overrides)).as_dict()
+        if self.tables["data"]["set"] != path:
+            raise ExperimentError(f"[data] set of the experiment is '{self.tables['data']['set']}', and not '{path}'")
+        parse_data(self.tables["data"])
+        self.checked: type[Any] = load_object(path, "what is checked")
+        self.title = f"{path}, a data set"
 
     def opened(self) -> DataSource:
         """Open the data set anew."""
@@ -117,11 +103,6 @@ def _examples(checked: CheckedData) -> str:
             require(finite, f"{here}: targets that count are NaN or infinite")
     remark = ", ".join(f"{int(counts[name].sum()):,} {name}" for name in SPLITS)
     return remark if bool((counts["test"] > 0).all()) else f"{remark}; some clients cannot be tested"
-
-
-def _repeats(checked: CheckedData) -> str:
-    _check_same(checked, checked.names, "it was loaded again")
-    return ""
 
 
 def _alone(checked: CheckedData) -> str:
@@ -184,20 +165,6 @@ def _runs(checked: CheckedData) -> str:
     return f"{one['data']}"
 
 
-DATA_CONTRACT: dict[str, Promise] = {
-    "names": Promise("clients have different names, in a stable order", _names),
-    "task": Promise("the task fits names of features and classes", _task),
-    "examples": Promise("examples have the shapes of the task, and numbers that are finite", _examples),
-    "repeats": Promise("what is loaded twice is the same", _repeats),
-    "clients-alone": Promise("a client has the same data without the others, in any order", _alone),
-    "stranger": Promise("an unknown client is an error that says so", _stranger),
-    "graph": Promise("its client graph is over all clients", _graph),
-    "preprocessing": Promise("how data become inputs can be kept, for predictions", _preprocessing),
-    "runs": Promise("a short run finishes, with the same models on one node and on two", _runs),
-}
-"""All promises of a data set, by name."""
-
-
 def _parts(data: CohortData, split: Any) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield inputs, targets and weights of each client."""
     found = data.splits[split]
@@ -213,7 +180,7 @@ def _seen(data: CohortData, split: Any) -> Iterator[tuple[Tensor, ...]]:
         yield *(each for each in around if each is not None), *others
 
 
-def _check_same(checked: CheckedData, names: list[str], when: str) -> None:
+def _check_same(checked: CheckedData, names: list[str], when: str) -> str:
     """Raise ContractError unless some clients, loaded anew, have the data that they have among all."""
     again = checked.opened().load(names)
     for split in SPLITS:
@@ -225,3 +192,20 @@ def _check_same(checked: CheckedData, names: list[str], when: str) -> None:
                 f"{name}, {split}: examples are others than before when {when}; draw from a generator of the client's "
                 "own (fedgraph.support.randomness.generator)",
             )
+    return ""
+
+
+DATA_CONTRACT: dict[str, Promise] = {
+    "names": Promise("clients have different names, in a stable order", _names),
+    "task": Promise("the task fits names of features and classes", _task),
+    "examples": Promise("examples have the shapes of the task, and numbers that are finite", _examples),
+    "repeats": Promise(
+        "what is loaded twice is the same", lambda checked: _check_same(checked, checked.names, "it was loaded again")
+    ),
+    "clients-alone": Promise("a client has the same data without the others, in any order", _alone),
+    "stranger": Promise("an unknown client is an error that says so", _stranger),
+    "graph": Promise("its client graph is over all clients", _graph),
+    "preprocessing": Promise("how data become inputs can be kept, for predictions", _preprocessing),
+    "runs": Promise("a short run finishes, with the same models on one node and on two", _runs),
+}
+"""All promises of a data set, by name."""
