@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedgraph.commands.checking.disturbance import AGAIN, ALL_LOST, CUT, LOST, ON_RAY, REORDERED, RESTARTED, SPOILT
-from fedgraph.commands.checking.trials import ABSOLUTE, RELATIVE, Finished, StoppedError, Trials
+from fedgraph.commands.checking.trials import ABSOLUTE, RELATIVE, Finished, Nodes, StoppedError, Trials
 from fedgraph.commands.keys import inner_tables
 from fedgraph.strategies.engine.chosen import is_ours
 from fedgraph.strategies.engine.stock_settings import build_stock
@@ -87,7 +86,7 @@ def _finishes(trials: Trials) -> str:
     run = trials.run(1)
     _check_finite(run)
     every = ((split, *metric) for split, metrics in run.summary["metrics"].items() for metric in metrics.items())
-    means = [f"{split} {name} {each['mean']:.3f}" for split, name, each in every if _is_finite(each["mean"])]
+    means = [f"{split} {name} {each['mean']:.3f}" for split, name, each in every if each["mean"] is not None]
     return ", ".join([f"{run.clients} clients", *means[:1]])
 
 
@@ -99,30 +98,23 @@ def _check_finite(run: Finished) -> None:
         "server computes of the replies, or a learning rate that is too large",
     )
     for split, metrics in run.summary["per_client"].items():
-        # A metric may be undefined for some clients; one that is defined for all must exist.
-        require(
-            any(all(map(_is_finite, values.values())) for values in metrics.values()),
-            f"no metric of the split {split} is a finite number for every client at the end of the run: "
-            f"{', '.join(metrics)}",
-        )
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+        # A metric may be undefined (None, as are NaN and infinity) for some clients; one must be defined for all.
+        defined = any(None not in values.values() for values in metrics.values())
+        require(defined, f"no metric of {split} data is finite for every client at the end: {', '.join(metrics)}")
 
 
 def _same(
     words: str,
     change: str,
     advice: str,
-    nodes: Callable[[Trials], int] = lambda _: 1,
+    nodes: Nodes = "one",
     remark: str = "bit for bit",
     of_clients: bool = True,
 ) -> Promise:
     """Return a promise: the run with one thing changed ends with the weights of the undisturbed run."""
 
     def check(trials: Trials) -> str:
-        whole = trials.undisturbed(many := nodes(trials), change)
+        whole = trials.undisturbed(many := trials.nodes(nodes), change)
         same = trials.run(many, change).same(whole)
         require(same, f"a run with {change} has other final weights or metrics: {advice}")
         return remark
@@ -131,16 +123,15 @@ def _same(
 
 
 def _number_of_nodes(trials: Trials) -> str:
-    one = trials.undisturbed(1)
+    one = trials.undisturbed(trials.nodes("one"))
     numbers = sorted({min(2, one.clients), one.clients})
     runs = [trials.run(nodes) for nodes in reversed(numbers)]
     within = f"{RELATIVE:g} of a weight plus {ABSOLUTE:g}"
     require(
         all(run.close(one) for run in runs),
-        f"on {' or '.join(map(str, numbers))} nodes the weights differ from those on one node by more than {within}, "
-        "which sums in another order explain: what a client does must not depend on which others share its node; in a "
-        "client class each row of a tensor [clients, ...] is one client, so take no mean, maximum or random number "
-        "over the first dimension; at the server, count clients, not replies of nodes",
+        f"on {' or '.join(map(str, numbers))} nodes the weights differ by more than {within} from those on one node: a "
+        "client must not depend on which others share its node. In a client class each row of a tensor [clients, ...] "
+        "is one client: take no mean, maximum or random number over rows; at the server, count clients, not replies",
     )
     same = "bit for bit" if all(run.same(one) for run in runs) else f"within {within}"
     return f"1, {', '.join(map(str, numbers))} nodes: {same}"
@@ -149,7 +140,7 @@ def _number_of_nodes(trials: Trials) -> str:
 def _absent_client(trials: Trials) -> str:
     policies = ["skip", "keep-last"] if trials.has_rounds and is_ours(trials.strategy) else ["skip"]
     for policy in policies:
-        _check_finite(trials.run(trials.each, LOST, policy))
+        _check_finite(trials.run(trials.nodes("each"), LOST, policy))
     return f"on-missing = {', '.join(policies)}"
 
 
@@ -158,15 +149,15 @@ def _all_absent(trials: Trials) -> str:
     if isinstance(stop, str):
         return stop
     raise ContractError(
-        "nobody answered, and the run finished as if somebody had: let check_present decide whether enough clients are "
-        "left, or raise a RunError"
+        "nobody answered, and the run finished: let check_present decide whether enough clients are left, or raise "
+        "RunError"
     )
 
 
 def _malformed_replies(trials: Trials) -> str:
-    trials.undisturbed(trials.each)
+    trials.undisturbed(trials.nodes("each"))
     try:
-        without = trials.run(trials.each, LOST, "skip")
+        without = trials.run(trials.nodes("each"), LOST, "skip")
     except FedgraphError:
         without = None  # the method tolerates no absence: a malformed reply must stop it
     stops = []
@@ -187,7 +178,7 @@ def _malformed_replies(trials: Trials) -> str:
 def _with_changed(trials: Trials, change: str) -> Finished | str:
     """Return the run with replies lost or spoilt, or the beginning of the error that stopped it."""
     try:
-        return trials.run(trials.each, change, "skip")
+        return trials.run(trials.nodes("each"), change, "skip")
     except StoppedError as stop:
         text = " ".join(str(stop.__cause__).split())
         return f"'{text if len(text) <= 100 else f'{text[:100]}...'}'"
@@ -207,7 +198,7 @@ CONTRACT: dict[str, Promise] = {
         "weights do not depend on the order of replies",
         REORDERED,
         "sort by the names of clients before anything is computed; replies of a method of rounds are sorted already",
-        lambda trials: trials.each,
+        "each",
         of_clients=False,
     ),
     "node-restart": _same(
@@ -222,7 +213,7 @@ CONTRACT: dict[str, Promise] = {
         CUT,
         "all that the server remembers between rounds belongs in the state that round returns, not in attributes; what "
         "a client remembers belongs under the round (CohortClient.remember), since the last round is run again",
-        lambda trials: trials.most,
+        "most",
         "stopped within a round after a node had done its work; bit for bit",
     ),
     "absent-client": Promise("a run goes on without a client that does not answer", _absent_client, False),
@@ -232,7 +223,7 @@ CONTRACT: dict[str, Promise] = {
         "the same weights on Ray",
         ON_RAY,
         "every message may be answered in another process there: keep nothing in attributes of a class or module",
-        lambda trials: min(2, trials.clients),
+        "two",
     ),
 }
 """All promises by name, in the order in which they are checked; ``expected_failures`` of a class are by these names."""

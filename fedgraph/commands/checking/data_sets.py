@@ -97,10 +97,9 @@ def _examples(checked: CheckedData) -> str:
         for client, (inputs, targets, weights) in zip(data.names, _parts(data, name), strict=True):
             here, shapes = f"{client}, {name}", (tuple(inputs.shape[1:]), tuple(targets.shape[1:]))
             require(shapes == wanted, f"{here}: shapes of inputs and targets are {shapes}, not those of the task")
-            finite = bool(inputs.isfinite().all())
+            finite, counted = bool(inputs.isfinite().all()), bool((targets.isfinite() | (weights == 0)).all())
             require(finite, f"{here}: inputs are NaN or infinite; input_scale says what missing ones are filled with")
-            finite = bool((targets.isfinite() | (weights == 0)).all())
-            require(finite, f"{here}: targets that count are NaN or infinite")
+            require(counted, f"{here}: targets that count are NaN or infinite")
     remark = ", ".join(f"{int(counts[name].sum()):,} {name}" for name in SPLITS)
     return remark if bool((counts["test"] > 0).all()) else f"{remark}; some clients cannot be tested"
 
@@ -134,9 +133,7 @@ def _graph(checked: CheckedData) -> str:
 def _preprocessing(checked: CheckedData) -> str:
     found = checked.data.preprocessing
     if found is None:
-        raise SkipTest(
-            "it does not say how data become inputs: fedgraph predict, and modules in people's units, need it"
-        )
+        raise SkipTest("it does not say how data become inputs, which fedgraph predict and modules in units need")
     with TemporaryDirectory() as folder:
         found.write(Path(folder))
         again = Preprocessing.by_client(Path(folder))
@@ -155,11 +152,9 @@ def _runs(checked: CheckedData) -> str:
         "train": {"local-steps": 2},
     }
     tables = {**small, **checked.tables, "output": {"report": False}}
+    once = {"experiment.rounds": 1}
     with TemporaryDirectory() as folder:
-        one, two = (
-            run(tables, set={"experiment.rounds": 1}, out=folder, nodes=nodes, progress=False).summary
-            for nodes in (1, 2)
-        )
+        one, two = (run(tables, set=once, out=folder, nodes=many, progress=False).summary for many in (1, 2))
     same = one["weights_sha256"] == two["weights_sha256"]
     require(same, "a run over two nodes ends with other models than one over a single node")
     return f"{one['data']}"
@@ -186,9 +181,8 @@ def _check_same(checked: CheckedData, names: list[str], when: str) -> str:
     for split in SPLITS:
         known = dict(zip(checked.data.names, _seen(checked.data, split), strict=True))
         for name, found in zip(again.names, _seen(again, split), strict=True):
-            pairs = zip(known[name], found, strict=True)
             require(
-                all(one.shape == two.shape and torch.equal(one, two) for one, two in pairs),
+                all(map(torch.equal, known[name], found)),
                 f"{name}, {split}: examples are others than before when {when}; draw from a generator of the client's "
                 "own (fedgraph.support.randomness.generator)",
             )

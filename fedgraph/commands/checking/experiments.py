@@ -7,14 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedgraph.commands.templates import kind_of_data, template
-from fedgraph.experiment import (
-    Experiment,
-    apply_overrides,
-    built_in,
-    built_ins,
-    parse_experiment,
-    run_by_experiments,
-)
+from fedgraph.experiment import Experiment, built_in, built_ins, load_experiment, run_by_experiments
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 
@@ -67,4 +60,4 @@ def small_experiment(method: str, changes: Iterable[str]) -> Experiment:
     if kind != "digits":
         name, known = method.rpartition(":")[2], strategy.settings_type.keys()
         tables[name] = {key: value for key, value in _SHORT.items() if key in known}
-    return parse_experiment(apply_overrides(tables, [*_SMALL[kind], *changes]))
+    return load_experiment(tables, [*_SMALL[kind], *changes])

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import SkipTest
 
 import numpy as np
@@ -36,6 +36,8 @@ from fedgraph.support.errors import ContractError, ExperimentError, FedgraphErro
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 """How far weights may differ where sums are taken in another order, relative to a weight and in itself."""
+
+Nodes = Literal["one", "two", "each", "most"]
 
 
 class StoppedError(FedgraphError):
@@ -121,31 +123,29 @@ class Trials:
         self.repeats = True
 
     def undisturbed(self, nodes: int, change: str = "") -> Finished:
-        """Return a run to compare with. Raises SkipTest when none finishes, or two are known to differ."""
-        if self.clients and not self.repeats and change != AGAIN:
+        """Return a run to compare with. Raises SkipTest when two are known to differ."""
+        if not self.repeats and change != AGAIN:
             raise SkipTest("two runs with the same seed differ already: see 'same-seed'")
         return self.run(nodes)
 
-    @property
-    def clients(self) -> int:
-        """Number of clients. Raises SkipTest when no run finishes."""
-        with suppress(FedgraphError):
-            return self.run(1).clients
-        raise SkipTest("no run finishes that this could be compared with: see 'finishes'")
+    def nodes(self, how: Nodes) -> int:
+        """Return one node, two, a node for each client, or as many as finish.
 
-    @property
-    def each(self) -> int:
-        """Number of nodes that host a client each. Raises SkipTest when no run on them finishes."""
-        with suppress(FedgraphError):
-            return self.run(self.clients).clients
-        raise SkipTest("no run on several nodes finishes: see 'number-of-nodes'")
+        Raises SkipTest when no run on one node finishes or, for ``each``, none on so many.
+        """
+        if not self._finishes(1):
+            raise SkipTest("no run finishes that this could be compared with: see 'finishes'")
+        clients = self.run(1).clients
+        if how in ("one", "two"):
+            return min(1 if how == "one" else 2, clients)
+        if how == "each" and not self._finishes(clients):
+            raise SkipTest("no run on several nodes finishes: see 'number-of-nodes'")
+        return clients if self._finishes(clients) else 1
 
-    @property
-    def most(self) -> int:
-        """Number of nodes that host a client each; 1 for what runs on one node alone."""
+    def _finishes(self, nodes: int) -> bool:
         with suppress(FedgraphError):
-            return self.run(self.clients).clients
-        return 1
+            return bool(self.run(nodes))
+        return False
 
     def _run(self, nodes: int, change: str = "", on_missing: str = "fail") -> Finished:
         what = f"the run on {nodes} node{'s' * (nodes > 1)}{change and f' with {change}'}"
