@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -11,7 +12,13 @@ from rich.text import Text
 
 from fedgraph.support.terminal import messages_for_people
 
-_STYLES = {"pass": "green", "fail": "bold red", "skipped": "dim", "expected": "yellow"}
+_STATES = {
+    "pass": ("green", "passed"),
+    "fail": ("bold red", "failed"),
+    "skipped": ("dim", "skipped"),
+    "expected": ("yellow", "failed as expected"),
+}
+"""Style and word of each status."""
 
 
 def check(
@@ -39,16 +46,14 @@ def check(
         add_plugin_paths(plugin_folders(experiment))
         checks = checks_of(what, experiment, set_ or (), ray)
     console.print(checks[0].target.title, markup=False, highlight=False)
-    results = []
-    for each in checks:
-        results.append(result := each.result())
-        console.print(f"{result.status:10}", style=_STYLES[result.status], end="", markup=False, highlight=False)
-        console.print(f"{result.name:19}{result.words}", markup=False, highlight=False)
-        if result.text:
-            remark = Text(result.text, style="" if result.status == "fail" else "dim")
+    counts = Counter[str]()
+    for name, words, status, text in (each.result() for each in checks):
+        counts[status] += 1
+        console.print(f"{status:10}", style=_STATES[status][0], end="", markup=False, highlight=False)
+        console.print(f"{name:19}{words}", markup=False, highlight=False)
+        if text:
+            remark = Text(text, style="" if status == "fail" else "dim")
             console.print(Padding(remark, (0, 0, 0, 10), expand=False), end="")
-    counts = {status: sum(result.status == status for result in results) for status in _STYLES}
-    words = {"pass": "passed", "fail": "failed", "skipped": "skipped", "expected": "failed as expected"}
-    console.print(", ".join(f"{counts[status]} {words[status]}" for status in _STYLES if counts[status]), markup=False)
+    console.print(", ".join(f"{counts[status]} {word}" for status, (_, word) in _STATES.items() if counts[status]))
     if counts["fail"]:
         raise typer.Exit(1)

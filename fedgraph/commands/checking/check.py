@@ -5,29 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 from unittest import SkipTest
 
 from fedgraph.commands.checking.contract import CONTRACT, Promise
 from fedgraph.commands.checking.data_sets import DATA_CONTRACT, CheckedData, is_data_set
-from fedgraph.commands.checking.subject import Subject
 from fedgraph.commands.checking.trials import Trials
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
 
-Status = Literal["pass", "fail", "skipped", "expected"]
 
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a check: its name, what it checks, and a remark; of a failure, what went wrong and what to do.
+class Result(NamedTuple):
+    """Result of a check: its name, what it checks, its status, and a remark or, of a failure, what to do.
 
     The status ``expected`` is for a failure that the class declares.
     """
 
     name: str
     words: str
-    status: Status
+    status: Literal["pass", "fail", "skipped", "expected"]
     text: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.words}): {self.text}"
 
 
 @dataclass(frozen=True)
@@ -50,27 +49,26 @@ class Check:
         """Make the check; see the class."""
         result = self.result()
         if result.status == "fail":
-            raise ContractError(f"{self.target.title}: {self.name} ({result.words}): {result.text}")
+            raise ContractError(f"{self.target.title}: {result}")
         if result.status != "pass":
             raise SkipTest(result.text)
 
     def result(self) -> Result:
         """Make the check."""
-        status: Status = "pass"
+        words = self.promise.words
         try:
             text = self.promise.check(self.target)
         except SkipTest as reason:
-            return Result(self.name, self.promise.words, "skipped", str(reason))
-        except FedgraphError as error:
-            status, text = "fail", str(error)
-        except Exception as error:  # of the class that is checked
-            status, text = "fail", f"{type(error).__name__}: {error}"
-        if self.expected is not None and status == "fail":
-            status, text = "expected", self.expected
-        elif self.expected is not None:
-            text = f"expected_failures says that it fails ({self.expected}), but it passes: take '{self.name}' out"
-            status = "fail"
-        return Result(self.name, self.promise.words, status, text)
+            return Result(self.name, words, "skipped", str(reason))
+        except Exception as error:  # of the class that is checked too
+            text = str(error) if isinstance(error, FedgraphError) else f"{type(error).__name__}: {error}"
+            if self.expected is not None:
+                return Result(self.name, words, "expected", self.expected)
+            return Result(self.name, words, "fail", text)
+        if self.expected is None:
+            return Result(self.name, words, "pass", text)
+        text = f"expected_failures says that it fails ({self.expected}), but it passes: take '{self.name}' out"
+        return Result(self.name, words, "fail", text)
 
 
 def checks_of(
@@ -95,29 +93,26 @@ def checks_of(
     ExperimentError
         When the class cannot be found or run, or declares a failure of an unknown check.
     """
+    target: Trials | CheckedData
     if is_data_set(what):
-        data = CheckedData.of(what, experiment, overrides)
-        return _checks(DATA_CONTRACT, data, data.kind)
-    subject = Subject.of(what, experiment, overrides)
-    kept_by_clients = {name: promise for name, promise in CONTRACT.items() if promise.of_clients}
-    checks = _checks(kept_by_clients if subject.is_client else CONTRACT, Trials(subject), subject.checked)
-    return [check for check in checks if ray or check.name != "ray"]
-
-
-def _checks(contract: dict[str, Promise], target: Trials | CheckedData, kind: type[Any]) -> list[Check]:
-    expected = getattr(kind, "expected_failures", {})
+        target, contract = CheckedData(what, experiment, overrides), DATA_CONTRACT
+    else:
+        target = Trials(what, experiment, overrides)
+        contract = {name: each for name, each in CONTRACT.items() if each.of_clients or not target.is_client}
+    expected = getattr(target.checked, "expected_failures", {})
     unknown = sorted(set(expected) - set(contract))
     if unknown:
         raise ExperimentError(
             f"{target.title}, declares expected_failures of '{unknown[0]}'; checks are {', '.join(contract)}"
         )
-    return [Check(name, promise, target, expected.get(name)) for name, promise in contract.items()]
+    checks = [Check(name, promise, target, expected.get(name)) for name, promise in contract.items()]
+    return [check for check in checks if ray or check.name != "ray"]
 
 
 def check_strategy(
     what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = (), ray: bool = False
 ) -> list[Result]:
-    """Make all checks of a class and return what came of each; parameters and errors as for :func:`checks_of`.
+    """Make all checks of a class and return their results; parameters and errors as for :func:`checks_of`.
 
     Raises
     ------
@@ -125,7 +120,7 @@ def check_strategy(
         When the class fails any, with all that it fails.
     """
     results = [check.result() for check in checks_of(what, experiment, overrides, ray)]
-    failed = [f"{result.name} ({result.words}): {result.text}" for result in results if result.status == "fail"]
+    failed = [str(result) for result in results if result.status == "fail"]
     if failed:
         raise ContractError("\n".join([f"{what} does not keep the contract:", *failed]))
     return results

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedgraph.commands.checking.disturbance import AGAIN, ALL_LOST, CUT, LOST, ON_RAY, REORDERED, RESTARTED, SPOILT
-from fedgraph.commands.checking.trials import ABSOLUTE, RELATIVE, Finished, StoppedError, Trials
+from fedgraph.commands.checking.trials import ABSOLUTE, RELATIVE, Finished, Nodes, StoppedError, Trials
 from fedgraph.commands.keys import inner_tables
-from fedgraph.strategies.engine.chosen import ChosenMethod, is_ours
+from fedgraph.strategies.engine.chosen import is_ours
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
 from fedgraph.support.plugins import load_object
@@ -37,26 +36,24 @@ def require(kept: bool, problem: str) -> None:
 
 
 def _settings(trials: Trials) -> str:
-    subject = trials.subject
-    strategy, checked = subject.strategy, subject.checked
-    where = f"[{subject.experiment.method.name}]"
-    if not subject.is_client and not is_ours(checked):
+    strategy, checked, where = trials.strategy, trials.checked, f"[{trials.experiment.method.name}]"
+    if not trials.is_client and not is_ours(checked):
         _check_refuses(lambda: build_stock(checked, {_UNKNOWN: 1}, where, clients=1), checked.__name__)
         return "the arguments of its constructor are its keys"
     kind: type[Settings] | None = getattr(checked, "settings_type", None)
     if kind is None:
         return "it declares none"
-    if not subject.is_client:
-        table = {**subject.experiment.method_table, _UNKNOWN: 1}
+    if not trials.is_client:
+        table = {**trials.experiment.method_table, _UNKNOWN: 1}
         _check_refuses(lambda: parse(kind, table, where), kind.__name__)
     _check_documented(kind)
-    client = load_object(ChosenMethod(subject.experiment).client, "[experiment] client")
+    client = load_object(trials.client_path, "[experiment] client")
     if is_ours(strategy) and issubclass(client, Configured):
-        strange = [key for key in client.settings_type.keys() if key not in strategy.settings_type.keys()]  # noqa: SIM118
+        unsent = ", ".join(key for key in client.settings_type.keys() if key not in strategy.settings_type.keys())  # noqa: SIM118
         require(
-            not strange,
-            f"{client.__name__} reads the keys {', '.join(strange)}, which the settings of {strategy.__name__} do not "
-            "have, so that nodes never receive them: let both sides take the same settings class",
+            not unsent,
+            f"{client.__name__} reads the keys {unsent}, which the settings of {strategy.__name__} do not have, so "
+            "that nodes never receive them: use the same settings class on both sides",
         )
     return f"{kind.__name__}: {', '.join(kind.keys())}" if kind.model_fields else "it has none"
 
@@ -65,12 +62,11 @@ def _check_refuses(parse_table: Callable[[], object], name: str) -> None:
     try:
         parse_table()
     except ExperimentError as error:
-        if _UNKNOWN in str(error):
-            return
-        raise ContractError(f"the table of the experiment does not fit {name}: {error}") from None
+        require(_UNKNOWN in str(error), f"the table of the experiment does not fit {name}: {error}")
+        return
     raise ContractError(
-        f"{name} takes the unknown key '{_UNKNOWN}', so that a key that is misspelt goes unnoticed: leave extra as it "
-        "is in fedgraph.support.settings.Settings, and take no arbitrary keyword arguments"
+        f"{name} takes the unknown key '{_UNKNOWN}', so that a misspelt key goes unnoticed: leave extra as it is in "
+        "fedgraph.support.settings.Settings, and take no arbitrary keyword arguments"
     )
 
 
@@ -89,12 +85,8 @@ def _check_documented(kind: type[Settings]) -> None:
 def _finishes(trials: Trials) -> str:
     run = trials.run(1)
     _check_finite(run)
-    means = [
-        f"{split} {name} {numbers['mean']:.3f}"
-        for split, metrics in run.summary["metrics"].items()
-        for name, numbers in metrics.items()
-        if _is_finite(numbers["mean"])
-    ]
+    every = ((split, *metric) for split, metrics in run.summary["metrics"].items() for metric in metrics.items())
+    means = [f"{split} {name} {each['mean']:.3f}" for split, name, each in every if each["mean"] is not None]
     return ", ".join([f"{run.clients} clients", *means[:1]])
 
 
@@ -106,31 +98,23 @@ def _check_finite(run: Finished) -> None:
         "server computes of the replies, or a learning rate that is too large",
     )
     for split, metrics in run.summary["per_client"].items():
-        # Some numbers are not there for clients that lack what they measure; that none is there is something else.
-        require(
-            any(all(map(_is_finite, values.values())) for values in metrics.values()),
-            f"no metric of the split {split} is a finite number for every client at the end of the run: "
-            f"{', '.join(metrics)}",
-        )
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+        # A metric may be undefined (None, as are NaN and infinity) for some clients; one must be defined for all.
+        defined = any(None not in values.values() for values in metrics.values())
+        require(defined, f"no metric of {split} data is finite for every client at the end: {', '.join(metrics)}")
 
 
 def _same(
     words: str,
     change: str,
     advice: str,
-    nodes: Callable[[Trials], int] = lambda _: 1,
+    nodes: Nodes = "one",
     remark: str = "bit for bit",
     of_clients: bool = True,
 ) -> Promise:
     """Return a promise: the run with one thing changed ends with the weights of the undisturbed run."""
 
     def check(trials: Trials) -> str:
-        many = nodes(trials)
-        whole = trials.undisturbed(many, change)
+        whole = trials.undisturbed(many := trials.nodes(nodes), change)
         same = trials.run(many, change).same(whole)
         require(same, f"a run with {change} has other final weights or metrics: {advice}")
         return remark
@@ -139,54 +123,48 @@ def _same(
 
 
 def _number_of_nodes(trials: Trials) -> str:
-    one = trials.undisturbed(1)
+    one = trials.undisturbed(trials.nodes("one"))
     numbers = sorted({min(2, one.clients), one.clients})
     runs = [trials.run(nodes) for nodes in reversed(numbers)]
+    within = f"{RELATIVE:g} of a weight plus {ABSOLUTE:g}"
     require(
         all(run.close(one) for run in runs),
-        f"on {' or '.join(map(str, numbers))} nodes the weights are others than on one, by more than sums in another "
-        f"order explain (a difference of {RELATIVE:g} of a weight plus {ABSOLUTE:g}): what a client does must not "
-        "depend on which others share its node; in a client class each row of a tensor [clients, ...] is one client, "
-        "so take no mean, maximum or random number over the first dimension; at the server, count clients, not replies "
-        "of nodes",
+        f"on {' or '.join(map(str, numbers))} nodes the weights differ by more than {within} from those on one node: a "
+        "client must not depend on which others share its node. In a client class each row of a tensor [clients, ...] "
+        "is one client: take no mean, maximum or random number over rows; at the server, count clients, not replies",
     )
-    same = "bit for bit" if all(run.same(one) for run in runs) else f"within {RELATIVE:g} of a weight plus {ABSOLUTE:g}"
+    same = "bit for bit" if all(run.same(one) for run in runs) else f"within {within}"
     return f"1, {', '.join(map(str, numbers))} nodes: {same}"
 
 
 def _absent_client(trials: Trials) -> str:
-    policies = ["skip"]
-    if trials.subject.has_rounds and is_ours(trials.subject.strategy):
-        policies.append("keep-last")
+    policies = ["skip", "keep-last"] if trials.has_rounds and is_ours(trials.strategy) else ["skip"]
     for policy in policies:
-        _check_finite(trials.run(trials.each, LOST, policy))
+        _check_finite(trials.run(trials.nodes("each"), LOST, policy))
     return f"on-missing = {', '.join(policies)}"
 
 
 def _all_absent(trials: Trials) -> str:
-    try:
-        trials.run(trials.each, ALL_LOST, "skip")
-    except StoppedError as stop:
-        return f"'{_shortened(stop)}'"
+    stop = _with_changed(trials, ALL_LOST)
+    if isinstance(stop, str):
+        return stop
     raise ContractError(
-        "nobody answered, and the run finished as if somebody had: let check_present decide whether enough clients are "
-        "left, or raise a RunError"
+        "nobody answered, and the run finished: let check_present decide whether enough clients are left, or raise "
+        "RunError"
     )
 
 
 def _malformed_replies(trials: Trials) -> str:
-    nodes = trials.each
-    trials.undisturbed(nodes)
+    trials.undisturbed(trials.nodes("each"))
     try:
-        without = trials.run(nodes, LOST, "skip")
+        without = trials.run(trials.nodes("each"), LOST, "skip")
     except FedgraphError:
-        without = None  # a method that takes no absence: whatever is malformed must stop it
+        without = None  # the method tolerates no absence: a malformed reply must stop it
     stops = []
     for kind in SPOILT:
-        try:
-            run = trials.run(nodes, kind, "skip")
-        except StoppedError as stop:
-            stops.append(f"{kind}: '{_shortened(stop)}'")
+        run = _with_changed(trials, kind)
+        if isinstance(run, str):
+            stops.append(f"{kind}: {run}")
             continue
         require(
             not run.changed or (without is not None and run.same(without)),
@@ -197,9 +175,13 @@ def _malformed_replies(trials: Trials) -> str:
     return "; ".join(stops if len(stops) == len(SPOILT) else ["left out", *stops])
 
 
-def _shortened(stop: StoppedError) -> str:
-    text = " ".join(str(stop.__cause__).split())
-    return text if len(text) <= 100 else f"{text[:100]}..."
+def _with_changed(trials: Trials, change: str) -> Finished | str:
+    """Return the run with replies lost or spoilt, or the beginning of the error that stopped it."""
+    try:
+        return trials.run(trials.nodes("each"), change, "skip")
+    except StoppedError as stop:
+        text = " ".join(str(stop.__cause__).split())
+        return f"'{text if len(text) <= 100 else f'{text[:100]}...'}'"
 
 
 CONTRACT: dict[str, Promise] = {
@@ -216,7 +198,7 @@ CONTRACT: dict[str, Promise] = {
         "weights do not depend on the order of replies",
         REORDERED,
         "sort by the names of clients before anything is computed; replies of a method of rounds are sorted already",
-        lambda trials: trials.each,
+        "each",
         of_clients=False,
     ),
     "node-restart": _same(
@@ -231,7 +213,7 @@ CONTRACT: dict[str, Promise] = {
         CUT,
         "all that the server remembers between rounds belongs in the state that round returns, not in attributes; what "
         "a client remembers belongs under the round (CohortClient.remember), since the last round is run again",
-        lambda trials: trials.most,
+        "most",
         "stopped within a round after a node had done its work; bit for bit",
     ),
     "absent-client": Promise("a run goes on without a client that does not answer", _absent_client, False),
@@ -241,7 +223,7 @@ CONTRACT: dict[str, Promise] = {
         "the same weights on Ray",
         ON_RAY,
         "every message may be answered in another process there: keep nothing in attributes of a class or module",
-        lambda trials: min(2, trials.clients),
+        "two",
     ),
 }
 """All promises by name, in the order in which they are checked; ``expected_failures`` of a class are by these names."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,36 +28,23 @@ def is_data_set(what: str | type) -> bool:
     return isinstance(found, type) and all(callable(getattr(found, name, None)) for name in ("client_names", "load"))
 
 
-@dataclass(frozen=True)
 class CheckedData:
-    """A data set that is checked: its class, and the tables of an experiment that runs it."""
+    """A data set that is checked: its class, and the tables of an experiment that runs it, by default a small one.
 
-    kind: type[Any]
-    tables: Mapping[str, Any]
+    Raises ExperimentError when the experiment is not one of this data set, or its keys are wrong.
+    """
 
-    @classmethod
-    def of(cls, what: str | type, experiment: str | Path | None, overrides: Iterable[str]) -> CheckedData:
-        """Choose the experiment: that of a file, else a small one.
-
-        Raises
-        ------
-        ExperimentError
-            When the experiment is not one of this data set, or its keys are wrong.
-        """
+    def __init__(self, what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = ()) -> None:
         path = dotted_path(what)
         if experiment is None:
-            tables: Mapping[str, Any] = apply_overrides({"data": {"set": path}}, overrides)
+            self.tables = apply_overrides({"data": {"set": path}}, overrides)
         else:
-            tables = load_experiment(experiment, tuple(overrides)).as_dict()
-        if tables["data"]["set"] != path:
-            raise ExperimentError(f"[data] set of the experiment is '{tables['data']['set']}', and not '{path}'")
-        parse_data(tables["data"])
-        return cls(load_object(path, "what is checked"), tables)
-
-    @property
-    def title(self) -> str:
-        """What is checked, in one line."""
-        return f"{self.tables['data']['set']}, a data set"
+            self.tables = load_experiment(experiment, tuple(overrides)).as_dict()
+        if self.tables["data"]["set"] != path:
+            raise ExperimentError(f"[data] set of the experiment is '{self.tables['data']['set']}', and not '{path}'")
+        parse_data(self.tables["data"])
+        self.checked: type[Any] = load_object(path, "what is checked")
+        self.title = f"{path}, a data set"
 
     def opened(self) -> DataSource:
         """Open the data set anew."""
@@ -111,17 +97,11 @@ def _examples(checked: CheckedData) -> str:
         for client, (inputs, targets, weights) in zip(data.names, _parts(data, name), strict=True):
             here, shapes = f"{client}, {name}", (tuple(inputs.shape[1:]), tuple(targets.shape[1:]))
             require(shapes == wanted, f"{here}: shapes of inputs and targets are {shapes}, not those of the task")
-            finite = bool(inputs.isfinite().all())
+            finite, counted = bool(inputs.isfinite().all()), bool((targets.isfinite() | (weights == 0)).all())
             require(finite, f"{here}: inputs are NaN or infinite; input_scale says what missing ones are filled with")
-            finite = bool((targets.isfinite() | (weights == 0)).all())
-            require(finite, f"{here}: targets that count are NaN or infinite")
+            require(counted, f"{here}: targets that count are NaN or infinite")
     remark = ", ".join(f"{int(counts[name].sum()):,} {name}" for name in SPLITS)
     return remark if bool((counts["test"] > 0).all()) else f"{remark}; some clients cannot be tested"
-
-
-def _repeats(checked: CheckedData) -> str:
-    _check_same(checked, checked.names, "it was loaded again")
-    return ""
 
 
 def _alone(checked: CheckedData) -> str:
@@ -153,9 +133,7 @@ def _graph(checked: CheckedData) -> str:
 def _preprocessing(checked: CheckedData) -> str:
     found = checked.data.preprocessing
     if found is None:
-        raise SkipTest(
-            "it does not say how data become inputs: fedgraph predict, and modules in people's units, need it"
-        )
+        raise SkipTest("it does not say how data become inputs, which fedgraph predict and modules in units need")
     with TemporaryDirectory() as folder:
         found.write(Path(folder))
         again = Preprocessing.by_client(Path(folder))
@@ -174,28 +152,12 @@ def _runs(checked: CheckedData) -> str:
         "train": {"local-steps": 2},
     }
     tables = {**small, **checked.tables, "output": {"report": False}}
+    once = {"experiment.rounds": 1}
     with TemporaryDirectory() as folder:
-        one, two = (
-            run(tables, set={"experiment.rounds": 1}, out=folder, nodes=nodes, progress=False).summary
-            for nodes in (1, 2)
-        )
+        one, two = (run(tables, set=once, out=folder, nodes=many, progress=False).summary for many in (1, 2))
     same = one["weights_sha256"] == two["weights_sha256"]
     require(same, "a run over two nodes ends with other models than one over a single node")
     return f"{one['data']}"
-
-
-DATA_CONTRACT: dict[str, Promise] = {
-    "names": Promise("clients have different names, in a stable order", _names),
-    "task": Promise("the task fits names of features and classes", _task),
-    "examples": Promise("examples have the shapes of the task, and numbers that are finite", _examples),
-    "repeats": Promise("what is loaded twice is the same", _repeats),
-    "clients-alone": Promise("a client has the same data without the others, in any order", _alone),
-    "stranger": Promise("an unknown client is an error that says so", _stranger),
-    "graph": Promise("its client graph is over all clients", _graph),
-    "preprocessing": Promise("how data become inputs can be kept, for predictions", _preprocessing),
-    "runs": Promise("a short run finishes, with the same models on one node and on two", _runs),
-}
-"""All promises of a data set, by name."""
 
 
 def _parts(data: CohortData, split: Any) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -213,15 +175,31 @@ def _seen(data: CohortData, split: Any) -> Iterator[tuple[Tensor, ...]]:
         yield *(each for each in around if each is not None), *others
 
 
-def _check_same(checked: CheckedData, names: list[str], when: str) -> None:
+def _check_same(checked: CheckedData, names: list[str], when: str) -> str:
     """Raise ContractError unless some clients, loaded anew, have the data that they have among all."""
     again = checked.opened().load(names)
     for split in SPLITS:
         known = dict(zip(checked.data.names, _seen(checked.data, split), strict=True))
         for name, found in zip(again.names, _seen(again, split), strict=True):
-            pairs = zip(known[name], found, strict=True)
             require(
-                all(one.shape == two.shape and torch.equal(one, two) for one, two in pairs),
+                all(map(torch.equal, known[name], found)),
                 f"{name}, {split}: examples are others than before when {when}; draw from a generator of the client's "
                 "own (fedgraph.support.randomness.generator)",
             )
+    return ""
+
+
+DATA_CONTRACT: dict[str, Promise] = {
+    "names": Promise("clients have different names, in a stable order", _names),
+    "task": Promise("the task fits names of features and classes", _task),
+    "examples": Promise("examples have the shapes of the task, and numbers that are finite", _examples),
+    "repeats": Promise(
+        "what is loaded twice is the same", lambda checked: _check_same(checked, checked.names, "it was loaded again")
+    ),
+    "clients-alone": Promise("a client has the same data without the others, in any order", _alone),
+    "stranger": Promise("an unknown client is an error that says so", _stranger),
+    "graph": Promise("its client graph is over all clients", _graph),
+    "preprocessing": Promise("how data become inputs can be kept, for predictions", _preprocessing),
+    "runs": Promise("a short run finishes, with the same models on one node and on two", _runs),
+}
+"""All promises of a data set, by name."""

@@ -18,7 +18,7 @@ from fedgraph.runs import Callback
 
 AGAIN, CUT, LOST, ALL_LOST = "nothing changed", "a power cut", "a lost reply", "all replies lost"
 REORDERED, RESTARTED, ON_RAY = "replies in another order", "nodes that restart", "nodes on Ray"
-SHAPE, NAN, MISSING, NAME = SPOILT = (
+SPOILT = SHAPE, NAN, MISSING, NAME = (
     "tensors of another shape",
     "a NaN",
     "a tensor missing",
@@ -47,7 +47,8 @@ class ChangedNodes(Callback):
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a message."""
-        if self._change == RESTARTED:
+        change = self._change
+        if change == RESTARTED:
             self._restart()
             context = Context(context.run_id, context.node_id, context.node_config, RecordDict(), context.run_config)
         reply = client_app(message, context)
@@ -57,16 +58,16 @@ class ChangedNodes(Callback):
         node, server_round = context.node_config["partition-id"], int(config.get(ROUND_KEY, 0))
         if node == 0 and (server_round >= 2 or not self._has_rounds):
             self._cut("message")
-        if self._has_rounds:
-            here = server_round == 2 if self._change == ALL_LOST else (node, server_round) in ((0, 1), (1, 2))
-            here = here and any(map(len, reply.content.array_records.values()))
+        if not self._has_rounds:
+            here = node == 0 or change == ALL_LOST
+        elif any(map(len, reply.content.array_records.values())):
+            here = server_round == 2 if change == ALL_LOST else (node, server_round) in ((0, 1), (1, 2))
         else:
-            here = node == 0 or self._change == ALL_LOST
-        if here and self._change in (LOST, ALL_LOST):
+            here = False
+        if here and change in (LOST, ALL_LOST):
             self.happened = True
-            return lost(message)
-        if here:
-            self.happened |= spoil(reply, self._change)
+            return Message(error_content("no answer: this is the absence that fedgraph check tries"), reply_to=message)
+        self.happened |= here and spoil(reply, change)
         return reply
 
     def on_epoch(self, phase: str, epoch: int) -> None:
@@ -79,11 +80,6 @@ class ChangedNodes(Callback):
             self._cuts.add(kind)
             self.happened = True
             raise PowerCut
-
-
-def lost(request: Message) -> Message:
-    """Return what the server sees in place of a reply that did not arrive."""
-    return Message(error_content("no answer: this is the absence that fedgraph check tries"), reply_to=request)
 
 
 def spoil(reply: Message, kind: str) -> bool:

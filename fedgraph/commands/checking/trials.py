@@ -8,32 +8,36 @@ import random
 import shlex
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import SkipTest
 
 import numpy as np
 import torch
 from flwr.app import Message
+from flwr.serverapp.strategy import Strategy
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedgraph.commands.checking.disturbance import AGAIN, CUT, ON_RAY, REORDERED, ChangedNodes, PowerCut, restartable
-from fedgraph.commands.checking.subject import Subject
-from fedgraph.experiment import parse_experiment
+from fedgraph.commands.checking.experiments import class_of, small_experiment, strategy_for
+from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.runs import RunFolder
 from fedgraph.starting.running import run_one
 from fedgraph.strategies.app import serve
-from fedgraph.support.errors import ContractError, FedgraphError
+from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of, has_phases
+from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 """How far weights may differ where sums are taken in another order, relative to a weight and in itself."""
+
+Nodes = Literal["one", "two", "each", "most"]
 
 
 class StoppedError(FedgraphError):
@@ -42,9 +46,9 @@ class StoppedError(FedgraphError):
 
 @dataclass(frozen=True)
 class Finished:
-    """What a finished run has left: ``summary.json``, all tensors of its result files, and whether anything changed.
+    """What a finished run leaves: ``summary.json``, all tensors of its result files, and whether anything was changed.
 
-    Of a run that leaves nothing but a checksum of weights, what was measured takes the place of tensors.
+    Where a run leaves no tensors, the clients' metrics take their place.
     """
 
     summary: dict[str, Any]
@@ -57,7 +61,9 @@ class Finished:
         summary = folder.summary()
         files = [path for path in sorted(folder.path.glob("*.safetensors")) if path != folder.checkpoint]
         tensors = {f"{path.name}: {name}": tensor for path in files for name, tensor in load_file(path).items()}
-        measured = torch.tensor(_numbers([summary["metrics"], summary["per_client"]]), dtype=torch.float64)
+        per_client = [values for split in summary["per_client"].values() for values in split.values()]
+        metrics = [values[client] for values in per_client for client in sorted(values)]
+        measured = torch.tensor([torch.nan if value is None else value for value in metrics], dtype=torch.float64)
         return cls(summary, tensors or {"metrics": measured}, changed)
 
     @property
@@ -68,84 +74,87 @@ class Finished:
     def same(self, other: Finished) -> bool:
         """Return whether weights and metrics are the same, bit for bit."""
         alike = all(self.summary[key] == other.summary[key] for key in ("weights_sha256", "metrics", "per_client"))
-        return alike and self._all(other, lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
+        return alike and self.close(other, 0.0, 0.0)
 
-    def close(self, other: Finished) -> bool:
+    def close(self, other: Finished, relative: float = RELATIVE, absolute: float = ABSOLUTE) -> bool:
         """Return whether weights differ by no more than another order of summation explains."""
-        return self._all(other, lambda a, b: torch.allclose(a.double(), b.double(), RELATIVE, ABSOLUTE, equal_nan=True))
-
-    def _all(self, other: Finished, alike: Callable[[Tensor, Tensor], bool]) -> bool:
         mine, theirs = self.tensors, other.tensors
         return mine.keys() == theirs.keys() and all(
-            mine[name].shape == theirs[name].shape and alike(mine[name], theirs[name]) for name in mine
+            mine[name].shape == theirs[name].shape
+            and torch.allclose(mine[name].double(), theirs[name].double(), relative, absolute, equal_nan=True)
+            for name in mine
         )
 
 
-def _numbers(value: Any) -> list[float]:
-    """Return the numbers of a JSON value in order of their keys; NaN where there is none."""
-    if isinstance(value, dict):
-        value = [value[key] for key in sorted(value)]
-    if isinstance(value, list):
-        return [number for each in value for number in _numbers(each)]
-    return [float("nan") if value is None else float(value)]
-
-
 class Trials:
-    """Runs of one class, in this process unless said; one that finishes is made once, however many checks need it.
+    """A strategy or client class, an experiment that runs it, and its runs, each made once.
 
     ``run(nodes, change="", on_missing="fail")`` runs the experiment on so many nodes, with one thing of
     :mod:`~fedgraph.commands.checking.disturbance` changed. It raises StoppedError when the run is stopped on purpose,
     ContractError when anything else ends it, and SkipTest when there was no exchange in which the power could be cut.
 
-    Parameters
-    ----------
-    subject : Subject
-        What is checked, and on which experiment.
+    Arguments are those of :func:`~fedgraph.commands.checking.checks_of`. Raises ExperimentError when there is no such
+    class, it is neither strategy nor client class, or the experiment does not fit it.
     """
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject, self.title = subject, subject.title
+    def __init__(self, what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = ()) -> None:
+        self.path = path = what if isinstance(what, str) else f"{what.__module__}:{what.__qualname__}"
+        self.checked = checked = class_of(path)
+        self.is_client = not issubclass(checked, Strategy) and algorithm_of(checked) is None
+        if self.is_client and not callable(getattr(checked, "handle", None)):
+            raise ExperimentError(
+                f"'{path}' is neither a strategy (a subclass of fedgraph.algorithms.Algorithm, of "
+                "fedgraph.algorithms.phases.PhasedAlgorithm or of flwr.serverapp.strategy.Strategy) nor a client class "
+                "(with a classmethod handle(message, node)) nor a data set (a subclass of fedgraph.data.DataSet)"
+            )
+        own = [f"experiment.client={path}"] if self.is_client else []
+        changes = [*own, "experiment.rounds=3", "output.checkpoint-every=1", *overrides]
+        if experiment is not None:
+            self.experiment = load_experiment(experiment, changes, None if self.is_client else path)
+        else:
+            self.experiment = small_experiment(strategy_for(checked) if self.is_client else path, changes)
+        method = self.experiment.method
+        self.client_path = ChosenMethod(self.experiment).client
+        self.strategy: type[Any] = method.strategy_class
+        self.has_rounds = not has_phases(self.strategy)
+        kind = f"a client class, with {method.name}" if self.is_client else "a strategy,"
+        self.title = f"{path}, {kind} on {self.experiment.data.as_table()['set']}"
         self.run = cache(self._run)
         self.repeats = True
 
     def undisturbed(self, nodes: int, change: str = "") -> Finished:
-        """Return a run to compare with. Raises SkipTest when none finishes, or two are known to differ."""
-        if self.clients and not self.repeats and change != AGAIN:
+        """Return a run to compare with. Raises SkipTest when two are known to differ."""
+        if not self.repeats and change != AGAIN:
             raise SkipTest("two runs with the same seed differ already: see 'same-seed'")
         return self.run(nodes)
 
-    @property
-    def clients(self) -> int:
-        """Number of clients. Raises SkipTest when no run finishes."""
+    def nodes(self, how: Nodes) -> int:
+        """Return one node, two, a node for each client, or as many as finish.
+
+        Raises SkipTest when no run on one node finishes or, for ``each``, none on so many.
+        """
         if not self._finishes(1):
             raise SkipTest("no run finishes that this could be compared with: see 'finishes'")
-        return self.run(1).clients
-
-    @property
-    def each(self) -> int:
-        """Number of nodes that host a client each. Raises SkipTest when no run on them finishes."""
-        if not self._finishes(self.clients):
+        clients = self.run(1).clients
+        if how in ("one", "two"):
+            return min(1 if how == "one" else 2, clients)
+        if how == "each" and not self._finishes(clients):
             raise SkipTest("no run on several nodes finishes: see 'number-of-nodes'")
-        return self.clients
-
-    @property
-    def most(self) -> int:
-        """Number of nodes that host a client each; 1 for what runs on one node alone."""
-        return self.clients if self._finishes(self.clients) else 1
+        return clients if self._finishes(clients) else 1
 
     def _finishes(self, nodes: int) -> bool:
-        try:
+        with suppress(FedgraphError):
             return bool(self.run(nodes))
-        except FedgraphError:
-            return False
+        return False
 
     def _run(self, nodes: int, change: str = "", on_missing: str = "fail") -> Finished:
         what = f"the run on {nodes} node{'s' * (nodes > 1)}{change and f' with {change}'}"
         what += f' and on-missing = "{on_missing}"' if on_missing != "fail" else ""
+        modules = {path.partition(":")[0] for path in (self.experiment.method.strategy, self.client_path)}
         scratch = tempfile.TemporaryDirectory(prefix="fedgraph-check-")
-        with scratch, _quiet(), restartable(self.subject.modules) as restart:
+        with scratch, _quiet(), restartable(modules) as restart:
             folder = RunFolder.create(parse_experiment(self._tables(on_missing)), Path(scratch.name))
-            changed = ChangedNodes(change, self.subject.has_rounds, restart)
+            changed = ChangedNodes(change, self.has_rounds, restart)
             try:
                 while not folder.is_finished:
                     with suppress(PowerCut):
@@ -167,18 +176,23 @@ class Trials:
         return found
 
     def _tables(self, on_missing: str) -> dict[str, Any]:
-        tables = self.subject.experiment.as_dict()
+        tables = self.experiment.as_dict()
         head: dict[str, Any] = {"on-missing": on_missing}
         if on_missing != "fail":
             head |= {"min-clients": 1, "wait": 0.0}
-            if not self.subject.has_rounds:
-                # Without rounds, whom a node hosts is in its first answer: that nobody else may be named is said here.
+            if not self.has_rounds:
+                # Without rounds, a node's first answer says whom it hosts; if it is lost, only this names its clients.
                 per_client: dict[str, Any] = next(iter(self.run(1).summary["per_client"].values()))
                 tables["clients"] = {"expect": sorted(next(iter(per_client.values())))}
         return {**tables, "experiment": {**tables["experiment"], **head}}
 
 
 class _ReorderedGrid(LocalGrid):
+    """Nodes and replies in another order."""
+
+    def __init__(self, app: Any, configs: Sequence[Mapping[str, Any]], run_config: Mapping[str, Any]) -> None:
+        super().__init__(app, configs[::-1], run_config)
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         replies = list(super().send_and_receive(messages, timeout=timeout))
         return replies[-1:] + replies[:-1]
@@ -198,8 +212,8 @@ def _start(folder: RunFolder, nodes: int, change: str, changed: ChangedNodes) ->
     torch.seed()
     np.random.seed()
     random.seed()
-    kind, step = (_ReorderedGrid, -1) if change == REORDERED else (LocalGrid, 1)
-    serve(kind(changed, configs[::step], run_config), run_config, [changed])
+    grid = _ReorderedGrid if change == REORDERED else LocalGrid
+    serve(grid(changed, configs, run_config), run_config, [changed])
 
 
 @contextmanager

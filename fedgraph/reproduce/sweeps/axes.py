@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from fedgraph.experiment import toml_value
 from fedgraph.reproduce.choosing import chosen_of
 from fedgraph.support.errors import ExperimentError
 
-Axes = Mapping[str, BaseDistribution]
+Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
+Axes = Mapping[str, Distribution]
 """By ``table.key``, what is tried; choices that are lists are JSON, as Optuna takes none."""
 
 _KEY = re.compile(r"[^.=\s]+(\.[^.=\s]+)+")
@@ -28,7 +29,7 @@ _NOT_SETTINGS = {
 }
 
 
-def axis(text: str) -> tuple[str, BaseDistribution]:
+def axis(text: str) -> tuple[str, Distribution]:
     """Parse ``table.key=a,b,c`` (values as in TOML, or plain words) or ``table.key=low:high[:log]``.
 
     Raises
@@ -72,8 +73,7 @@ def value_of(param: Any) -> Any:
 def first_of(axes: Axes) -> dict[str, Any]:
     """Return one combination, to see whether the experiment has the keys."""
     return {
-        key: kind.choices[0] if isinstance(kind, CategoricalDistribution) else getattr(kind, "low", None)
-        for key, kind in axes.items()
+        key: kind.choices[0] if isinstance(kind, CategoricalDistribution) else kind.low for key, kind in axes.items()
     }
 
 
@@ -83,9 +83,8 @@ def grid(axes: Axes) -> list[dict[str, Any]] | None:
     return [dict(zip(axes, each, strict=True)) for each in product(*choices)] if len(choices) == len(axes) else None
 
 
-def in_words(key: str, kind: BaseDistribution, param: Any) -> str:
+def in_words(key: str, kind: Distribution, param: Any) -> str:
     """Describe a chosen value, and the values that were tried."""
     if isinstance(kind, CategoricalDistribution):
         return chosen_of(key, value_of(param), [*map(value_of, kind.choices)])
-    assert isinstance(kind, FloatDistribution | IntDistribution)
     return f"{key} {param:.4g} from {kind.low:g} to {kind.high:g}"

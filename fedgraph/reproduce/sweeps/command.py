@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from fedgraph.experiment import Experiment, find_experiment, plugin_folders
 from fedgraph.reproduce.cells import digest, text_digest
@@ -21,7 +25,7 @@ from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
-from fedgraph.support.files import locked, write_atomically
+from fedgraph.support.files import as_csv, locked, write_atomically
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people, seeds_given
 
@@ -110,41 +114,78 @@ def check(base: Experiment, quantity: Quantity, prune: bool) -> None:
         raise ExperimentError(f"--prune needs a value after every evaluation, which {quantity} is not")
 
 
-def _write(search: Search) -> None:
-    from fedgraph.reproduce.sweeps.report import trials
+def _rows(search: Search) -> list[dict[str, Any]]:
+    """Return the trials, the best first, with the values of their seeds and the names of their runs."""
+    rows = []
+    for trial in search.tried():
+        about, state = trial.user_attrs, trial.state.name.lower()
+        values = about.get("values", [])
+        rows.append({
+            "trial": trial.number,
+            "state": "failed" if state == "fail" else state,
+            **{key: trial.params[key] for key in search.axes},
+            str(search.quantity): fmean(values) if values else None,
+            "deviation": stdev(values) if len(values) > 1 else None,
+            "seeds": " ".join(map(str, search.seeds)),
+            "values": " ".join(map(str, values)),
+            "seconds": about.get("seconds", 0.0),
+            "runs": " ".join(about.get("runs", ())),
+            "problem": about.get("problem", "it was stopped" if state == "fail" else ""),
+        })  # fmt: skip
+    return rows
 
-    write_atomically(search.folder / "sweep.csv", trials(search).to_csv(index=False).encode())
+
+def _write(search: Search) -> None:
+    rows = _rows(search)
+    lines = [list(row.values()) for row in rows]
+    write_atomically(search.folder / "sweep.csv", as_csv([*map(list, rows[:1]), *lines]).encode())
+
+
+def _table(search: Search) -> Table:
+    """Return the trials for the terminal, the best first."""
+    rows = _rows(search)
+    counts = Counter(str(row["state"]) for row in rows).most_common()
+    table = Table(title=", ".join(f"{count} {state}" for state, count in counts), title_justify="left")
+    for heading in ("trial", *search.axes, str(search.quantity), "seconds", "state"):
+        table.add_column(escape(heading), justify="left" if heading == "state" else "right", overflow="fold")
+    for row in rows:
+        mean = _mean([*map(float, row["values"].split())])
+        settings = [f"{row[key]:.4g}" if isinstance(row[key], float) else str(row[key]) for key in search.axes]
+        state = ": ".join(filter(None, (row["state"], row["problem"])))
+        table.add_row(*map(escape, (str(row["trial"]), *settings, mean, f"{row['seconds']:.1f}", state)))
+    return table
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Format the mean over seeds, with the deviation where there are several."""
+    deviation = f" ± {stdev(values):.2g}" if len(values) > 1 else ""
+    return f"{fmean(values):.4g}{deviation}" if values else ""
 
 
 def _conclude(console: Console, search: Search) -> None:
-    """Show the trials, write the files, and the score of the chosen settings on test data, which chose nothing."""
-    from fedgraph.reproduce.sweeps.axes import in_words
-    from fedgraph.reproduce.sweeps.report import draw, mean_in_words, trials_table
+    """Show the trials, write the files, and evaluate the chosen settings on test data, which was not used before."""
     from fedgraph.reproduce.sweeps.search import experiment_with
 
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True, highlight=False)
 
     _write(search)
-    console.print(trials_table(search))
-    best = next((each for each in search.tried() if "values" in each.user_attrs), None)
+    console.print(_table(search))
+    best, folder = search.best(), search.folder
     if best is None:
-        console.print("No trial has come to its end, so that nothing is chosen.", style="red")
+        console.print("No trial is complete, so nothing is chosen.", style="red")
         raise typer.Exit(1)
-    folder, seeds = search.folder, ", ".join(map(str, search.seeds))
-    words = "; ".join(in_words(key, kind, best.params[key]) for key, kind in search.axes.items())
-    about = f"Chosen by {search.quantity}, seed{'s' if len(search.seeds) > 1 else ''} {seeds}: {words}"
+    about, chosen = search.in_words(best), experiment_with(search.file, search.overrides, best.params)
     say(about)
-    chosen = experiment_with(search.file, search.overrides, best.params)
     if "test" in chosen.evaluation.splits:
         quantity = search.quantity._replace(split="test")
         summaries = [RunFolder(folder / "runs" / name).summary() for name in best.user_attrs["runs"]]
         found = [value for summary in summaries if (value := quantity.value(summary)) is not None]
-        say(f"{quantity} of the chosen settings: {mean_in_words(found)}")
+        say(f"{quantity} of the chosen settings: {_mean(found)}")
     else:
         say('Nothing was measured on test data: "test" is not among [evaluation] splits.')
     write_atomically(folder / "best.toml", f"# {about}\n\n{chosen.as_toml()}".encode())
-    draw(search, folder / "sweep.png")
+    search.draw(folder / "sweep.png")
     for name in ("sweep.csv", "sweep.png", "best.toml"):
         say(f"{folder / name}")
-    say(f"Again, with what was chosen: fedgraph run {shlex.quote(str(folder / 'best.toml'))}")
+    say(f"Run it again with: fedgraph run {shlex.quote(str(folder / 'best.toml'))}")

@@ -1,13 +1,14 @@
 """The trials of a sweep: their runs, and the validation values that compare them.
 
 Optuna (Akiba et al., KDD 2019) keeps the trials in a file of the sweep's folder, suggests settings from ranges (tree-
-structured Parzen estimators, Bergstra et al., NeurIPS 2011), and ends runs that lag behind.
+structured Parzen estimators, Bergstra et al., NeurIPS 2011), ends runs that lag behind, and draws the picture.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +26,7 @@ from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.reproduce.cells import Cell, folder_of, resolved
 from fedgraph.reproduce.execution import Execution, failure, run_cells
 from fedgraph.reproduce.quantity import Quantity
-from fedgraph.reproduce.sweeps.axes import Axes, grid, value_of
+from fedgraph.reproduce.sweeps.axes import Axes, grid, in_words, value_of
 from fedgraph.runs import Callback, Evaluation, RunFolder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
@@ -65,7 +66,7 @@ class Search:
         """The trials.
 
         User attributes of each are ``values`` of its seeds, ``runs``, ``seconds``, and the ``problem`` of one that
-        failed, which is ``over`` where its runs came to their end.
+        failed, which is ``over`` if it is not to be run again because its runs did finish.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         return optuna.create_study(
@@ -79,12 +80,8 @@ class Search:
     def run(self, trials: int | None, how: Execution, console: Console, on_end: Callable[[], None]) -> None:
         """Run the trials that are missing, so many in all; ``on_end`` is called after each.
 
-        Trials that failed, or that were stopped, are run again with the same settings.
-
-        Raises
-        ------
-        ExperimentError
-            When the runs do not measure what trials are compared by.
+        Trials that failed, or that were stopped, are run again with the same settings. Raises ExperimentError when the
+        runs do not measure what trials are compared by.
         """
         # This process holds the lock of the folder: the process that had begun them is gone.
         for left in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -112,6 +109,27 @@ class Search:
             return math.inf if value is None else sign * value, trial.number
 
         return sorted(latest.values(), key=place)
+
+    def best(self) -> FrozenTrial | None:
+        """Return the best trial; None where none is complete."""
+        return next((each for each in self.tried() if each.state == TrialState.COMPLETE), None)
+
+    def in_words(self, trial: FrozenTrial) -> str:
+        """Describe the settings of a trial, and by what they were chosen."""
+        words = "; ".join(in_words(key, kind, trial.params[key]) for key, kind in self.axes.items())
+        seeds = ", ".join(map(str, self.seeds))
+        return f"Chosen by {self.quantity}, seed{'s' if len(self.seeds) > 1 else ''} {seeds}: {words}"
+
+    def draw(self, path: Path) -> None:
+        """Draw the complete trials over each key, as Optuna does: the darker, the later."""
+        from matplotlib import pyplot as plt
+        from optuna.visualization.matplotlib import plot_slice
+
+        # The function is experimental, and warns of keys of which one value was tried.
+        with warnings.catch_warnings(action="ignore"), plt.style.context("default"):
+            plot_slice(self.study, list(self.axes), target_name=str(self.quantity))
+            plt.savefig(path, dpi=150, bbox_inches="tight")
+            plt.close()
 
     def _known(self) -> list[FrozenTrial]:
         """Return the trials that have got their settings, in the order of their start."""
@@ -168,12 +186,12 @@ class Pruning(Callback):
 
     def __init__(self, trial: optuna.Trial, quantity: Quantity, rounds: int) -> None:
         self._trial, self._quantity, self._rounds = trial, quantity, rounds
-        self._ended: int | None = None
+        self._summary: dict[str, Any] = {}
 
     @property
     def stopped(self) -> bool:
         """Whether this callback has ended the run."""
-        return self._ended is not None
+        return bool(self._summary)
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Report the value, and return whether the trial is pruned; the last round is not worth it."""
@@ -184,12 +202,12 @@ class Pruning(Callback):
         if value is not None and math.isfinite(value):
             self._trial.report(value, evaluation.round)
         if evaluation.round < self._rounds and self._trial.should_prune():
-            self._ended = evaluation.round
+            self._summary = {_PRUNED: {"after": evaluation.round}}
         return self.stopped
 
     def summary(self) -> dict[str, Any]:
         """Return the last round of the run."""
-        return {} if self._ended is None else {_PRUNED: {"after": self._ended}}
+        return self._summary
 
 
 def _is_final(trial: FrozenTrial) -> bool:

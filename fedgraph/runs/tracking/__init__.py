@@ -11,7 +11,6 @@ functions of :class:`Tracker`, and is made from the run folder and the experimen
         def finalize(self, status): print(status)
 """
 
-from fedgraph.runs.tracking.tracked_run import tracked
-from fedgraph.runs.tracking.tracker import Tracker, Values, flat
+from fedgraph.runs.tracking.tracker import Tracker, Values, flat, tracked
 
 __all__ = ["Tracker", "Values", "flat", "tracked"]

@@ -11,21 +11,18 @@ from torch.utils.tensorboard.summary import hparams
 
 from fedgraph.experiment import Experiment
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.tracking.tracker import Status, Values
+from fedgraph.runs.tracking.tracker import Params, Status, Values
 
 
 class TensorBoardTracker:
-    """Tracker that writes event files into the run folder.
-
-    Numbers are scalars, those of clients a histogram over clients, parameters a text and the tab HPARAMS.
-    """
+    """Tracker that writes event files: scalars, histograms over clients, parameters as a text and in HPARAMS."""
 
     def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
         path = folder.path / "tensorboard"
         self._begins = not path.exists()
         self._writer = SummaryWriter(str(path))
 
-    def log_params(self, params: Mapping[str, bool | int | float | str]) -> None:
+    def log_params(self, params: Params) -> None:
         """Write a table of the parameters, when the run begins."""
         if self._begins:
             rows = "".join(f"\n| {name} | {value} |" for name, value in params.items())

@@ -6,33 +6,27 @@ default the name of the experiment), ``WANDB_DIR``, credentials and so on are W&
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Mapping
+from os import environ
 from pathlib import Path
 
 import wandb
 
 from fedgraph.experiment import Experiment
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.tracking.tracker import MOST_CLIENTS, Status, Values, flat
-
-_STEP = "step"
+from fedgraph.runs.tracking.tracker import MOST_CLIENTS, Params, Status, Values, flat, run_id
 
 
 class WandbTracker:
     """Tracker that writes to Weights & Biases, where the run has the name of the run folder; see the module."""
 
     def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
-        kept = folder.path / "wandb" / "run-id"
-        kept.parent.mkdir(exist_ok=True)
-        if not kept.exists():
-            kept.write_text(uuid.uuid4().hex[:12])
-        env = os.environ.get
+        env = environ.get
         self._run = wandb.init(
             project=env("WANDB_PROJECT", experiment.experiment.name),
-            id=kept.read_text(),
+            id=run_id(folder.path / "wandb", lambda: uuid.uuid4().hex[:12]),
             name=folder.name,
             dir=env("WANDB_DIR", str(folder.path)),
             mode=env("WANDB_MODE", "offline"),
@@ -40,12 +34,12 @@ class WandbTracker:
             # The terminal is the live display's.
             settings=wandb.Settings(console=env("WANDB_CONSOLE", "off"), silent=env("WANDB_SILENT", "true")),
         )
-        self._run.define_metric(_STEP)
-        self._run.define_metric("*", step_metric=_STEP)
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
         # W&B's own count of steps must only rise, also from one part of a resumed run to the next.
         self._logged = len(folder.metrics.read_bytes().splitlines()) if folder.metrics.exists() else 0
 
-    def log_params(self, params: Mapping[str, bool | int | float | str]) -> None:
+    def log_params(self, params: Params) -> None:
         """Make parameters the configuration of the run."""
         self._run.config.update(dict(params), allow_val_change=True)
 
@@ -56,7 +50,7 @@ class WandbTracker:
             for name, value in values.items()
             if isinstance(value, Mapping) and len(value) > MOST_CLIENTS
         }
-        self._run.log({_STEP: step, **flat(values), **many}, step=self._logged)
+        self._run.log({"step": step, **flat(values), **many}, step=self._logged)
         self._logged += 1
 
     def save(self, path: Path) -> None:

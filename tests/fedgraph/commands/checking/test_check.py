@@ -354,12 +354,12 @@ def test_what_is_no_strategy_is_refused(module):
 def test_a_client_class_runs_with_the_method_whose_clients_it_extends(module):
     module("from fedgraph.clients.scaffold import ScaffoldClient\n\n\nclass Broken(ScaffoldClient):\n    pass\n")
     checks = checks_of("broken:Broken", overrides=["data.clients=2"])
-    subject = checks[0].target.subject
-    assert (subject.experiment.method.name, subject.experiment.data.clients) == ("scaffold", 2)
+    trials = checks[0].target
+    assert (trials.experiment.method.name, trials.experiment.data.clients) == ("scaffold", 2)
     assert not {"reply-order", "malformed-replies", "ray"} & {check.name for check in checks}
 
 
 def test_the_class_itself_is_taken_too():
     from fedgraph.algorithms.bounds import LocalOnly
 
-    assert checks_of(LocalOnly)[0].target.subject.path == "fedgraph.algorithms.bounds:LocalOnly"
+    assert checks_of(LocalOnly)[0].target.path == "fedgraph.algorithms.bounds:LocalOnly"
