@@ -1,4 +1,4 @@
-"""A small protocol for everything that watches a run: metric files, checkpoints, early stopping, displays."""
+"""Callbacks of a run: early stopping, averaging, counters, and the base class of displays and recorders."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class Evaluation:
 
 
 class Callback:
-    """Base class of everything that watches a run; override the methods of interest.
+    """Base class of callbacks; override the methods of interest.
 
     Attributes
     ----------
     kept : tuple of str
-        Attributes that a run needs when it is resumed: JSON values and tensors, None for none.
+        Names of the attributes that a resumed run restores: JSON values, tensors or None.
     """
 
     kept: ClassVar[tuple[str, ...]] = ()
@@ -97,27 +97,27 @@ class Callback:
         """Handle a round that was trained and aggregated."""
 
     def on_epoch(self, phase: str, epoch: int) -> None:
-        """Handle an epoch, counted from 1, of a ``phase`` in which a server without rounds trains."""
+        """Handle an epoch, counted from 1, of a training ``phase`` of a method without rounds."""
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Handle an evaluation; return True to end the run."""
         return False
 
     def on_round_end(self, server_round: int, state: Callable[[], State]) -> None:
-        """Handle the end of a round; ``state()`` returns everything that a resumed run needs from the strategy."""
+        """Handle the end of a round; ``state()`` returns the strategy's state for a checkpoint."""
 
     def final_models(self) -> Tensor | None:
-        """Return the models ``[clients, parameters]`` with which the run shall end; None for the last ones."""
+        """Return the final models of the run, ``[clients, parameters]``, or None for the last ones."""
         return None
 
     @property
     def last_suffix(self) -> str:
-        """Suffix of the last models' metrics, which the summary has in addition to the final ones; empty for none."""
+        """Suffix under which the summary also has the metrics of the last models; empty to leave them out."""
         return ""
 
     @property
     def final_round(self) -> int:
-        """Round of the models that :meth:`final_models` returns, so that they are evaluated as after that round."""
+        """Round of the models that :meth:`final_models` returns; they are evaluated as of that round."""
         raise NotImplementedError
 
     def summary(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Callback:
         return {}
 
     def state(self) -> State:
-        """Return what this callback needs when the run is resumed."""
+        """Return the state of the callback, for a checkpoint."""
         values = {_dashed(name): getattr(self, name) for name in self.kept}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -168,11 +168,11 @@ class EarlyStopping(Callback):
 
     @property
     def stopped(self) -> bool:
-        """Whether there was no better value for ``patience`` evaluations."""
+        """Whether the mean has not improved for ``patience`` evaluations."""
         return self.waited >= self.patience
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Compare with the best value so far; an evaluation without any answer is no improvement."""
+        """Compare with the best value so far; an evaluation without replies counts as no improvement."""
         if evaluation.restored:
             return self.stopped
         value = self._value(evaluation)
@@ -201,8 +201,8 @@ class EarlyStopping(Callback):
 class AverageLast(Callback):
     """Callback that ends the run with the mean of each client's last models, including running statistics.
 
-    Where models oscillate between what different clients need, their mean is closer to all of them (Izmailov et al.,
-    UAI 2018). A run that ends before its last round keeps its last models.
+    Models that oscillate between the optima of different clients have a mean closer to all of them (Izmailov et al.,
+    UAI 2018). A run that stops early keeps its last models.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class AverageLast(Callback):
 
     @property
     def last_suffix(self) -> str:
-        """Suffix of the last models' own metrics."""
+        """Suffix of the metrics of the last models."""
         return LAST
 
     @property
@@ -249,7 +249,7 @@ class AverageLast(Callback):
 
 
 class LocalWork(Callback):
-    """Callback that counts the minibatches that clients train on according to ``[train]``.
+    """Callback that counts the minibatches of local training as set in ``[train]``.
 
     Further training of a method (Ditto's own models, fine-tuning for an evaluation) is not counted.
 
@@ -260,7 +260,7 @@ class LocalWork(Callback):
     settings : TrainSettings
         The table ``[train]``.
     least : int, default 1
-        Fewest examples of a minibatch that the model can be trained on.
+        Minimum number of examples in a minibatch.
     """
 
     kept = ("minibatches",)
@@ -293,10 +293,9 @@ class RoundsToTarget(Callback):
     targets : mapping of str to float
         Value by ``<split>/<metric>``; an error reaches it from above.
     stop_at : {"mean", "first"}, optional
-        End the run once all targets are reached by the mean over clients, or by the first client. By default it
-        continues.
+        End the run once the mean over clients, or the first client, has reached all targets. By default it continues.
     seconds : callable, optional
-        Returns the seconds that the run has taken so far.
+        Returns the seconds since the run began.
     """
 
     def __init__(
@@ -309,24 +308,24 @@ class RoundsToTarget(Callback):
         self.stop_at = stop_at
         self._seconds = seconds
         self._reached: dict[str, dict[str, int]] = {name: {} for name in targets}
-        # After a round: bytes per client of all training until then, each on a node of its own, and seconds.
+        # By round: training bytes per client up to then, with one client per node, and seconds.
         self._spent: dict[int, tuple[float, float]] = {0: (0.0, 0.0)}
 
     @property
     def stopped(self) -> bool:
         """Whether all targets that end the run are reached."""
-        return self.stop_at is not None and all(self.stop_at in found for found in self._reached.values())
+        return self.stop_at is not None and all(self.stop_at in rounds for rounds in self._reached.values())
 
     def on_training(self, training: Training) -> None:
         """Add up traffic and time. A round is evaluated after this call, or just before it (IPA)."""
         before, sent = self._spent.get(training.round - 1, (0.0, 0.0))[0], training.traffic
         per_client = (sent.bytes_down_alone + sent.bytes_up_alone) / len(training.names)
-        needed = {training.round - 1, *(number for found in self._reached.values() for number in found.values())}
+        needed = {training.round - 1, *(number for rounds in self._reached.values() for number in rounds.values())}
         self._spent = {number: spent for number, spent in self._spent.items() if number in needed}
         self._spent[training.round] = (before + per_client, self._seconds())
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Record targets that are reached for the first time; clients that did not answer are ignored."""
+        """Record targets that are reached for the first time; clients without a reply are ignored."""
         if evaluation.restored:
             return self.stopped
         for name, target in self.targets.items():
@@ -340,11 +339,10 @@ class RoundsToTarget(Callback):
         return self.stopped
 
     def summary(self) -> dict[str, Any]:
-        """Return for each metric when the ``mean`` and the ``first`` client reached its target, None for never.
+        """Return when the ``mean`` and the ``first`` client reached each target, None for never.
 
-        ``rounds_to_target`` also contains the ``target``. ``bytes_to_target`` is the traffic for training in these
-        rounds per client, each on a node of its own, without requests that only evaluate models. ``seconds_to_target``
-        includes all evaluations until then.
+        ``rounds_to_target`` also contains the ``target``. ``bytes_to_target`` is the training traffic per client, with
+        one client per node and without requests that only evaluate. ``seconds_to_target`` includes evaluations.
         """
         rounds = {name: {who: self._reached[name].get(who) for who in ("mean", "first")} for name in self.targets}
         spent = {
@@ -362,12 +360,12 @@ class RoundsToTarget(Callback):
         }
 
     def state(self) -> State:
-        """Return what was reached so far, and what it took."""
+        """Return the targets reached so far and their cost."""
         spent = {str(number): list(taken) for number, taken in self._spent.items()}
         return {"reached": self._reached, "spent": spent}
 
     def load_state(self, state: State) -> None:
-        """Restore what :meth:`state` returned, for targets that this run still has."""
+        """Restore what :meth:`state` returned, for the targets of this run."""
         self._reached = {name: dict(state["reached"].get(name, {})) for name in self.targets}
         self._spent = {int(number): (sent, seconds) for number, (sent, seconds) in state.get("spent", {}).items()}
 
@@ -382,9 +380,9 @@ def _sign(name: str) -> float:
 
 
 def measured(evaluation: Evaluation, name: str, key: str) -> Tensor | None:
-    """Return the metric that the experiment's ``key`` names, ``[clients]``; None when no client answered.
+    """Return the metric ``name`` as ``[clients]``, or None when no client replied.
 
-    Raises ExperimentError when it was not measured.
+    Raises ExperimentError, naming ``key`` of the experiment, when it was not measured.
     """
     if evaluation.metrics and name not in evaluation.metrics:
         known = ", ".join(sorted(evaluation.metrics))

@@ -1,4 +1,4 @@
-"""Finished runs side by side: their metrics as data frames, and a table with a sentence."""
+"""Comparison of finished runs: metrics as data frames, and a table with a sentence."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Comparison(Sequence[Run]):
     Attributes
     ----------
     labels : list of str
-        Name of each run, see :func:`fedgraph.runs.reports.words.labels`.
+        Name of each run; see :func:`fedgraph.runs.reports.words.labels`.
 
     Raises
     ------
     ExperimentError
-        When a run has another table ``[data]`` than the first one.
+        When a run differs from the first in its table ``[data]``.
     RunError
-        Without runs.
+        When there are no runs.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -49,7 +49,7 @@ class Comparison(Sequence[Run]):
         self.runs = list(runs)
         first = self.runs[0]
         for run in self.runs[1:]:
-            where = f"numbers on other data than those of {first.folder.name} cannot be compared"
+            where = f"cannot be compared with {first.folder.name}"
             run.folder.check_same_data(first.folder.data, where)
         self.labels = labels(
             [run.method for run in self.runs],
@@ -73,21 +73,21 @@ class Comparison(Sequence[Run]):
 
     @property
     def results(self) -> Results:
-        """The table from which all that is shown of the runs takes its numbers."""
+        """The table of results behind every view of the runs."""
         return Results(self.summaries)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the content of each ``summary.json``, with the run's part of the table of results as ``results``."""
+        """Return the content of each ``summary.json``, and the run's results in the table as ``results``."""
         results = self.results
         return [{**run.summary, "results": results.records(place)} for place, run in enumerate(self.runs)]
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """Final metrics, with a row per ``<split>/<metric>``, and for each run the columns ``mean`` and ``std``."""
+        """Final metrics: a row per ``<split>/<metric>``, and columns ``mean`` and ``std`` for each run."""
         return self.results.to_pandas()
 
     def clients(self, metric: str) -> pd.DataFrame:
-        """Return a metric ``<split>/<metric>`` of each client at the end: a row per client, a column per run.
+        """Return the final value of ``<split>/<metric>`` for each client: a row per client, a column per run.
 
         Raises
         ------
@@ -96,18 +96,18 @@ class Comparison(Sequence[Run]):
         """
         import pandas as pd
 
-        found = {
+        columns = {
             label: run.clients[metric]
             for label, run in zip(self.labels, self.runs, strict=True)
             if metric in run.clients
         }
-        if not found:
+        if not columns:
             known = ", ".join(self.metrics.index)
             raise RunError(f"none of the runs has measured '{metric}'; measured: {known}")
-        return pd.DataFrame(found)
+        return pd.DataFrame(columns)
 
     def plot(self) -> Figure:
-        """Draw the client graph and the learning curves, or every client at the end of runs of few rounds.
+        """Draw the client graph and the learning curves; for runs of few rounds, the final value of every client.
 
         Returns
         -------
@@ -117,7 +117,7 @@ class Comparison(Sequence[Run]):
         Raises
         ------
         RunError
-            When nothing was measured in a run.
+            When a run has measured nothing.
         """
         return picture_of_runs([run.folder for run in self.runs], self.summaries)
 
@@ -134,7 +134,7 @@ class Comparison(Sequence[Run]):
 
 
 def compare(runs: Sequence[Run | str | Path]) -> Comparison:
-    """Put finished runs with the same data side by side.
+    """Compare finished runs with the same data.
 
     Parameters
     ----------
@@ -149,11 +149,11 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     Raises
     ------
     RunError
-        When runs are no sequence, a folder is no run folder, or a run is not finished.
+        When ``runs`` is not a sequence, a folder is not a run folder, or a run is not finished.
     ExperimentError
-        When runs have other data than the first one.
+        When a run has other data than the first one.
     """
-    # A path would be read letter by letter.
+    # A string would be iterated letter by letter.
     if isinstance(runs, str | PathLike) or not isinstance(runs, Iterable):
-        raise RunError(f"runs to compare are a list of runs or of their folders, such as [run, other], not {runs!r}")
+        raise RunError(f"compare expects a list of runs or run folders, such as [run, other], got {runs!r}")
     return Comparison([run if isinstance(run, Run) else load_run(run) for run in runs])

@@ -1,4 +1,4 @@
-"""A client's model with its scaling as a file that other programs read: ONNX, or safetensors."""
+"""Export of a model with its scaling, as ONNX or safetensors."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _OPSET = 17
 
 
 def export(module: Answering | AnsweringOfGraphs, file: Path, about: dict[str, str]) -> None:
-    """Write a model that takes values in their own units.
+    """Write a model that takes values in their original units.
 
     Parameters
     ----------
     module : Answering or AnsweringOfGraphs
-        The model with its scaling; one of graphs has none.
+        The model with its scaling; a model of graphs has no scaling.
     file : Path
         ``.onnx``: the whole computation, from the input ``values`` ``[batch, ...]``, NaN where missing, to the output
         ``answers``. ``.safetensors``: the tensors of the model (``model.``) and of its scaling (``centre``, ``spread``,
-        ``fill``, ``mean``, ``std``). Both have features, classes and units as metadata.
+        ``fill``, ``mean``, ``std``). The metadata of both contain features, classes and units.
     about : dict of str to str
         Further metadata.
 
     Raises
     ------
     RunError
-        For another kind of file, without the package ``onnx``, and for a model that ONNX cannot express.
+        For another suffix, a missing package ``onnx``, or a model that ONNX cannot express.
     """
     task = {**asdict(module.task), "answers": "probabilities" if module.task.classes else "numbers in the unit"}
     metadata = {**about, "task": json.dumps(task)}
@@ -44,10 +44,10 @@ def export(module: Answering | AnsweringOfGraphs, file: Path, about: dict[str, s
         write_atomically(file, save(tensors, metadata={**metadata, "scaling": scaling}))
     elif file.suffix == ".onnx":
         if isinstance(module, AnsweringOfGraphs):
-            raise RunError("a model of graphs is not written as ONNX: write .safetensors instead")
+            raise RunError("models of graphs cannot be exported to ONNX: use .safetensors instead")
         _export_onnx(module, file, metadata)
     else:
-        raise RunError(f"cannot export to {file}: the kinds of files are .onnx and .safetensors")
+        raise RunError(f"cannot export to {file}: the suffix must be .onnx or .safetensors")
 
 
 _SCALING = (
@@ -60,10 +60,10 @@ def _export_onnx(module: Answering, file: Path, metadata: dict[str, str]) -> Non
     try:
         import onnx
     except ImportError:
-        raise RunError("to write ONNX files, install the extra: pip install 'fedgraph-flower[owner-models]'") from None
+        raise RunError("ONNX export needs an extra: pip install 'fedgraph-flower[owner-models]'") from None
     example = torch.zeros(2, *module.task.input_shape)
     with replacing(file) as temporary, warnings.catch_warnings():
-        # It is told that there is a newer exporter, which needs packages of its own.
+        # PyTorch warns of a newer exporter, which needs further packages.
         warnings.simplefilter("ignore")
         try:
             torch.onnx.export(
@@ -72,7 +72,7 @@ def _export_onnx(module: Answering, file: Path, metadata: dict[str, str]) -> Non
             )  # fmt: skip
         except Exception as error:
             raise RunError(
-                f"this model cannot be written as ONNX ({str(error).splitlines()[0]}): write .safetensors instead"
+                f"this model cannot be exported to ONNX ({str(error).splitlines()[0]}): use .safetensors instead"
             ) from error
         written = onnx.load(str(temporary))
         onnx.helper.set_model_props(written, metadata)

@@ -1,4 +1,4 @@
-"""Fairness: whether clients that are ahead when each trains alone are also ahead in the federation.
+"""Fairness: correlation of the clients' results in the federation with those of stand-alone training.
 
 Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
 Big Data 2023), section IV.D, table II and Fig. 4.
@@ -23,7 +23,7 @@ from fedgraph.support.errors import ExperimentError, RunError
 log = logging.getLogger("fedgraph")
 
 _ROUNDING = 1e-6
-"""Values that differ by at most this share of the largest are equal up to rounding in float32 models."""
+"""Relative difference up to which values of float32 models count as equal."""
 
 
 def fairness(stand_alone: Mapping[str, float | None], federated: Mapping[str, float | None]) -> float:
@@ -37,7 +37,7 @@ def fairness(stand_alone: Mapping[str, float | None], federated: Mapping[str, fl
     Returns
     -------
     float
-        In [-100, 100]; NaN with fewer than two clients, and where all clients have the same value.
+        In [-100, 100]; NaN for fewer than two clients, or when all clients have the same value.
     """
     names = [name for name in stand_alone if name in federated]
     values = np.array([[values[name] for name in names] for values in (stand_alone, federated)], dtype=np.float64)
@@ -54,14 +54,14 @@ def fairness(stand_alone: Mapping[str, float | None], federated: Mapping[str, fl
 
 
 def stand_alone_values(table: FairnessTable, experiment: Experiment, names: Sequence[str]) -> dict[str, float | None]:
-    """Read what each client reached at the end of the stand-alone run.
+    """Read the final value of each client in the stand-alone run.
 
     Parameters
     ----------
     table : FairnessTable
         The table ``[fairness]``.
     experiment : Experiment
-        The experiment that is compared with the stand-alone run.
+        The experiment to compare with the stand-alone run.
     names : sequence of str
         Its clients.
 
@@ -73,7 +73,7 @@ def stand_alone_values(table: FairnessTable, experiment: Experiment, names: Sequ
     Raises
     ------
     ExperimentError
-        When there is no such run, it is not finished, had other data or clients, or has not measured the metric.
+        When the run is missing or not finished, had other data or clients, or has not measured the metric.
     """
     where = "[fairness] stand-alone"
     try:
@@ -86,38 +86,40 @@ def stand_alone_values(table: FairnessTable, experiment: Experiment, names: Sequ
     per_client: dict[str, dict[str, dict[str, float | None]]] = summary["per_client"]
     if metric not in per_client.get(split, {}):
         known = ", ".join(f"{part}/{name}" for part, metrics in per_client.items() for name in metrics)
-        raise ExperimentError(f"{where}: {folder.path} has not measured '{table.metric}', but {known or 'nothing'}")
+        raise ExperimentError(
+            f"{where}: {folder.path} has not measured '{table.metric}'; measured: {known or 'nothing'}"
+        )
     values = per_client[split][metric]
     others = sorted(set(names) ^ set(values))
     if others:
         raise ExperimentError(
-            f"{where}: {folder.path} is a run of other clients; only in one of the two: {', '.join(others[:5])}"
+            f"{where}: {folder.path} has other clients; in only one of the two runs: {', '.join(others[:5])}"
             + (f" and {len(others) - 5} more" if len(others) > 5 else "")
         )
     return values
 
 
 class Fairness(Callback):
-    """Callback that follows the fairness of a run, and ends the run when it was fair and no longer is.
+    """Callback that records the fairness of a run, and ends the run when fairness falls below a threshold.
 
-    The paper stops early too, but does not describe when.
+    The paper stops early too, but does not give its criterion.
 
     Parameters
     ----------
     metric : str
         ``<split>/<metric>``.
     stand_alone : mapping of str to float or None
-        Its value by client when each trains alone.
+        Its value by client in stand-alone training.
     stop_below : float, optional
-        The run ends when fairness has been at or above this value and falls below it, with the models of the last
-        evaluation at or above it. By default it never ends.
+        Threshold: the run ends when fairness falls below it after having reached it, with the models of the last
+        evaluation that reached it. By default the run is not ended.
     write : callable, optional
         Called with a line for ``metrics.jsonl`` after each evaluation.
 
     Attributes
     ----------
     last : float or None
-        Fairness of the last evaluation; None where it is undefined.
+        Fairness of the last evaluation; None if undefined.
     best, best_round : float or None, int or None
         Largest fairness so far, and its round.
     """
@@ -144,24 +146,24 @@ class Fairness(Callback):
 
     @property
     def stopped(self) -> bool:
-        """Whether fairness has fallen below the value at which the run ends."""
+        """Whether fairness has fallen below the threshold."""
         return self._fell
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Compute and write fairness, and return whether it ends the run.
 
-        Evaluations without a defined correlation, for example of equal models, are not compared with ``stop_below``.
+        Evaluations with an undefined correlation, such as those of equal models, are not compared with ``stop_below``.
         """
         values = measured(evaluation, self.metric, "[fairness] metric")
         if values is None:
             return self.stopped
-        found = fairness(self._stand_alone, dict(zip(evaluation.names, values.tolist(), strict=True)))
-        self.last = None if math.isnan(found) else found
+        correlation = fairness(self._stand_alone, dict(zip(evaluation.names, values.tolist(), strict=True)))
+        self.last = None if math.isnan(correlation) else correlation
         split, _, metric = self.metric.partition("/")
         restored = {"restored": True} if evaluation.restored else {}
         self._write({"round": evaluation.round, "phase": "fairness", "split": split, "metric": metric,
                      "fairness": self.last, **restored})  # fmt: skip
-        # A run that was killed after it had stopped is measured once more; untrained models are not considered fair.
+        # A run killed after it had stopped is evaluated once more; untrained models do not count as fair.
         if self.last is None or evaluation.restored or self.stopped or evaluation.round == 0:
             return self.stopped
         log.info("after round %d: fairness %.1f", evaluation.round, self.last)
@@ -175,15 +177,15 @@ class Fairness(Callback):
         return self.stopped
 
     def final_models(self) -> Tensor | None:
-        """Return the last fair models if fairness fell, else None."""
+        """Return the last models at or above the threshold if fairness fell below it, else None."""
         return self._fair_models if self._fell else None
 
     @property
     def final_round(self) -> int:
-        """Round of the last fair models."""
+        """Round of the last models at or above the threshold."""
         return self._fair_round
 
     def summary(self) -> dict[str, Any]:
-        """Return fairness of the models that the run ends with, and the best of all evaluations."""
+        """Return the fairness of the final models, and the best of all evaluations."""
         best = {"best": self.best, "best_round": self.best_round}
         return {"fairness": {"metric": self.metric, "last": self.last, **best}}

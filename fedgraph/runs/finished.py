@@ -1,4 +1,4 @@
-"""A run that has ended, as Python values: metrics as data frames, models as tensors, graphs."""
+"""A finished run as Python values: metrics as data frames, models as tensors, graphs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A finished run, read from its run folder. What is large is read when it is asked for.
+    """A finished run, read from its run folder. Large files are read on first use.
 
     ``metrics``, ``client_metrics``, ``clients`` and ``absences`` are data frames; ``models`` and ``global_model`` are
     state dicts, and :meth:`module` turns one into a PyTorch module; ``graph`` and ``learned_graph`` are client graphs;
-    ``summary`` has the rest, as in ``summary.json``.
+    ``summary`` is the content of ``summary.json``.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Run:
     def __init__(self, folder: RunFolder) -> None:
         if not folder.is_finished:
             raise RunError(
-                f"{folder.path} is not finished. Leave it out, or finish it first (fedgraph run --resume FOLDER)"
+                f"{folder.path} is not finished: leave it out, or finish it first (fedgraph run --resume FOLDER)"
             )
         self.folder = folder
         add_plugin_paths(folder.plugins)
@@ -71,12 +71,12 @@ class Run:
 
     @cached_property
     def method_class(self) -> type | None:
-        """The class of the method; None where it is a class of the user's that cannot be imported any more."""
+        """The class of the method; None for a user's class that can no longer be imported."""
         try:
-            found: type = self.experiment.method.strategy_class
+            strategy: type = self.experiment.method.strategy_class
         except ExperimentError:
             return None
-        return found
+        return strategy
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -85,11 +85,11 @@ class Run:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Mean and spread over clients of everything that was measured.
+        """Mean and spread over clients of every metric.
 
-        Columns are ``round``, ``split``, ``metric``, ``mean``, ``std``, ``best5`` and ``worst5``; the latter are the
-        means of the best and of the worst 5 % of the clients. Training losses have the split ``train``. What a server
-        without rounds notes of its own training has one row per epoch, with the name of the phase as its split.
+        Columns are ``round``, ``split``, ``metric``, ``mean``, ``std``, ``best5`` and ``worst5``; the last two are the
+        means of the best and of the worst 5 % of the clients. Training losses have the split ``train``. Training at
+        the server without rounds has a row per epoch, with the name of its phase as split.
         """
         import pandas as pd
 
@@ -124,9 +124,9 @@ class Run:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Results of each client at the end, with a row per client and a column per ``<split>/<metric>``.
+        """Final metrics of each client: a row per client, a column per ``<split>/<metric>``.
 
-        Where clients come in groups, the first column is ``group``.
+        If clients have groups, the first column is ``group``.
         """
         import pandas as pd
 
@@ -143,7 +143,7 @@ class Run:
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """Predictions of F3, a row per sample with its split, its probabilities, and their deviation over graphs.
+        """Predictions of F3: a row per sample with split, probabilities, and their standard deviation over graphs.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Run:
 
         file = self.path / "predictions.csv"
         if not file.is_file():
-            raise RunError(f"{self.path} has no predictions; only runs of f3 and results of fedgraph.predict have")
+            raise RunError(f"{self.path} has no predictions: only runs of f3 and of fedgraph.predict have them")
         return pd.read_csv(file, dtype={"key": str})
 
     @cached_property
@@ -162,16 +162,16 @@ class Run:
         """Forecasts of the test windows, or of later ones.
 
         Columns are ``client``, ``window``, ``time``, ``forecast``, ``reading`` and ``readings_in_window``. The last one
-        counts the readings among the steps that the window is forecast from.
+        counts the readings among the input steps of the window.
 
         Raises
         ------
         RunError
-            When the run has none here: they are written where ``[evaluation] forecasts`` asks for them, by the nodes.
+            When the folder has none: nodes write them if ``[evaluation] forecasts`` is set.
         """
         import pandas as pd
 
-        # Forecasts of later windows are called by the run that the networks are from.
+        # Forecasts of later windows lie under the name of the run whose networks made them.
         run = Path(str(self.experiment.method_table.get("run", self.folder.name))).name
         files = sorted((self.path / "nodes" / "forecasts" / file_name(run)).glob("*.*"))
         if not files:
@@ -186,7 +186,7 @@ class Run:
 
     @cached_property
     def absences(self) -> pd.DataFrame:
-        """Clients without a usable reply, a row for each round and client, columns ``round, client, reason``."""
+        """Clients without a usable reply: a row per round and client, with columns ``round, client, reason``."""
         import pandas as pd
 
         rows = [
@@ -198,68 +198,68 @@ class Run:
 
     @cached_property
     def models(self) -> RunModels:
-        """State dict of each client's model, as it was measured at the end, by client.
+        """State dict of each client's final model, by client.
 
-        It has the trained tensors and running statistics. A tensor that two layers share has one name, and counters of
-        batches are left out, so that a module of your own loads it with ``load_state_dict(..., strict=False)``;
-        :meth:`module` returns one that is complete.
+        It has the trained tensors and running statistics. A tensor shared by two layers has one name, and batch
+        counters are left out: load it with ``load_state_dict(..., strict=False)``, or use :meth:`module`.
 
-        Raises RunError for methods that train none, and for clients whose model is not in the folder, with where it is.
+        Raises RunError for methods without models and for clients whose model is not in the folder, saying where it is.
         """
         return RunModels(self.folder, self.summary, self.experiment)
 
     @property
     def global_model(self) -> dict[str, Tensor] | None:
-        """State dict of the global model, without layers that stay with clients; None for methods without one."""
+        """State dict of the global model, without layers that stay with clients; None if the method has none."""
         return self.models.shared
 
     def module(self, client: str | None = None, raw: bool = True) -> nn.Module:
-        """Return a trained model as an ordinary PyTorch module in evaluation mode: the one that was measured.
+        """Return a final model as a PyTorch module in evaluation mode.
 
-        It takes values as people have them, in their own units, NaN where missing, ``[batch, *input_shape]``; features
-        are in the order of ``summary["task"]["features"]``, and pixels are those of the files. It returns forecasts and
-        numbers in their unit, or the probability of each class (see :class:`fedgraph.data.preprocessing.Answering`). A
-        model of graphs takes ``x``, ``edge_index`` and so on, as in training.
+        It takes values in their original units, NaN where missing, ``[batch, *input_shape]``; features are in the order
+        of ``summary["task"]["features"]``, and pixels are as in the files. It returns forecasts and numbers in their
+        unit, or the probability of each class (see :class:`fedgraph.data.preprocessing.Answering`). A model of graphs
+        takes ``x``, ``edge_index`` and so on, as in training.
 
         Parameters
         ----------
         client : str, optional
-            The client whose model it is; by default the global model.
+            The client whose model to return; by default the global model.
         raw : bool, default True
-            False: the model alone, for inputs that are scaled already, such as to train it further. Its outputs are on
-            the scale of the targets, or logits.
+            False: the model without scaling, for scaled inputs, for example to train it further. Its outputs are
+            scaled targets, or logits.
 
         Raises
         ------
         RunError
-            When the run has no such model, or it, or its scales, are with the client's node: the message says how to
-            get them. For the global model where each client has a scale of its own, unless ``raw`` is False.
+            When the run has no such model; when model or scales are at the client's node, saying how to get them; and
+            for the global model if each client has its own scale, unless ``raw`` is False.
         """
         module = self.models.module(client)
         if not raw:
             return module
-        found, scales = self._predictor.scales_of(client)
-        if found.form.task.level:
-            return AnsweringOfGraphs(module, found.form.task).eval()
+        preprocessing, scales = self._predictor.scales_of(client)
+        task = preprocessing.form.task
+        if task.level:
+            return AnsweringOfGraphs(module, task).eval()
         mean, std = scales["mean"].item(), scales["std"].item()
-        return Answering(module, found.form.task, found.input_scale(scales), mean, std).eval()
+        return Answering(module, task, preprocessing.input_scale(scales), mean, std).eval()
 
     def export(self, file: str | Path, client: str | None = None) -> Path:
-        """Write a trained model with its scaling for other programs, ``.onnx`` or ``.safetensors``; return the path.
+        """Write a final model with its scaling as ``.onnx`` or ``.safetensors``, and return the path.
 
-        It takes values in their own units, as :meth:`module` does; features, classes and units are its metadata.
+        It takes values in their original units, as :meth:`module` does; its metadata contain features, classes, units.
 
         Parameters
         ----------
         file : str or Path
-            The file: see :func:`fedgraph.runs.exporting.export`.
+            The file; see :func:`fedgraph.runs.exporting.export`.
         client : str, optional
-            The client whose model it is; by default the global model.
+            The client whose model to write; by default the global model.
 
         Raises
         ------
         RunError
-            As :meth:`module`, and when the file cannot be of that kind.
+            As :meth:`module`, and when the model cannot be written in that format.
         """
         module = self.module(client)
         assert isinstance(module, Answering | AnsweringOfGraphs)
@@ -271,70 +271,70 @@ class Run:
     def predict(
         self, data: Any, client: str | None = None, windows: int | None = None, target: str | None = None
     ) -> pd.DataFrame:
-        """Predict new data by the models of the run: each client's by its own, on its own scale.
+        """Predict new data with the models of the run: each client's data with its own model and scale.
 
-        Data have the columns that those of training had, in any order and in the same units; what is to be predicted,
-        and the column of clients, may be missing.
+        Data have the columns of the training data, in any order and the same units; the target and the column of
+        clients may be missing.
 
         Parameters
         ----------
         data : data frame, array, str or Path
             A data frame of a table or of series, an array of images, or a file or folder.
         client : str, optional
-            The client whose data it is, where the data do not say so.
+            The client of the data, unless the data name it.
         windows : int, optional
-            Of series: the latest windows, at most so many. By default all, up to the one that forecasts the steps
-            behind the last.
+            For series: maximum number of windows, the latest. By default all, including the one whose forecast lies
+            after the last step.
         target : str, optional
-            Of graphical models: the feature to predict.
+            For graphical models: the feature to predict.
 
         Returns
         -------
         data frame
-            A row for each prediction: see the guide of own data. Its ``attrs["notes"]`` say what one should know.
+            A row per prediction; see the guide to your own data. ``attrs["notes"]`` has remarks on them.
 
         Raises
         ------
         RunError
-            When the run has no model for a client: the message lists its clients. For options that the method does not
-            have. And for methods whose models stay with their owners, with what to do.
+            For a client without a model (listing the clients), for options that the method does not have, and for
+            methods whose models stay with their owners.
         DataError
-            When the data lack something that was there in training, or have something that was not.
+            When columns or values differ from those of training.
         """
-        found = self.predicted(data, client, windows, target)
-        found.table.attrs["notes"] = list(found.notes)
-        return found.table
+        prediction = self.predicted(data, client, windows, target)
+        prediction.table.attrs["notes"] = list(prediction.notes)
+        return prediction.table
 
     def score(
         self, data: Any, client: str | None = None, windows: int | None = None, target: str | None = None
     ) -> pd.DataFrame:
-        """Measure the models on new data that contain what is predicted: a row for each client, a column per metric.
+        """Evaluate the models on new data with labels: a row per client, a column per metric.
 
         Parameters are those of :meth:`predict`.
         """
         import pandas as pd
 
-        found = self.predicted(data, client, windows, target)
-        if not found.metrics:
+        prediction = self.predicted(data, client, windows, target)
+        if not prediction.metrics:
             raise RunError("the data have no labels to compare the predictions with")
-        columns = {name: values.tolist() for name, values in found.metrics.items()}
-        return pd.DataFrame(columns, index=pd.Index(found.names, name="client"))
+        columns = {name: values.tolist() for name, values in prediction.metrics.items()}
+        return pd.DataFrame(columns, index=pd.Index(prediction.names, name="client"))
 
     def predicted(
         self, data: Any, client: str | None = None, windows: int | None = None, target: str | None = None
     ) -> Predicted:
-        """Predict new data and measure what is known of it, as :meth:`predict` and :meth:`score` do.
+        """Predict new data, and compute metrics if it has labels; see :meth:`predict` and :meth:`score`.
 
-        A method whose clients are not predicted one by one does it itself: see :class:`fedgraph.algorithms.Algorithm`.
+        A method may override this with its own ``predicted``: see :class:`fedgraph.algorithms.Algorithm`.
         """
         if reason := getattr(self.method_class, "no_predictions", ""):
             raise RunError(f"{self.path}: {reason}")
         by: Callable[..., Predicted] = getattr(self.method_class, "predicted", None) or Run._predicted_one_by_one
         options = {"client": client, "windows": windows, "target": target}
-        given = {name: value for name, value in options.items() if value is not None}
-        if foreign := given.keys() - signature(by).parameters.keys():
-            raise RunError(f"{self.path}: predictions by '{self.method}' have no {', '.join(foreign)}: leave it out")
-        return by(self, data, **given)
+        arguments = {name: value for name, value in options.items() if value is not None}
+        if unknown := arguments.keys() - signature(by).parameters.keys():
+            raise RunError(f"{self.path}: predictions of '{self.method}' have no option {', '.join(unknown)}")
+        return by(self, data, **arguments)
 
     def _predicted_one_by_one(self, data: Any, client: str | None = None, windows: int | None = None) -> Predicted:
         with TemporaryDirectory() as folder:
@@ -347,14 +347,14 @@ class Run:
                 raise DataError(str(error).replace(str(place), "the data frame"), error.quoted) from None
 
     def read(self, place: Path, names: Sequence[str]) -> tuple[NewData, CohortData]:
-        """Read and scale new data of these clients, all in this order, as :class:`Predictor` does."""
+        """Read and scale new data of these clients, in this order; see :meth:`Predictor.read`."""
         return self._predictor.read(place, names)
 
     @cached_property
     def _predictor(self) -> Predictor:
         models = self.models
-        kept = Preprocessing.by_client(models.kept(Preprocessing.FOLDER))
-        return Predictor(models, kept, self.experiment.evaluation.horizons or ())
+        preprocessing = Preprocessing.by_client(models.kept(Preprocessing.FOLDER))
+        return Predictor(models, preprocessing, self.experiment.evaluation.horizons or ())
 
     @cached_property
     def graphical_model(self) -> GraphicalModel:
@@ -366,7 +366,7 @@ class Run:
 
     @cached_property
     def personal_models(self) -> dict[str, GraphicalModel]:
-        """By client, its neural graphical model, with its private features, as far as nodes have kept it here."""
+        """Neural graphical models with private features, by client, as far as they are in the run folder."""
         folder = self.path / "nodes" / "local-models" / "graphical" / self.path.name
         files = {name: folder / f"{file_name(name)}.safetensors" for name in self.clients.index}
         return {name: GraphicalModel.load(file) for name, file in files.items() if file.is_file()}
@@ -378,17 +378,14 @@ class Run:
 
     @cached_property
     def learned_graph(self) -> ClientGraph | None:
-        """The client graph that the method has learned; None where it learns none."""
+        """The client graph that the method has learned; None without one."""
         return self._graph("learned-graph.npz")
 
     def _graph(self, name: str) -> ClientGraph | None:
         return read_graph(self.path / name) if (self.path / name).is_file() else None
 
     def plot(self) -> Figure:
-        """Draw the client graph and the learning curves, or every client at the end, as :meth:`Comparison.plot` does.
-
-        Raises RunError when nothing was measured.
-        """
+        """Draw the run as :meth:`Comparison.plot` does. Raises RunError when nothing was measured."""
         return picture_of_runs([self.folder], [self.summary])
 
     def __repr__(self) -> str:
@@ -414,7 +411,7 @@ def load_run(path: str | Path) -> Run:
     Raises
     ------
     RunError
-        When it is no run folder, or the run is not finished.
+        When it is not a run folder, or the run is not finished.
 
     Examples
     --------
@@ -422,5 +419,5 @@ def load_run(path: str | Path) -> Run:
     >>> run.clients["test/accuracy"].sort_values().head()           # doctest: +SKIP
     """
     if not isinstance(path, str | PathLike):
-        raise RunError(f"a run is read from the path of its folder, not from {path!r}")
+        raise RunError(f"load_run expects the path of a run folder, got {path!r}")
     return Run(RunFolder.open(path))
