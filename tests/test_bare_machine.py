@@ -76,7 +76,7 @@ def test_a_run_says_once_that_there_is_no_compiler_and_comes_to_the_same(bare, f
 
 @pytest.mark.process
 def test_where_nothing_can_be_written_this_is_what_is_said(bare, file):
-    assert "cannot make the run folder /proc/runs" in fedgraph(bare, "run", file, cwd="/proc", status=1)
+    assert "cannot create the run folder /proc/runs" in fedgraph(bare, "run", file, cwd="/proc", status=1)
     node = ("node", file, "--client", "client-1", "--insecure", "--check")
     assert "Checked, not started." in fedgraph(bare, *node, cwd="/proc")
     server = ("server", "--insecure", "--host", "127.0.0.1", "--port", free_port())

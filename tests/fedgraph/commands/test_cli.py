@@ -135,7 +135,7 @@ def test_resume_of_a_run_that_lost_its_end(file, tmp_path):
         (("run", "--set", "rounds=3"), "override 'rounds=3' is not of the form table.key=value"),
         (("run", "--set", "experiment.round=3"), "[experiment] has no key 'round'; known keys: "),
         (("run", "--compare", "fedavgg"), "method 'fedavgg' is not a built-in"),
-        (("run", "--resume", "."), "is no run folder"),
+        (("run", "--resume", "."), "is not a run folder"),
         (("data", "--download", "digitz"), "no data set 'digitz'; known: "),
         (("data", "digitz"), "no data set 'digitz'; known: "),
         (("data", "digits", "--download", "mnist"), "not both"),

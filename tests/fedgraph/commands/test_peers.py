@@ -45,7 +45,7 @@ def test_means_over_pairs(folder):
     [
         ("peers.npz", "peers.npz is not there: peers are compared by runs with [evaluation] compare-peers = true"),
         ("summary.json", "is not finished"),
-        ("experiment.toml", "is no run folder"),
+        ("experiment.toml", "is not a run folder"),
     ],
 )
 def test_what_has_nothing_to_show_is_said(folder, without, message):

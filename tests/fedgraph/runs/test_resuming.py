@@ -63,7 +63,7 @@ def check(folder, own=()):
 )
 def test_another_experiment_is_refused_key_by_key(begun, keys, told):
     changed(begun, **keys)
-    with pytest.raises(ExperimentError, match=rf"{begun.path} has trained with another experiment .*{told}") as error:
+    with pytest.raises(ExperimentError, match=rf"{begun.path} cannot be resumed with another experiment: .*{told}") as error:
         check(begun)
     assert "may change: experiment.name, experiment.rounds, " in str(error.value)
 
@@ -136,7 +136,7 @@ def test_code_that_was_changed_is_noted(digits_tables, tmp_path, monkeypatch, ca
     assert folder.notes == []
     file.write_text("def train(model, examples, **others):\n    return 1.0\n")
     folder.begin_or_go_on(experiment)
-    told = "the code of 'a_loop_of_ones_own' was changed since the run began"
+    told = "the code of 'a_loop_of_ones_own' has changed since the run began"
     assert [note.partition(":")[0] for note in folder.notes] == [told]
     assert told in caplog.text
 
@@ -186,7 +186,7 @@ def test_installed_packages_are_noted_by_the_named_module_alone(digits_tables, t
 
 def test_what_is_not_an_experiment_any_more_says_which_file(begun):
     begun.begun_with.write_text("[experiment]\nmethod = 'gone'\n")
-    with pytest.raises(ExperimentError, match=r"begun-with.toml, with which the run began, cannot be used now"):
+    with pytest.raises(ExperimentError, match=r"begun-with.toml, with which the run began, is invalid now"):
         check(begun)
 
 

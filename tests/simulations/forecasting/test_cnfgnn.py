@@ -58,7 +58,7 @@ def test_a_clients_model_is_no_module_without_the_server(tables, run_experiment)
     tables["experiment"]["rounds"] = 1
     run = fedgraph.load_run(run_experiment(tables).path)
     with pytest.raises(
-        RunError, match="no model that could be a module: a client forecasts with what the graph network"
+        RunError, match="no model to load as a module: a client forecasts with what the graph network"
     ):
         run.module("middle")
     assert all(torch.is_tensor(value) for value in run.models["middle"].values())
