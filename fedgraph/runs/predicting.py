@@ -117,7 +117,7 @@ class Predictor:
                 f"{self.models.some()}"
             )
         who = "no client is named" if name == UNNAMED else f"'{name}' was not in the run"
-        notes.append(f"{who}: predicted by the global model, scaled by the new data if each client has its own scale")
+        notes.append(f"{who}: the global model predicts, scaled by the new data if clients have scales of their own")
         return self.models.row(None)
 
     def _scales(self, name: str, new: NewData) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""MLflow: a run at the server of ``MLFLOW_TRACKING_URI``, or in a database in the folder ``mlruns`` of the run.
+"""MLflow tracker: logs to the server of ``MLFLOW_TRACKING_URI``, or to a database in the run's folder ``mlruns``.
 
-``mlflow ui --backend-store-uri sqlite:///RUN/mlruns/mlflow.db`` shows the latter. ``MLFLOW_EXPERIMENT_NAME`` (by
-default the name of the experiment), credentials and so on are MLflow's own.
+``mlflow ui --backend-store-uri sqlite:///RUN/mlruns/mlflow.db`` shows the latter. MLflow's other variables apply, such
+as ``MLFLOW_EXPERIMENT_NAME`` (by default the name of the experiment).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from fedgraph.experiment import Experiment
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.tracking.tracker import Status, Values, flat
 
-# Read when the package is imported. A server that is gone must not hold up the run for minutes; and a run in a place
-# that keeps its data to itself should not report that it took place.
+# Read on import. An unreachable server must not delay the run by minutes, and runs on private data send no telemetry.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
@@ -27,12 +26,12 @@ from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1000, 100, 6000
-"""What MLflow takes: metrics and parameters in one request, characters of a parameter."""
+"""Limits of MLflow: metrics and parameters per request, characters of a parameter."""
 _REFUSED = re.compile(r"[^\w.:/ -]", re.ASCII)
 
 
 class MLflowTracker:
-    """Tracker that writes to MLflow, where the run has the name of the run folder; see the module."""
+    """Tracker that logs to MLflow under the name of the run folder."""
 
     def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
         own = folder.path / "mlruns"
@@ -41,25 +40,25 @@ class MLflowTracker:
             logging.getLogger(noisy).setLevel(logging.WARNING)
         at_server = mlflow.tracking.is_tracking_uri_set()
         self._client = MlflowClient(mlflow.get_tracking_uri() if at_server else f"sqlite:///{own / 'mlflow.db'}")
-        kept = own / "run-id"
-        if not kept.exists():
+        id_file = own / "run-id"
+        if not id_file.exists():
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or experiment.experiment.name
             known = self._client.get_experiment_by_name(name)
             place = None if at_server else (own / "artifacts").as_uri()
             group = known.experiment_id if known else self._client.create_experiment(name, artifact_location=place)
-            kept.write_text(self._client.create_run(group, run_name=folder.name).info.run_id)
-        self._run = kept.read_text()
-        self._client.set_terminated(self._run, "RUNNING")  # fails where another server has the run
+            id_file.write_text(self._client.create_run(group, run_name=folder.name).info.run_id)
+        self._run = id_file.read_text()
+        self._client.set_terminated(self._run, "RUNNING")  # fails if the run is on another server
 
     def log_params(self, params: Mapping[str, bool | int | float | str]) -> None:
-        """Log parameters, long ones cut off; those of a resumed run that were changed since stay as they were."""
+        """Log parameters, truncated if long; a resumed run keeps the first value of a changed parameter."""
         known = self._client.get_run(self._run).data.params
         new = [Param(key, str(value)[:_LONGEST_PARAM]) for key, value in params.items() if key not in known]
         for start in range(0, len(new), _MOST_PARAMS):
             self._client.log_batch(self._run, params=new[start : start + _MOST_PARAMS])
 
     def log_metrics(self, values: Values, step: int) -> None:
-        """Log numbers, and up to 50 clients' own as ``test/accuracy/client-3``."""
+        """Log numbers, and those of up to 50 clients as ``test/accuracy/client-3``."""
         now = int(time.time() * 1000)
         metrics = [Metric(_REFUSED.sub("_", name), value, now, step) for name, value in flat(values).items()]
         for start in range(0, len(metrics), _MOST_METRICS):

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the folder ``tensorboard`` of the run; ``tensorboard --logdir runs`` shows all runs."""
+"""TensorBoard tracker: event files in the folder ``tensorboard`` of the run (``tensorboard --logdir runs``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgraph.runs.tracking.tracker import Status, Values
 class TensorBoardTracker:
     """Tracker that writes event files into the run folder.
 
-    Numbers are scalars, those of clients a histogram over clients, parameters a text and the tab HPARAMS.
+    Metrics are scalars, with a histogram over clients; parameters are a text and the tab HPARAMS.
     """
 
     def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
@@ -43,7 +43,7 @@ class TensorBoardTracker:
         self._writer.flush()
 
     def save(self, path: Path) -> None:
-        """Do nothing: the file lies beside the event files."""
+        """Do nothing: the file is in the run folder already."""
 
     def finalize(self, status: Status) -> None:
         """Close the event file."""

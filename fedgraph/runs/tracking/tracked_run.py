@@ -1,4 +1,4 @@
-"""A run that is tracked: trackers get its parameters, each line of ``metrics.jsonl`` as it is written, and results."""
+"""Tracking of a run: its parameters, each line of ``metrics.jsonl``, and its results."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _COSTS = ("seconds", "bytes_down", "bytes_up")
 
 @contextmanager
 def tracked(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
-    """Track a run that takes place within the block.
+    """Track the run within a ``with`` block.
 
-    A resumed run logs the rounds after its last checkpoint again. A tracker that fails is dropped for the rest of the
-    run, with a warning. At the end of the block trackers get the results, or learn that the run has failed.
+    A resumed run logs the rounds after its last checkpoint again. A tracker that fails is dropped with a warning. At
+    the end of the block trackers receive the results, or the status ``failed``.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def tracked(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
     if trackers:
         summary = folder.summary()
         each(lambda tracker: tracker.log_metrics(results(summary), int(summary["rounds"])))
-        # The command line, in the environment, may have set a secret too.
+        # environment.json has the command line, which may contain a secret too.
         has_secrets = any(_is_secret(*leaf) for leaf in _leaves(tables))
         for path in (folder.path / name for name in (_FILES[2:] if has_secrets else _FILES)):
             if path.exists() and path.stat().st_size <= _MOST_BYTES:
@@ -77,8 +77,8 @@ def tracked(experiment: Experiment, folder: RunFolder) -> Iterator[None]:
 def parameters(tables: Mapping[str, Any]) -> Iterator[tuple[str, bool | int | float | str]]:
     """Yield the keys of a resolved experiment as ``table.key`` with their values; lists become JSON.
 
-    Where results go and who takes part are left out, and so are secrets: keys with a name such as ``api-token``, and
-    addresses with a password.
+    The tables ``[output]`` and ``[clients]`` are left out, and so are secrets: keys with names such as ``api-token``,
+    and addresses with a password.
     """
     for name, value in _leaves({name: table for name, table in tables.items() if name not in ("output", "clients")}):
         if not _is_secret(name, value):
@@ -100,7 +100,7 @@ def _leaves(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 
 def results(summary: Mapping[str, Any]) -> Values:
-    """Return the numbers of ``summary.json``: means and deviations of the final models, and what the run took."""
+    """Return the numbers of ``summary.json``: means and deviations of the final models, and the cost of the run."""
     final = {
         f"final/{split}/{metric}/{statistic}": values[statistic]
         for split, metrics in summary["metrics"].items()
@@ -111,24 +111,24 @@ def results(summary: Mapping[str, Any]) -> Values:
 
 
 def _numbers_of(line: Mapping[str, Any], epochs: Counter[str]) -> tuple[Values, int]:
-    """Return the numbers of a line of ``metrics.jsonl``, and the step that they belong to.
+    """Return the numbers of a line of ``metrics.jsonl`` and their step.
 
-    ``epochs`` counts on where a phase begins anew, for example with another learning rate. The second evaluation after
-    the last round, of restored models, has no numbers here: they are among the results.
+    ``epochs`` continues to count when a phase is repeated, for example with another learning rate. The evaluation of
+    restored models has no numbers here: they are among the results.
     """
     phase, step = line["phase"], int(line["round"])
     if line.get("restored"):
         return {}, step
     if phase not in ("training", "evaluation"):
         epochs[phase] += 1
-        own = {f"{phase}/{_dashed(key)}": value for key, value in line.items() if key != "round"}
-        return _numbers(own), step if phase == "fairness" else epochs[phase]
+        values = {f"{phase}/{_dashed(key)}": value for key, value in line.items() if key != "round"}
+        return _numbers(values), step if phase == "fairness" else epochs[phase]
     split = line["split"] if phase == "evaluation" else "training"
-    found: dict[str, Any] = {f"{split}/absent": len(line["absent"])}
-    for metric, values in line["metrics"].items():
-        found |= {f"{split}/{metric}/{statistic}": value for statistic, value in values.items()}
-        found[f"{split}/{metric}"] = _numbers(line["per_client"][metric])
-    return _numbers(found | {f"{split}/{_dashed(name)}": line[name] for name in _COSTS if name in line}), step
+    numbers: dict[str, Any] = {f"{split}/absent": len(line["absent"])}
+    for metric, statistics in line["metrics"].items():
+        numbers |= {f"{split}/{metric}/{statistic}": value for statistic, value in statistics.items()}
+        numbers[f"{split}/{metric}"] = _numbers(line["per_client"][metric])
+    return _numbers(numbers | {f"{split}/{_dashed(name)}": line[name] for name in _COSTS if name in line}), step
 
 
 def _dashed(key: str) -> str:
@@ -136,7 +136,7 @@ def _dashed(key: str) -> str:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is no finite number, and mappings without any."""
+    """Keep finite numbers and mappings that are not empty."""
     return {
         name: value
         for name, value in values.items()

@@ -1,7 +1,7 @@
-"""Weights & Biases: offline, in the folder ``wandb`` of the run, unless ``WANDB_MODE`` says otherwise.
+"""Weights & Biases tracker: logs offline to the run's folder ``wandb``, unless ``WANDB_MODE`` is set.
 
-``wandb sync RUN/wandb/offline-run-*`` uploads such a run, all parts of a resumed one together. ``WANDB_PROJECT`` (by
-default the name of the experiment), ``WANDB_DIR``, credentials and so on are W&B's own.
+``wandb sync RUN/wandb/offline-run-*`` uploads a run, including its resumed parts. W&B's other variables apply, such as
+``WANDB_PROJECT`` (by default the name of the experiment) and ``WANDB_DIR``.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ _STEP = "step"
 
 
 class WandbTracker:
-    """Tracker that writes to Weights & Biases, where the run has the name of the run folder; see the module."""
+    """Tracker that logs to Weights & Biases under the name of the run folder."""
 
     def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
-        kept = folder.path / "wandb" / "run-id"
-        kept.parent.mkdir(exist_ok=True)
-        if not kept.exists():
-            kept.write_text(uuid.uuid4().hex[:12])
+        id_file = folder.path / "wandb" / "run-id"
+        id_file.parent.mkdir(exist_ok=True)
+        if not id_file.exists():
+            id_file.write_text(uuid.uuid4().hex[:12])
         env = os.environ.get
         self._run = wandb.init(
             project=env("WANDB_PROJECT", experiment.experiment.name),
-            id=kept.read_text(),
+            id=id_file.read_text(),
             name=folder.name,
             dir=env("WANDB_DIR", str(folder.path)),
             mode=env("WANDB_MODE", "offline"),
             resume="allow",
-            # The terminal is the live display's.
+            # The live display uses the terminal.
             settings=wandb.Settings(console=env("WANDB_CONSOLE", "off"), silent=env("WANDB_SILENT", "true")),
         )
         self._run.define_metric(_STEP)
         self._run.define_metric("*", step_metric=_STEP)
-        # W&B's own count of steps must only rise, also from one part of a resumed run to the next.
+        # W&B's own step must increase across the parts of a resumed run.
         self._logged = len(folder.metrics.read_bytes().splitlines()) if folder.metrics.exists() else 0
 
     def log_params(self, params: Mapping[str, bool | int | float | str]) -> None:
-        """Make parameters the configuration of the run."""
+        """Set the configuration of the run."""
         self._run.config.update(dict(params), allow_val_change=True)
 
     def log_metrics(self, values: Values, step: int) -> None:
-        """Log numbers over ``step``: up to 50 clients' own, and of more a histogram over clients."""
+        """Log numbers over ``step``: those of up to 50 clients, else a histogram over clients."""
         many = {
             f"{name}/clients": wandb.Histogram(list(value.values()))
             for name, value in values.items()

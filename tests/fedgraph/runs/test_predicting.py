@@ -73,7 +73,9 @@ def test_a_client_that_the_run_does_not_know(trained):
     with pytest.raises(DataError, match=r"5 rows are too few to measure a scale, which needs 20.*one of county"):
         run.predict(new[:5])
     local = fedgraph.load_run(trained("local").path)
-    with pytest.raises(RunError, match="the run has no client 'north', and no global model: name a client .*, one of county"):
+    with pytest.raises(
+        RunError, match="the run has no client 'north', and no global model: name a client .*, one of county"
+    ):
         local.predict(new)
     nobody = new.drop(columns="hospital")
     with pytest.raises(RunError, match=r"no client is named, .* name a client \(client\), one of county, mercy"):
@@ -97,7 +99,9 @@ def test_scales_stay_with_the_nodes_and_are_found_there(method, kept, trained, t
     monkeypatch.setenv("FEDGRAPH_STATE", str(tmp_path / "nothing"))
     new = rows(3, 25).assign(hospital="mercy")
     for ask in (lambda: run.predict(new), lambda: fedgraph.load_run(folder.path).score(new)):
-        with pytest.raises(RunError, match=r"at their nodes, since scales are private: copy the folder .*preprocessing"):
+        with pytest.raises(
+            RunError, match=r"at their nodes, since scales are private: copy the folder .*preprocessing"
+        ):
             ask()
     assert not list(folder.path.rglob("preprocessing"))
     monkeypatch.setenv("FEDGRAPH_STATE", str(places["mercy"]))

@@ -45,7 +45,7 @@ def check(folder, own=()):
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"experiment__seed": 7}, "experiment.seed was 0 and is 7. Set it back"),
+        ({"experiment__seed": 7}, "experiment.seed was 0 and is 7. Restore the old value in"),
         ({"data__normalise": "standard"}, "data.normalise was 'unit' and is 'standard'"),
         ({"data__clients": 5}, "data.clients was 6 and is 5"),
         ({"train__learning_rate": 0.2}, "train.learning-rate was 0.1 and is 0.2"),
@@ -56,14 +56,19 @@ def check(folder, own=()):
         ({"defence__clip": 2.0}, "defence.clip was 0.0 and is 2.0"),
         ({"evaluation__every": 2}, "evaluation.every was 1 and is 2"),
         ({"sfl__hops": 3}, "sfl.hops was 1 and is 3"),
-        ({"sfl__hops": 3, "experiment__seed": 1}, "seed was 0 and is 1; sfl.hops was 1 and is 3. Set them back"),
-        ({"experiment__method": "local"}, "experiment.method was 'sfl' and is 'local'. Set it back"),
+        (
+            {"sfl__hops": 3, "experiment__seed": 1},
+            "seed was 0 and is 1; sfl.hops was 1 and is 3. Restore the old values",
+        ),
+        ({"experiment__method": "local"}, "experiment.method was 'sfl' and is 'local'. Restore the old value in"),
         ({"experiment__client": "a.b:C"}, "experiment.client was not given and is 'a.b:C'"),
     ],
 )
 def test_another_experiment_is_refused_key_by_key(begun, keys, told):
     changed(begun, **keys)
-    with pytest.raises(ExperimentError, match=rf"{begun.path} cannot be resumed with another experiment: .*{told}") as error:
+    with pytest.raises(
+        ExperimentError, match=rf"{begun.path} cannot be resumed with another experiment: .*{told}"
+    ) as error:
         check(begun)
     assert "may change: experiment.name, experiment.rounds, " in str(error.value)
 

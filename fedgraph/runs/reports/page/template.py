@@ -1,4 +1,4 @@
-"""The page as a Jinja2 template: in a module, because app bundles of Flower leave out HTML files."""
+"""The page as a Jinja2 template, in a module because Flower's app bundles leave out HTML files."""
 
 PAGE = r"""<!doctype html>
 <html lang="en">
