@@ -1,4 +1,4 @@
-"""The command ``fedgraph sweep``: run the trials that are missing, show all, and report the chosen one on test data."""
+"""The command ``fedgraph sweep``: run the missing trials, show all, and evaluate the chosen one on test data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sweep(
     keep_models: bool,
     quiet: bool,
 ) -> None:
-    """Carry out the command; the arguments are its options, which :mod:`fedgraph.commands.sweep` explains."""
+    """Run the command; see :mod:`fedgraph.commands.sweep` for its options."""
     console, progress = Console(), Console(quiet=quiet)
     with messages_for_people():
         if importlib.util.find_spec("optuna") is None:
@@ -59,7 +59,7 @@ def sweep(
         add_plugin_paths(plugins)
         axes = dict(map(axis, over))
         if not axes or len(axes) < len(over):
-            raise ExperimentError("--over names each key to vary once: --over sfl.alpha=0,0.3,1")
+            raise ExperimentError("--over must name each key once: --over sfl.alpha=0,0.3,1")
         base = experiment_with(file, overrides, first_of(axes))
         monitored = base.evaluation.monitor or ""
         usual = monitored if monitored.startswith("validation/") else "validation/loss"
@@ -75,9 +75,9 @@ def sweep(
             (folder / "runs").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExperimentError(f"--out: cannot write to {out}: {error}") from None
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(locked(folder / ".lock", wait=0))
+                stack.enter_context(locked(folder / ".lock", wait=0))
             except TimeoutError:
                 raise RunError(f"another process is working on {folder}") from None
             rounds = base.experiment.rounds
@@ -89,7 +89,7 @@ def sweep(
 
 
 def quantity_of(metric: str) -> Quantity:
-    """Return what trials are compared by. Raises ExperimentError where it is not of validation data."""
+    """Parse the criterion of trials. Raises ExperimentError if it is not on validation data."""
     try:
         return validation_quantity(metric)
     except ValueError as error:
@@ -101,13 +101,13 @@ def check(base: Experiment, quantity: Quantity, prune: bool) -> None:
     if "validation" not in base.evaluation.splits:
         splits = ", ".join(f'"{split}"' for split in ("validation", *base.evaluation.splits))
         raise ExperimentError(
-            "settings are chosen on validation data, which this experiment does not measure: set [evaluation] splits = "
-            f"[{splits}]"
+            "settings are chosen on validation data, which this experiment does not evaluate: set [evaluation] splits "
+            f"= [{splits}]"
         )
     if prune and has_phases(base.method.strategy_class):
-        raise ExperimentError(f"--prune stops runs between rounds, and method '{base.method.name}' has none")
+        raise ExperimentError(f"--prune needs a method with rounds, and '{base.method.name}' has none")
     if prune and (quantity.group or not quantity.has_course):
-        raise ExperimentError(f"--prune needs a value after every evaluation, which {quantity} is not")
+        raise ExperimentError(f"--prune needs a metric with a value after every evaluation, unlike {quantity}")
 
 
 def _write(search: Search) -> None:
@@ -117,7 +117,7 @@ def _write(search: Search) -> None:
 
 
 def _conclude(console: Console, search: Search) -> None:
-    """Show the trials, write the files, and the score of the chosen settings on test data, which chose nothing."""
+    """Show the trials, write the files, and report the chosen settings on test data."""
     from fedgraph.reproduce.sweeps.axes import in_words
     from fedgraph.reproduce.sweeps.report import draw, mean_in_words, trials_table
     from fedgraph.reproduce.sweeps.search import experiment_with
@@ -129,7 +129,7 @@ def _conclude(console: Console, search: Search) -> None:
     console.print(trials_table(search))
     best = next((each for each in search.tried() if "values" in each.user_attrs), None)
     if best is None:
-        console.print("No trial has come to its end, so that nothing is chosen.", style="red")
+        console.print("No trial has finished: nothing is chosen.", style="red")
         raise typer.Exit(1)
     folder, seeds = search.folder, ", ".join(map(str, search.seeds))
     words = "; ".join(in_words(key, kind, best.params[key]) for key, kind in search.axes.items())
@@ -139,12 +139,12 @@ def _conclude(console: Console, search: Search) -> None:
     if "test" in chosen.evaluation.splits:
         quantity = search.quantity._replace(split="test")
         summaries = [RunFolder(folder / "runs" / name).summary() for name in best.user_attrs["runs"]]
-        found = [value for summary in summaries if (value := quantity.value(summary)) is not None]
-        say(f"{quantity} of the chosen settings: {mean_in_words(found)}")
+        values = [value for summary in summaries if (value := quantity.value(summary)) is not None]
+        say(f"{quantity} of the chosen settings: {mean_in_words(values)}")
     else:
-        say('Nothing was measured on test data: "test" is not among [evaluation] splits.')
+        say('Not evaluated on test data: "test" is not among [evaluation] splits.')
     write_atomically(folder / "best.toml", f"# {about}\n\n{chosen.as_toml()}".encode())
     draw(search, folder / "sweep.png")
     for name in ("sweep.csv", "sweep.png", "best.toml"):
         say(f"{folder / name}")
-    say(f"Again, with what was chosen: fedgraph run {shlex.quote(str(folder / 'best.toml'))}")
+    say(f"To run the chosen settings: fedgraph run {shlex.quote(str(folder / 'best.toml'))}")

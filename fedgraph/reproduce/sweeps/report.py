@@ -1,4 +1,4 @@
-"""The files of a sweep: its trials as a table, and the picture that Optuna draws of them."""
+"""The trials of a sweep as a table, and as Optuna's slice plot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialSt
 
 
 def trials(search: Search) -> pd.DataFrame:
-    """Return the trials, the best first, with the values of their seeds and the names of their runs."""
+    """Return the trials, best first, with values by seed and names of runs."""
     import pandas as pd
 
     rows = []
@@ -44,13 +44,13 @@ def trials(search: Search) -> pd.DataFrame:
 
 
 def trials_table(search: Search) -> Table:
-    """Return a table of the trials for the terminal, the best first."""
-    found, quantity = trials(search), str(search.quantity)
-    counts = found["state"].value_counts()
+    """Return a table of the trials for the terminal, best first."""
+    frame, quantity = trials(search), str(search.quantity)
+    counts = frame["state"].value_counts()
     table = Table(title=", ".join(f"{count} {state}" for state, count in counts.items()), title_justify="left")
     for heading in ("trial", *search.axes, quantity, "seconds", "state"):
         table.add_column(escape(heading), justify="left" if heading == "state" else "right", overflow="fold")
-    for each in found.to_dict("records"):
+    for each in frame.to_dict("records"):
         mean = mean_in_words([*map(float, each["values"].split())])
         state = ": ".join(filter(None, (each["state"], each["problem"])))
         settings = [f"{each[key]:.4g}" if isinstance(each[key], float) else str(each[key]) for key in search.axes]
@@ -59,18 +59,18 @@ def trials_table(search: Search) -> Table:
 
 
 def mean_in_words(values: Sequence[float]) -> str:
-    """Return the mean over seeds, with the deviation where there are several."""
+    """Format the mean over seeds, with the deviation for several."""
     if not values:
         return ""
     return f"{fmean(values):.4g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
 
 
 def draw(search: Search, path: Path) -> None:
-    """Draw the complete trials over each key, as Optuna does: the darker, the later."""
+    """Draw the complete trials over each key with Optuna; later trials are darker."""
     from matplotlib import pyplot as plt
     from optuna.visualization.matplotlib import plot_slice
 
-    # The function is experimental, and warns of keys of which one value was tried.
+    # The function is experimental, and warns of keys with a single value.
     with warnings.catch_warnings(action="ignore"), plt.style.context("default"):
         plot_slice(search.study, list(search.axes), target_name=str(search.quantity))
         plt.savefig(path, dpi=150, bbox_inches="tight")

@@ -1,7 +1,7 @@
-"""The trials of a sweep: their runs, and the validation values that compare them.
+"""The trials of a sweep and their runs.
 
-Optuna (Akiba et al., KDD 2019) keeps the trials in a file of the sweep's folder, suggests settings from ranges (tree-
-structured Parzen estimators, Bergstra et al., NeurIPS 2011), and ends runs that lag behind.
+Optuna (Akiba et al., KDD 2019) stores the trials in the sweep's folder, suggests settings from ranges (tree-structured
+Parzen estimators, Bergstra et al., NeurIPS 2011), and prunes runs.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _PRUNED = "pruned"
 
 
 def experiment_with(file: Path, overrides: Sequence[str], params: Mapping[str, Any], *more: str) -> Experiment:
-    """Return the resolved experiment with parameters of Optuna. Raises ExperimentError where one does not fit."""
-    # JSON is TOML except for tables and null, which values cannot be.
+    """Return the resolved experiment with parameters of Optuna. Raises ExperimentError for invalid ones."""
+    # JSON is TOML except for tables and null, which are not allowed here.
     chosen = [f"{key}={json.dumps(value_of(param))}" for key, param in params.items()]
     return resolved(load_experiment(file, [*overrides, *chosen, *more]))
 
 
 @dataclass(frozen=True)
 class Search:
-    """The trials of a sweep, in a folder that remembers them.
+    """The trials of a sweep, stored in a folder.
 
     Every trial of the experiment ``file`` with ``overrides`` is run with each of ``seeds``, below ``runs`` of the
-    existing ``folder``; trials are compared by the mean of ``quantity``. With ``prune`` a trial ends whose first seed
-    is worse, after the same of ``rounds``, than the median of the trials before it.
+    existing ``folder``; trials are compared by the mean of ``quantity``. With ``prune``, a trial ends if its first seed
+    is worse than the median of earlier trials after the same round.
     """
 
     file: Path
@@ -62,10 +62,9 @@ class Search:
 
     @cached_property
     def study(self) -> optuna.Study:
-        """The trials.
+        """The trials, with user attributes ``values`` (by seed), ``runs`` and ``seconds``.
 
-        User attributes of each are ``values`` of its seeds, ``runs``, ``seconds``, and the ``problem`` of one that
-        failed, which is ``over`` where its runs came to their end.
+        Failed trials have a ``problem``, and are ``over`` if their runs finished.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         return optuna.create_study(
@@ -77,20 +76,20 @@ class Search:
         )
 
     def run(self, trials: int | None, how: Execution, console: Console, on_end: Callable[[], None]) -> None:
-        """Run the trials that are missing, so many in all; ``on_end`` is called after each.
+        """Run missing trials, up to ``trials`` in total; ``on_end`` is called after each.
 
-        Trials that failed, or that were stopped, are run again with the same settings.
+        Trials that failed or were stopped are run again with the same settings.
 
         Raises
         ------
         ExperimentError
-            When the runs do not measure what trials are compared by.
+            When the runs do not measure the criterion.
         """
-        # This process holds the lock of the folder: the process that had begun them is gone.
+        # This process holds the folder's lock, so running trials are left over from a process that has ended.
         for left in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self.study.tell(left.number, state=TrialState.FAIL)
         for params in self._missing(trials):
-            # The suggestion follows from the trials so far, whether or not the sweep was stopped.
+            # Suggestions depend only on the trials so far, so that a stopped sweep continues in the same way.
             seed = derive_seed(self.seeds[0], "sweep", sum(map(_is_final, self.study.trials)))
             self.study.sampler = optuna.samplers.TPESampler(seed=seed % 2**32)
             waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
@@ -102,23 +101,23 @@ class Search:
             on_end()
 
     def tried(self) -> list[FrozenTrial]:
-        """Return the trials that are over, the best first, then the others; repeated settings once."""
+        """Return the trials that are over, best first; the latest of repeated settings."""
         latest = {str(each.params): each for each in self._known() if each.state.is_finished()}
         sign = -1 if self.quantity.better == "higher" else 1
 
         def place(trial: FrozenTrial) -> tuple[float, int]:
-            # Optuna gives a pruned trial the value that it was pruned at.
+            # Optuna reports the last value of a pruned trial.
             value = trial.value if trial.state == TrialState.COMPLETE else None
             return math.inf if value is None else sign * value, trial.number
 
         return sorted(latest.values(), key=place)
 
     def _known(self) -> list[FrozenTrial]:
-        """Return the trials that have got their settings, in the order of their start."""
+        """Return the trials with settings, in order of start."""
         return [each for each in self.study.trials if len(each.params) == len(self.axes)]
 
     def _missing(self, trials: int | None) -> list[dict[str, Any] | None]:
-        """Return the settings to run, None where Optuna is to suggest them."""
+        """Return the settings to run; None for those that Optuna suggests."""
         known = self._known()
         over = [each.params for each in known if _is_final(each)]
         every = grid(self.axes)
@@ -129,7 +128,7 @@ class Search:
         return [*again.values(), *[None] * wanted][: max(wanted, 0)]
 
     def _run(self, trial: optuna.Trial, how: Execution, console: Console) -> tuple[TrialState, float | None]:
-        """Run a trial; return how it ended, and the mean over seeds of a complete one."""
+        """Run a trial, and return its state and, if complete, its mean over seeds."""
         cells = [self._cell(trial.params, seed) for seed in self.seeds]
         trial.set_user_attr("runs", [cell.path.name for cell in cells])
         pruning = [Pruning(trial, self.quantity, self.rounds)] if self.prune else []
@@ -144,11 +143,11 @@ class Search:
         measured = summaries[0].get("metrics", {}).get(self.quantity.split)
         if measured is not None and self.quantity.metric not in measured:
             known = ", ".join(f"{self.quantity.split}/{name}" for name in measured)
-            raise ExperimentError(f"--metric {self.quantity}: it was not measured; measured: {known}")
-        found = [value for summary in summaries if (value := self.quantity.value(summary or None)) is not None]
-        if len(found) == len(cells):
-            trial.set_user_attr("values", found)
-            return TrialState.COMPLETE, fmean(found)
+            raise ExperimentError(f"--metric {self.quantity} was not measured; measured: {known}")
+        values = [value for summary in summaries if (value := self.quantity.value(summary or None)) is not None]
+        if len(values) == len(cells):
+            trial.set_user_attr("values", values)
+            return TrialState.COMPLETE, fmean(values)
         problems = list(dict.fromkeys(filter(None, map(failure, cells))))
         trial.set_user_attr("problem", "; ".join(problems) or f"{self.quantity} is not finite")
         trial.set_user_attr("over", not problems)
@@ -164,7 +163,7 @@ class Search:
 
 
 class Pruning(Callback):
-    """Callback that reports a quantity to Optuna, and ends a run of so many rounds that it would not go on with."""
+    """Callback that reports a quantity to Optuna, and ends runs that it prunes before their last round."""
 
     def __init__(self, trial: optuna.Trial, quantity: Quantity, rounds: int) -> None:
         self._trial, self._quantity, self._rounds = trial, quantity, rounds
@@ -176,7 +175,7 @@ class Pruning(Callback):
         return self._ended is not None
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Report the value, and return whether the trial is pruned; the last round is not worth it."""
+        """Report the value, and return whether the trial is pruned."""
         values = evaluation.metrics.get(f"{self._quantity.split}/{self._quantity.metric}")
         if values is None or evaluation.restored or self.stopped:
             return self.stopped
@@ -188,12 +187,12 @@ class Pruning(Callback):
         return self.stopped
 
     def summary(self) -> dict[str, Any]:
-        """Return the last round of the run."""
+        """Return the last round of a pruned run."""
         return {} if self._ended is None else {_PRUNED: {"after": self._ended}}
 
 
 def _is_final(trial: FrozenTrial) -> bool:
-    """Whether a trial is over and not to be run again."""
+    """Return whether a trial is over and need not be run again."""
     return trial.state in (TrialState.COMPLETE, TrialState.PRUNED) or bool(trial.user_attrs.get("over"))
 
 

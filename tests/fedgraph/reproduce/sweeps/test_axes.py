@@ -53,7 +53,7 @@ def test_ranges(text, kind):
         ("sfl.alpha=2:1", "a range goes up"),
         ("sfl.alpha=0:1:log", "a range goes up, from above 0"),
         ("experiment.seed=0,1", "use --seeds"),
-        ("output.dir=a,b", "it changes no result"),
+        ("output.dir=a,b", "it does not affect results"),
         ("evaluation.splits=[1],[2]", "compared on the same data"),
     ],
 )
