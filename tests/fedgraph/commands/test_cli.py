@@ -233,7 +233,7 @@ def test_ctrl_c_tells_what_is_finished_and_how_to_go_on(file, tmp_path, monkeypa
     monkeypatch.setattr(running, "run_one", interrupted)
     result = call("run", file, "--out", str(tmp_path / "others"))
     assert result.exit_code == 130
-    assert result.output.endswith("Stopped.\nNothing was computed yet, and nothing is left.\n")
+    assert result.output.endswith("Stopped.\nNothing was computed yet, and no files are left.\n")
     assert not list((tmp_path / "others").iterdir())
 
 
@@ -266,10 +266,10 @@ def test_plot_is_written(file, tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("resume", "there is no command 'resume': `fedgraph run --resume RUN` does that"),
-        ("predct", "there is no command 'predct'; did you mean 'predict'?\n"),
-        ("rnu", "there is no command 'rnu'; did you mean 'run'?\n"),
-        ("blah", "there is no command 'blah'\n"),
+        ("resume", "unknown command 'resume': use `fedgraph run --resume RUN`"),
+        ("predct", "unknown command 'predct'; did you mean 'predict'?\n"),
+        ("rnu", "unknown command 'rnu'; did you mean 'run'?\n"),
+        ("blah", "unknown command 'blah'\n"),
     ],
 )
 def test_a_command_that_is_not_there_says_what_is(given, told):
@@ -332,7 +332,7 @@ def test_data_has_a_line_for_each_set_that_says_whether_it_is_here(tmp_path):
     folder = tmp_path / "data"
     result = call("data", "--data-dir", folder)
     assert result.exit_code == 0
-    assert "Data of your own: series, table, mixed-table, table-columns, panel, images" in result.output
+    assert "Your own data: series, table, mixed-table, table-columns, panel, images" in result.output
     assert f"Data folder: {folder}" in result.output
     lines = result.output.splitlines()[2 : 2 + len(catalogue_entries())]
     assert [line.split()[0] for line in lines] == [entry.name for entry in catalogue_entries()]
@@ -365,7 +365,7 @@ def test_data_by_name_says_where_the_files_are_looked_for(tmp_path):
     assert f"looked for: {folder}/cora/cora.content + {folder}/cora/cora.cites" in by_hand
     assert "get it: by hand from (https://linqs-data.soe.ucsc.edu/public/lbc/cora.tgz)" in by_hand
     told = call("data", "--download", "cora", "--data-dir", folder).output
-    assert f"fetch it by hand and put it at {folder}/cora/cora.cites" in " ".join(told.split())
+    assert f"download it by hand to {folder}/cora/cora.cites" in " ".join(told.split())
 
 
 def test_download_of_what_needs_none_and_of_what_is_there(tmp_path):
@@ -449,7 +449,7 @@ def test_one_key():
     assert "further factor: a number, or by round" in factor
     assert '"ges"' in call("keys", "fedngm.recovery.method").output
     assert "[sfl] has no key 'alhpa'; known: alpha," in refused("keys", "sfl.alhpa")
-    assert "there is no table 'tain'; known: train, " in refused("keys", "tain")
+    assert "unknown table 'tain'; known: train, " in refused("keys", "tain")
 
 
 def test_every_key_is_explained():

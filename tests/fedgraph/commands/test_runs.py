@@ -131,8 +131,8 @@ def test_newest_first_and_what_is_no_run_is_told(digits_tables, tmp_path):
     found, problems = list_runs(tmp_path / "runs")
     assert [run.name.partition("-")[0] for run in found] == ["new", "middle", "old"]
     told = dict(zip(("broken", "damaged", "foreign"), problems, strict=True))
-    assert "experiment.toml cannot be used" in told["broken"]
-    assert "summary.json cannot be used" in told["damaged"]
+    assert "invalid experiment.toml" in told["broken"]
+    assert "invalid summary.json" in told["damaged"]
     assert told["foreign"] == f"{foreign} is not a run folder: it has no experiment.toml"
     result = call("runs")
     assert result.exit_code == 0
@@ -143,7 +143,7 @@ def test_newest_first_and_what_is_no_run_is_told(digits_tables, tmp_path):
     ("tables", "message"),
     [
         ({"experiment": {"method": "sfl"}}, "it has no 'data'"),
-        ({"experiment": 3, "data": {"set": "digits"}}, "experiment.toml cannot be used"),
+        ({"experiment": 3, "data": {"set": "digits"}}, "invalid experiment.toml"),
         ({"experiment": {}, "data": {"set": "digits"}}, "it has no 'strategy'"),
     ],
 )
@@ -170,7 +170,7 @@ def test_json_on_standard_output(folder, tmp_path):
 def test_no_folder_and_no_runs(tmp_path):
     result = call("runs")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: there is no folder runs")
+    assert result.stderr.startswith("Error: no folder runs")
     (tmp_path / "empty").mkdir()
     assert call("runs", "empty").output == "No runs in empty.\n"
     assert call("runs", "empty", "--json").output == "[]\n"

@@ -111,7 +111,7 @@ def test_interrupted(file, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--profile", "full"), "tiny has no profile 'full'; it has small"),
+        (("--profile", "full"), "tiny has no profile 'full'; known: small"),
         (("--rows", "SFL,FedAvgg"), "tiny has no row 'FedAvgg'; known: FedAvg, SFL, Oracle"),
         (("--columns", "x"), "tiny has no column 'x'; known: digits"),
         (("--seeds", "a"), "--seeds takes whole numbers with commas between them; got 'a'"),

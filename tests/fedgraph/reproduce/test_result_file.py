@@ -119,8 +119,8 @@ def test_published_values_are_those_of_the_table_or_of_lines_of_their_own(file):
     ("text", "message"),
     [
         ("a,b\n", "is not a result file"),
-        (HEAD + "A,c,m,0,1\n", "line 2: 5 entries"),
-        (HEAD + "A,c,m,0,nan,,,,\n", "are numbers"),
+        (HEAD + "A,c,m,0,1\n", "line 2: expected 9 entries, got 5"),
+        (HEAD + "A,c,m,0,nan,,,,\n", "must be numbers"),
         (HEAD + "A,c,m,x,1,,,,\n", "a seed must be a whole number"),
     ],
 )

@@ -134,8 +134,8 @@ def test_a_method_without_a_graph_has_no_controls_of_one(tables, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"seeds": (3,)}, "two seeds at least"),
-        ({"rates": ()}, "rates are factors"),
+        ({"seeds": (3,)}, "at least two seeds"),
+        ({"rates": ()}, "rates must be positive factors"),
         ({"metric": "test/accuracy"}, "validation/accuracy"),
         ({"set": {"experiment.method": "f3"}}, "f3"),
     ],

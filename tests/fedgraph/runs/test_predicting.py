@@ -155,7 +155,7 @@ def test_the_commands(trained, tmp_path):
     new[:3].drop(columns=["hospital", "stay"]).to_csv(tmp_path / "few.csv", index=False)
     told("predict", str(folder.path), "--data", str(tmp_path / "few.csv"), "--client", "mercy", *options)
     assert pd.read_parquet(tmp_path / "out.parquet")["client"].tolist() == ["mercy"] * 3
-    assert "--samples is about runs of f3" in told(
+    assert "--samples only applies to runs of f3" in told(
         "predict", str(folder.path), "--data", str(tmp_path / "new.csv"), "--samples", "test"
     )
     assert "is a run of local: name the data that it shall predict (--data new.csv" in told("predict", str(folder.path))
@@ -164,7 +164,7 @@ def test_the_commands(trained, tmp_path):
     )
     assert "Model:" in told("export", str(folder.path), str(tmp_path / "mercy.safetensors"), "--client", "mercy")
     assert (tmp_path / "mercy.safetensors").exists()
-    with pytest.raises(ExperimentError, match="samples is about runs of f3"):
+    with pytest.raises(ExperimentError, match="samples only applies to runs of f3"):
         fedgraph.predict(folder.path, new, samples="test")
     assert len(fedgraph.predict(folder.path, new)) == 30
 

@@ -182,7 +182,7 @@ def test_a_picture_has_a_part_for_each_key(file):
 @pytest.mark.parametrize(
     ("over", "options", "reason"),
     [
-        (["sfl.alpha=0,1"], {"metric": "test/accuracy"}, "write validation/accuracy"),
+        (["sfl.alpha=0,1"], {"metric": "test/accuracy"}, "use validation/accuracy"),
         (["sfl.alpha=0,1"], {"metric": "validation/speed"}, "unknown metric 'speed'"),
         (["sfl.alpha=0,1"], {"metric": "validation/loss:std"}, "no better or worse"),
         (["sfl.alpha=0,1"], {"metric": "validation/mae"}, "was not measured; measured: validation/accuracy"),
