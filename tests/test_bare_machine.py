@@ -168,7 +168,7 @@ def test_a_server_and_a_node_say_in_short_lines_what_they_do(bare, file, tmp_pat
     assert re.search(r"^round 1 of 1: 4 of 4 clients \(", told, re.MULTILINE)
     assert told.count("mercy: may join") == told.count("mercy: known already") == 1
     for text, log in ((said, next(here.glob("state/logs/node-*.log"))), (told, here / "superlink.log")):
-        assert f"All that Flower says is in {log}" in text or f"All that Flower says is in {log.name}" in text
+        assert f"Flower's output is in {log}" in text or f"Flower's output is in {log.name}" in text
         assert "INFO" not in text
         assert "ERROR" not in text
         assert "INFO" in log.read_text()

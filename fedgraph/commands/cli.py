@@ -133,7 +133,7 @@ def _main(
 ) -> None:
     for folder in other_checkouts():
         Console(stderr=True).print(
-            f"This runs the fedgraph of {Path(__file__).resolve().parents[2]}, not that of {folder}: to run the latter, "
+            f"This runs the fedgraph of {Path(__file__).resolve().parents[2]}, not that of {folder}: to run that one, "
             f"set PYTHONPATH={folder} or install it.",
             style="yellow", markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip

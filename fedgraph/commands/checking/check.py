@@ -1,4 +1,4 @@
-"""The checks of one class, with the exceptions that it declares, for the command and for tests."""
+"""The checks of one class, with its declared failures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Status = Literal["pass", "fail", "skipped", "expected"]
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a check: its name, what it checks, and a remark; of a failure, what went wrong and what to do.
+    """The result of a check: its name, its promise, its status, and a remark or the error.
 
-    The status ``expected`` is for a failure that the class declares.
+    The status ``expected`` is a declared failure.
     """
 
     name: str
@@ -32,10 +32,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Check:
-    """One promise of one class, and the reason for which the class is expected not to keep it, if any.
+    """One promise of one class, with the reason for a declared failure, if any.
 
-    Called, it does nothing for a class that keeps the promise, raises ContractError for one that does not, and
-    ``unittest.SkipTest``, which pytest knows, where it does not apply or a failure is expected.
+    Calling it raises ContractError if the class breaks the promise, and ``unittest.SkipTest``, which pytest supports,
+    if the promise does not apply or the failure is declared.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Check:
         return self.name
 
     def __call__(self) -> None:
-        """Make the check; see the class."""
+        """Run the check; see the class."""
         result = self.result()
         if result.status == "fail":
             raise ContractError(f"{self.target.title}: {self.name} ({result.words}): {result.text}")
@@ -55,7 +55,7 @@ class Check:
             raise SkipTest(result.text)
 
     def result(self) -> Result:
-        """Make the check."""
+        """Run the check, and return its result."""
         status: Status = "pass"
         try:
             text = self.promise.check(self.target)
@@ -63,12 +63,12 @@ class Check:
             return Result(self.name, self.promise.words, "skipped", str(reason))
         except FedgraphError as error:
             status, text = "fail", str(error)
-        except Exception as error:  # of the class that is checked
+        except Exception as error:  # raised by the checked class
             status, text = "fail", f"{type(error).__name__}: {error}"
         if self.expected is not None and status == "fail":
             status, text = "expected", self.expected
         elif self.expected is not None:
-            text = f"expected_failures says that it fails ({self.expected}), but it passes: take '{self.name}' out"
+            text = f"passes, but expected_failures declares that it fails ({self.expected}): remove '{self.name}'"
             status = "fail"
         return Result(self.name, self.promise.words, status, text)
 
@@ -76,17 +76,17 @@ class Check:
 def checks_of(
     what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = (), ray: bool = False
 ) -> list[Check]:
-    """Return the checks of a class; nothing is run yet.
+    """Return the checks of a class, without running them.
 
     Parameters
     ----------
     what : str or type
-        Dotted path ``package.module:Class`` of a strategy, client class or data set, or the class; or the short name of
-        a built-in method.
+        Dotted path ``package.module:Class`` of a strategy, client class or data set, or the class; or the name of a
+        built-in method.
     experiment : str or Path, optional
-        Experiment file, where the class does not run on handwritten digits.
+        Experiment file, if the class does not run on handwritten digits.
     overrides : iterable of str
-        Values such as ``train.learning-rate=0.05``; keys that a data set needs, such as ``data.path=wards.csv``.
+        Overrides such as ``train.learning-rate=0.05``, or keys of a data set, such as ``data.path=wards.csv``.
     ray : bool, default False
         Also run it on Ray, which takes a minute.
 
@@ -109,7 +109,7 @@ def _checks(contract: dict[str, Promise], target: Trials | CheckedData, kind: ty
     unknown = sorted(set(expected) - set(contract))
     if unknown:
         raise ExperimentError(
-            f"{target.title}, declares expected_failures of '{unknown[0]}'; checks are {', '.join(contract)}"
+            f"{target.title}: unknown check '{unknown[0]}' in expected_failures; known: {', '.join(contract)}"
         )
     return [Check(name, promise, target, expected.get(name)) for name, promise in contract.items()]
 
@@ -117,12 +117,12 @@ def _checks(contract: dict[str, Promise], target: Trials | CheckedData, kind: ty
 def check_strategy(
     what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = (), ray: bool = False
 ) -> list[Result]:
-    """Make all checks of a class and return what came of each; parameters and errors as for :func:`checks_of`.
+    """Run all checks of a class and return their results; see :func:`checks_of`.
 
     Raises
     ------
     ContractError
-        When the class fails any, with all that it fails.
+        With all failures of the class.
     """
     results = [check.result() for check in checks_of(what, experiment, overrides, ray)]
     failed = [f"{result.name} ({result.words}): {result.text}" for result in results if result.status == "fail"]

@@ -1,4 +1,4 @@
-"""The contract: for each promise a sentence, and a function that returns a remark or raises what to do."""
+"""The contract of strategies and client classes: for each promise a sentence and a function that checks it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _UNKNOWN = "no-such-key"
 
 
 class Promise(NamedTuple):
-    """One promise: what it says, the function that checks it, and whether client classes make it too.
+    """One promise: its text, the function that checks it, and whether it also applies to client classes.
 
-    The function returns a remark, raises ContractError, or SkipTest where the promise does not apply.
+    The function returns a remark, or raises ContractError, or SkipTest if the promise does not apply.
     """
 
     words: str
@@ -31,7 +31,7 @@ class Promise(NamedTuple):
 
 
 def require(kept: bool, problem: str) -> None:
-    """Raise ContractError, with what went wrong and what to do, unless something is as promised."""
+    """Raise ContractError with ``problem`` unless the promise is kept."""
     if not kept:
         raise ContractError(problem)
 
@@ -45,20 +45,21 @@ def _settings(trials: Trials) -> str:
         return "the arguments of its constructor are its keys"
     kind: type[Settings] | None = getattr(checked, "settings_type", None)
     if kind is None:
-        return "it declares none"
+        return "no settings declared"
     if not subject.is_client:
         table = {**subject.experiment.method_table, _UNKNOWN: 1}
         _check_refuses(lambda: parse(kind, table, where), kind.__name__)
     _check_documented(kind)
     client = load_object(ChosenMethod(subject.experiment).client, "[experiment] client")
     if is_ours(strategy) and issubclass(client, Configured):
-        strange = [key for key in client.settings_type.keys() if key not in strategy.settings_type.keys()]  # noqa: SIM118
+        known = strategy.settings_type.keys()
+        unknown = [key for key in client.settings_type.keys() if key not in known]  # noqa: SIM118
         require(
-            not strange,
-            f"{client.__name__} reads the keys {', '.join(strange)}, which the settings of {strategy.__name__} do not "
-            "have, so that nodes never receive them: let both sides take the same settings class",
+            not unknown,
+            f"{client.__name__} reads the keys {', '.join(unknown)}, which the settings of {strategy.__name__} lack, so "
+            "that nodes never receive them: use the same settings class on both sides",
         )
-    return f"{kind.__name__}: {', '.join(kind.keys())}" if kind.model_fields else "it has none"
+    return f"{kind.__name__}: {', '.join(kind.keys())}" if kind.model_fields else "no settings"
 
 
 def _check_refuses(parse_table: Callable[[], object], name: str) -> None:
@@ -67,10 +68,10 @@ def _check_refuses(parse_table: Callable[[], object], name: str) -> None:
     except ExperimentError as error:
         if _UNKNOWN in str(error):
             return
-        raise ContractError(f"the table of the experiment does not fit {name}: {error}") from None
+        raise ContractError(f"the table of the experiment is invalid for {name}: {error}") from None
     raise ContractError(
-        f"{name} takes the unknown key '{_UNKNOWN}', so that a key that is misspelt goes unnoticed: leave extra as it "
-        "is in fedgraph.support.settings.Settings, and take no arbitrary keyword arguments"
+        f"{name} accepts the unknown key '{_UNKNOWN}', so that misspelt keys go unnoticed: keep extra as in "
+        "fedgraph.support.settings.Settings, and accept no arbitrary keyword arguments"
     )
 
 
@@ -79,8 +80,8 @@ def _check_documented(kind: type[Settings]) -> None:
     missing = [name for name in kind.model_fields if not re.search(rf"\b({name}|{name.replace('_', '-')})\b", text)]
     require(
         not missing,
-        f"the docstring of {kind.__name__} does not say what {', '.join(missing)} is: add a line 'key : meaning' under "
-        "Attributes, from which `fedgraph keys` takes it",
+        f"the docstring of {kind.__name__} does not explain {', '.join(missing)}: add a line 'key : meaning' under "
+        "Attributes, for `fedgraph keys`",
     )
     for inner in inner_tables(kind).values():
         _check_documented(inner)
@@ -102,15 +103,14 @@ def _check_finite(run: Finished) -> None:
     bad = [name for name, tensor in run.tensors.items() if name != "metrics" and not bool(tensor.isfinite().all())]
     require(
         not bad,
-        f"the run ends with NaN or infinite values in {', '.join(bad[:1])}: look for a division by zero in what the "
-        "server computes of the replies, or a learning rate that is too large",
+        f"the run ends with NaN or infinite values in {', '.join(bad[:1])}: look for a division by zero at the server, "
+        "or a learning rate that is too large",
     )
     for split, metrics in run.summary["per_client"].items():
-        # Some numbers are not there for clients that lack what they measure; that none is there is something else.
+        # Single metrics may be undefined for some clients, but not all of them.
         require(
             any(all(map(_is_finite, values.values())) for values in metrics.values()),
-            f"no metric of the split {split} is a finite number for every client at the end of the run: "
-            f"{', '.join(metrics)}",
+            f"no metric of the split {split} is finite for every client at the end of the run: {', '.join(metrics)}",
         )
 
 
@@ -126,13 +126,13 @@ def _same(
     remark: str = "bit for bit",
     of_clients: bool = True,
 ) -> Promise:
-    """Return a promise: the run with one thing changed ends with the weights of the undisturbed run."""
+    """Return the promise that a run with one thing changed ends with the weights of the undisturbed run."""
 
     def check(trials: Trials) -> str:
         many = nodes(trials)
         whole = trials.undisturbed(many, change)
         same = trials.run(many, change).same(whole)
-        require(same, f"a run with {change} has other final weights or metrics: {advice}")
+        require(same, f"a run with {change} ends with other weights or metrics: {advice}")
         return remark
 
     return Promise(words, check, of_clients)
@@ -144,11 +144,10 @@ def _number_of_nodes(trials: Trials) -> str:
     runs = [trials.run(nodes) for nodes in reversed(numbers)]
     require(
         all(run.close(one) for run in runs),
-        f"on {' or '.join(map(str, numbers))} nodes the weights are others than on one, by more than sums in another "
-        f"order explain (a difference of {RELATIVE:g} of a weight plus {ABSOLUTE:g}): what a client does must not "
-        "depend on which others share its node; in a client class each row of a tensor [clients, ...] is one client, "
-        "so take no mean, maximum or random number over the first dimension; at the server, count clients, not replies "
-        "of nodes",
+        f"weights on {' or '.join(map(str, numbers))} nodes differ from those on one, by more than the order of "
+        f"summation explains ({RELATIVE:g} of a weight plus {ABSOLUTE:g}): a client must not depend on the others of "
+        "its node; in a client class each row of a tensor [clients, ...] is one client, so take no mean, maximum or "
+        "random number over the first dimension; at the server, count clients, not replies of nodes",
     )
     same = "bit for bit" if all(run.same(one) for run in runs) else f"within {RELATIVE:g} of a weight plus {ABSOLUTE:g}"
     return f"1, {', '.join(map(str, numbers))} nodes: {same}"
@@ -169,8 +168,8 @@ def _all_absent(trials: Trials) -> str:
     except StoppedError as stop:
         return f"'{_shortened(stop)}'"
     raise ContractError(
-        "nobody answered, and the run finished as if somebody had: let check_present decide whether enough clients are "
-        "left, or raise a RunError"
+        "no client replied, but the run finished: let check_present decide whether enough clients are left, or raise a "
+        "RunError"
     )
 
 
@@ -180,7 +179,7 @@ def _malformed_replies(trials: Trials) -> str:
     try:
         without = trials.run(nodes, LOST, "skip")
     except FedgraphError:
-        without = None  # a method that takes no absence: whatever is malformed must stop it
+        without = None  # a method that allows no absence must stop on malformed replies
     stops = []
     for kind in SPOILT:
         try:
@@ -190,9 +189,9 @@ def _malformed_replies(trials: Trials) -> str:
             continue
         require(
             not run.changed or (without is not None and run.same(without)),
-            f"a reply with {kind} changes the weights: they are not those of a run that this reply never reached. Name "
-            "in an Ask what clients answer (returns), so that it is checked (methods of phases: check in the function "
-            "that reads a reply, and raise ReplyError)",
+            f"a reply with {kind} changes the weights: they differ from those of a run without this reply. Declare the "
+            "reply in Ask(returns=...), so that it is checked (methods of phases: check it in the function that reads "
+            "it, and raise ReplyError)",
         )
     return "; ".join(stops if len(stops) == len(SPOILT) else ["left out", *stops])
 
@@ -203,45 +202,45 @@ def _shortened(stop: StoppedError) -> str:
 
 
 CONTRACT: dict[str, Promise] = {
-    "settings": Promise("its keys are declared and documented, and unknown ones refused", _settings),
+    "settings": Promise("keys are declared and documented, and unknown ones refused", _settings),
     "finishes": Promise("a run finishes, with finite weights and metrics", _finishes),
     "same-seed": _same(
         "the same seed gives the same weights",
         AGAIN,
         "draw random numbers from fedgraph.support.randomness.generator(seed, purpose, client, round), not from global "
-        "generators, and let nothing depend on the time or on the order of a set",
+        "generators, and do not depend on the time or the order of a set",
     ),
     "number-of-nodes": Promise("weights do not depend on how clients are divided among nodes", _number_of_nodes),
     "reply-order": _same(
         "weights do not depend on the order of replies",
         REORDERED,
-        "sort by the names of clients before anything is computed; replies of a method of rounds are sorted already",
+        "sort by the names of clients before computing; replies of a method of rounds are sorted already",
         lambda trials: trials.each,
         of_clients=False,
     ),
     "node-restart": _same(
-        "clients remember what they need when their node restarts",
+        "the state of clients survives a restart of their node",
         RESTARTED,
-        "what a client remembers from round to round belongs in its node's state folder (CohortClient.remember and "
-        "recall), not in attributes of a class or module",
+        "keep the state of a client in its node's state folder (CohortClient.remember and recall), not in attributes "
+        "of a class or module",
         remark="before every message, bit for bit",
     ),
     "resume": _same(
-        "a run that was stopped ends with the same weights once resumed",
+        "a stopped and resumed run ends with the same weights",
         CUT,
-        "all that the server remembers between rounds belongs in the state that round returns, not in attributes; what "
-        "a client remembers belongs under the round (CohortClient.remember), since the last round is run again",
+        "keep the state of the server in the value that round returns, not in attributes, and the state of a client "
+        "under its round (CohortClient.remember), since the last round is run again",
         lambda trials: trials.most,
-        "stopped within a round after a node had done its work; bit for bit",
+        "stopped within a round, after the work of a node; bit for bit",
     ),
-    "absent-client": Promise("a run goes on without a client that does not answer", _absent_client, False),
-    "all-absent": Promise("a round in which nobody answers is a clear error", _all_absent, False),
-    "malformed-replies": Promise("a malformed reply reaches no model", _malformed_replies, False),
+    "absent-client": Promise("a run continues without an absent client", _absent_client, False),
+    "all-absent": Promise("a round without replies is a clear error", _all_absent, False),
+    "malformed-replies": Promise("a malformed reply does not change a model", _malformed_replies, False),
     "ray": _same(
         "the same weights on Ray",
         ON_RAY,
-        "every message may be answered in another process there: keep nothing in attributes of a class or module",
+        "each message may be handled by another process: keep no state in attributes of a class or module",
         lambda trials: min(2, trials.clients),
     ),
 }
-"""All promises by name, in the order in which they are checked; ``expected_failures`` of a class are by these names."""
+"""All promises by name, in order of checking; ``expected_failures`` of a class uses these names."""

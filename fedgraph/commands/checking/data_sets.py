@@ -1,4 +1,4 @@
-"""The contract of a data set of one's own: what runs and predictions rely on, for each promise a function."""
+"""The contract of data sets: for each promise a sentence and a function that checks it."""
 
 from __future__ import annotations
 
@@ -24,26 +24,23 @@ from fedgraph.support.plugins import dotted_path, load_object
 
 
 def is_data_set(what: str | type) -> bool:
-    """Return whether a class, or the class of a dotted path, is one of a data set: it has clients, and loads them."""
-    found = load_object(str(what), "what is checked") if is_custom_class(what) else what
-    return isinstance(found, type) and all(callable(getattr(found, name, None)) for name in ("client_names", "load"))
+    """Return whether a class, or that of a dotted path, is a data set: it has ``client_names`` and ``load``."""
+    kind = load_object(str(what), "fedgraph check") if is_custom_class(what) else what
+    return isinstance(kind, type) and all(callable(getattr(kind, name, None)) for name in ("client_names", "load"))
 
 
 @dataclass(frozen=True)
 class CheckedData:
-    """A data set that is checked: its class, and the tables of an experiment that runs it."""
+    """A data set to check: its class, and the tables of an experiment that runs it."""
 
     kind: type[Any]
     tables: Mapping[str, Any]
 
     @classmethod
     def of(cls, what: str | type, experiment: str | Path | None, overrides: Iterable[str]) -> CheckedData:
-        """Choose the experiment: that of a file, else a small one.
+        """Load the experiment of a file, or make a small one.
 
-        Raises
-        ------
-        ExperimentError
-            When the experiment is not one of this data set, or its keys are wrong.
+        Raises ExperimentError when the experiment has another data set or invalid keys.
         """
         path = dotted_path(what)
         if experiment is None:
@@ -51,17 +48,17 @@ class CheckedData:
         else:
             tables = load_experiment(experiment, tuple(overrides)).as_dict()
         if tables["data"]["set"] != path:
-            raise ExperimentError(f"[data] set of the experiment is '{tables['data']['set']}', and not '{path}'")
+            raise ExperimentError(f"[data] set of the experiment must be '{path}', got '{tables['data']['set']}'")
         parse_data(tables["data"])
-        return cls(load_object(path, "what is checked"), tables)
+        return cls(load_object(path, "fedgraph check"), tables)
 
     @property
     def title(self) -> str:
-        """What is checked, in one line."""
+        """Description of the data set, in one line."""
         return f"{self.tables['data']['set']}, a data set"
 
     def opened(self) -> DataSource:
-        """Open the data set anew."""
+        """Return a new instance of the data set."""
         return open_source(parse_data(self.tables["data"]), data_folder(None))
 
     @cached_property
@@ -71,52 +68,52 @@ class CheckedData:
 
     @cached_property
     def data(self) -> CohortData:
-        """All of it."""
+        """The data of all clients."""
         return self.opened().load(self.names)
 
 
 def _names(checked: CheckedData) -> str:
     names = checked.opened().client_names()
     texts = isinstance(names, list) and bool(names) and all(isinstance(name, str) and name for name in names)
-    require(texts, f"client_names returned {names!r}: it is a list of texts, one for each client")
-    require(len(set(names)) == len(names), "client_names has a name twice: clients are told apart by their names")
+    require(texts, f"client_names must return a list of strings, one per client; got {names!r}")
+    require(len(set(names)) == len(names), "client_names must return unique names")
     again = checked.opened().client_names()
-    require(again == names, "client_names returned other names, or another order, when it was asked again")
+    require(again == names, "client_names must return the same names in the same order on every call")
     return f"{len(names)} clients"
 
 
 def _task(checked: CheckedData) -> str:
     task, data = checked.data.task, checked.data
-    require(isinstance(task, TaskSpec), f"the task is {task!r}: it is a fedgraph.models.TaskSpec")
+    require(isinstance(task, TaskSpec), f"the task must be a fedgraph.models.TaskSpec, got {task!r}")
     for plural, names, what, shape, size in (
         ("features", task.features, "an input", task.input_shape, task.input_shape[-1:]),
         ("classes", task.classes, "an output", task.output_shape, task.output_shape[:1]),
     ):
         fits = not names or tuple(size) == (len(names),)
-        require(fits, f"there are {len(names)} names of {plural}, and {what} has {shape}")
+        require(fits, f"the task has {len(names)} names of {plural}, but {what} has shape {shape}")
     same = tuple(data.names) == tuple(checked.names)
-    require(same, "load returned other clients than it was asked for, or in another order")
+    require(same, "load must return the given clients in the given order")
     return f"{task.kind}, inputs {list(task.input_shape)}, outputs {list(task.output_shape)}"
 
 
 def _examples(checked: CheckedData) -> str:
     data, task = checked.data, checked.data.task
     counts = {name: split.num_examples for name, split in data.splits.items()}
-    require(set(counts) == set(SPLITS), f"load returned the splits {sorted(counts)}: they are {', '.join(SPLITS)}")
+    require(set(counts) == set(SPLITS), f"load must return the splits {', '.join(SPLITS)}, got {sorted(counts)}")
     without = {name for name, count in zip(data.names, counts["train"].tolist(), strict=True) if not count}
     lacking = ", ".join(sorted(without - set(data.untrained))[:5])
-    require(not lacking, f"there are no training examples of {lacking}, who are not 'untrained'")
+    require(not lacking, f"clients without training examples must be 'untrained': {lacking}")
     wanted = tuple(task.example_shape), tuple(task.output_shape if task.kind != "classification" else ())
     for name in SPLITS:
         for client, (inputs, targets, weights) in zip(data.names, _parts(data, name), strict=True):
             here, shapes = f"{client}, {name}", (tuple(inputs.shape[1:]), tuple(targets.shape[1:]))
-            require(shapes == wanted, f"{here}: shapes of inputs and targets are {shapes}, not those of the task")
+            require(shapes == wanted, f"{here}: inputs and targets have shapes {shapes}, the task has {wanted}")
             finite = bool(inputs.isfinite().all())
-            require(finite, f"{here}: inputs are NaN or infinite; input_scale says what missing ones are filled with")
+            require(finite, f"{here}: inputs are NaN or infinite; input_scale sets the fill of missing values")
             finite = bool((targets.isfinite() | (weights == 0)).all())
-            require(finite, f"{here}: targets that count are NaN or infinite")
+            require(finite, f"{here}: targets are NaN or infinite")
     remark = ", ".join(f"{int(counts[name].sum()):,} {name}" for name in SPLITS)
-    return remark if bool((counts["test"] > 0).all()) else f"{remark}; some clients cannot be tested"
+    return remark if bool((counts["test"] > 0).all()) else f"{remark}; some clients have no test examples"
 
 
 def _repeats(checked: CheckedData) -> str:
@@ -127,7 +124,7 @@ def _repeats(checked: CheckedData) -> str:
 def _alone(checked: CheckedData) -> str:
     names = checked.names
     if len(names) < 2:
-        raise SkipTest("it has one client")
+        raise SkipTest("only one client")
     for some in ([names[-1]], [*reversed(names[:3])]):
         _check_same(checked, some, f"{', '.join(some)} were loaded alone")
     return ""
@@ -138,30 +135,28 @@ def _stranger(checked: CheckedData) -> str:
         checked.opened().load(["nobody of this name"])
     except DataError as error:
         return str(error)
-    raise ContractError("load returned data of an unknown client: raise DataError with the known ones")
+    raise ContractError("load returned data for an unknown client: raise DataError, naming the known ones")
 
 
 def _graph(checked: CheckedData) -> str:
     graph = checked.opened().given_graph()
     if graph is None:
-        raise SkipTest("it has none")
+        raise SkipTest("no client graph")
     lacking = ", ".join(sorted(set(checked.names) - set(graph.names))[:5])
-    require(not lacking, f"given_graph has no {lacking}: it is over all clients")
+    require(not lacking, f"given_graph must have all clients; missing: {lacking}")
     return graph.describe()
 
 
 def _preprocessing(checked: CheckedData) -> str:
-    found = checked.data.preprocessing
-    if found is None:
-        raise SkipTest(
-            "it does not say how data become inputs: fedgraph predict, and modules in people's units, need it"
-        )
+    preprocessing = checked.data.preprocessing
+    if preprocessing is None:
+        raise SkipTest("no preprocessing, which fedgraph predict and modules for original units need")
     with TemporaryDirectory() as folder:
-        found.write(Path(folder))
+        preprocessing.write(Path(folder))
         again = Preprocessing.by_client(Path(folder))
-    for name in found.names:
-        same = all(torch.equal(value, again[name].of(name)[key]) for key, value in found.of(name).items())
-        require(same, f"the scales of {name} are not the same once they were written and read")
+    for name in preprocessing.names:
+        same = all(torch.equal(value, again[name].of(name)[key]) for key, value in preprocessing.of(name).items())
+        require(same, f"the scales of {name} change when they are written and read")
     return ""
 
 
@@ -180,48 +175,48 @@ def _runs(checked: CheckedData) -> str:
             for nodes in (1, 2)
         )
     same = one["weights_sha256"] == two["weights_sha256"]
-    require(same, "a run over two nodes ends with other models than one over a single node")
+    require(same, "a run on two nodes ends with other models than a run on one")
     return f"{one['data']}"
 
 
 DATA_CONTRACT: dict[str, Promise] = {
-    "names": Promise("clients have different names, in a stable order", _names),
-    "task": Promise("the task fits names of features and classes", _task),
-    "examples": Promise("examples have the shapes of the task, and numbers that are finite", _examples),
-    "repeats": Promise("what is loaded twice is the same", _repeats),
+    "names": Promise("clients have unique names in a stable order", _names),
+    "task": Promise("the task fits the names of features and classes", _task),
+    "examples": Promise("examples are finite and have the shapes of the task", _examples),
+    "repeats": Promise("loading twice gives the same data", _repeats),
     "clients-alone": Promise("a client has the same data without the others, in any order", _alone),
-    "stranger": Promise("an unknown client is an error that says so", _stranger),
-    "graph": Promise("its client graph is over all clients", _graph),
-    "preprocessing": Promise("how data become inputs can be kept, for predictions", _preprocessing),
-    "runs": Promise("a short run finishes, with the same models on one node and on two", _runs),
+    "stranger": Promise("an unknown client is a clear error", _stranger),
+    "graph": Promise("the client graph has all clients", _graph),
+    "preprocessing": Promise("the preprocessing can be stored for predictions", _preprocessing),
+    "runs": Promise("a short run finishes, with the same models on one node and two", _runs),
 }
 """All promises of a data set, by name."""
 
 
 def _parts(data: CohortData, split: Any) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield inputs, targets and weights of each client."""
-    found = data.splits[split]
-    for row, count in enumerate(found.num_examples.tolist()):
-        batch = found.select(slice(row, row + 1)).batch(torch.arange(count)[None])
+    examples = data.splits[split]
+    for row, count in enumerate(examples.num_examples.tolist()):
+        batch = examples.select(slice(row, row + 1)).batch(torch.arange(count)[None])
         yield batch.inputs[0], batch.targets[0], batch.weights[0]
 
 
 def _seen(data: CohortData, split: Any) -> Iterator[tuple[Tensor, ...]]:
-    """Yield what a model sees of each client: in place of the numbers of nodes or graphs, the graphs they lie in."""
+    """Yield the inputs of the model, targets and weights of each client, with graphs in place of their indices."""
     for inputs, *others in _parts(data, split):
         around = (inputs,) if data.graphs is None else data.graphs.around(inputs)
         yield *(each for each in around if each is not None), *others
 
 
 def _check_same(checked: CheckedData, names: list[str], when: str) -> None:
-    """Raise ContractError unless some clients, loaded anew, have the data that they have among all."""
+    """Raise ContractError unless ``names``, loaded again, have the same data as when all clients are loaded."""
     again = checked.opened().load(names)
     for split in SPLITS:
         known = dict(zip(checked.data.names, _seen(checked.data, split), strict=True))
-        for name, found in zip(again.names, _seen(again, split), strict=True):
-            pairs = zip(known[name], found, strict=True)
+        for name, tensors in zip(again.names, _seen(again, split), strict=True):
+            pairs = zip(known[name], tensors, strict=True)
             require(
                 all(one.shape == two.shape and torch.equal(one, two) for one, two in pairs),
-                f"{name}, {split}: examples are others than before when {when}; draw from a generator of the client's "
-                "own (fedgraph.support.randomness.generator)",
+                f"{name}, {split}: examples differ when {when}; draw random numbers from a generator per client "
+                "(fedgraph.support.randomness.generator)",
             )

@@ -1,4 +1,4 @@
-"""What can be changed in a run: replies lost, spoilt or in another order, nodes restarted, the power cut."""
+"""Disturbances of a run: replies lost, spoilt or reordered, nodes restarted, the power cut."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ SHAPE, NAN, MISSING, NAME = SPOILT = (
     "a tensor missing",
     "the name of another client",
 )
-"""What may be wrong with a reply."""
+"""Kinds of malformed replies."""
 
 
 class PowerCut(BaseException):
-    """Ends a run where it is, as a kill does: nothing that catches errors catches it."""
+    """Ends a run at once, like a kill: not caught by ``except Exception``."""
 
 
 class ChangedNodes(Callback):
-    """The ClientApp, and a callback of the run, with one thing changed.
+    """A ClientApp and callback that disturb a run.
 
-    Two replies are lost or spoilt, the first node's in round 1 and the second's in round 2 (without rounds: all of the
-    first node), after the clients have done their work. In rounds, replies without tensors arrive as they are: what was
-    measured makes no model. The power is cut once in round 2 when its first node has worked, and once in the second
-    epoch of a server; ``happened`` is whether a reply was changed, or the power cut, at all.
+    Two replies are lost or spoilt after the clients' work: the first node's in round 1 and the second's in round 2
+    (without rounds: all of the first node). In rounds, replies without tensors are not changed. The power is cut once
+    in round 2 after the first node's work, and once in the second epoch of a server. ``happened`` is whether a reply
+    was changed or the power was cut.
     """
 
     def __init__(self, change: str, has_rounds: bool, restart: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class ChangedNodes(Callback):
         self.happened = False
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message."""
+        """Handle a message."""
         if self._change == RESTARTED:
             self._restart()
             context = Context(context.run_id, context.node_id, context.node_config, RecordDict(), context.run_config)
@@ -82,13 +82,13 @@ class ChangedNodes(Callback):
 
 
 def lost(request: Message) -> Message:
-    """Return what the server sees in place of a reply that did not arrive."""
-    return Message(error_content("no answer: this is the absence that fedgraph check tries"), reply_to=request)
+    """Return the message that the server receives instead of a lost reply."""
+    return Message(error_content("no reply, simulated by fedgraph check"), reply_to=request)
 
 
 def spoil(reply: Message, kind: str) -> bool:
-    """Change a reply to one of :data:`SPOILT`, and return whether it has what could be changed."""
-    found = False
+    """Change a reply to one of :data:`SPOILT`, and return whether this was possible."""
+    changed = False
     for record in reply.content.array_records.values():
         for name, array in list(record.items()):
             values = array.numpy().copy()
@@ -97,24 +97,23 @@ def spoil(reply: Message, kind: str) -> bool:
             elif kind == NAN and values.dtype.kind == "f" and values.size:
                 values.flat[0] = np.nan
                 record[name] = Array(values)
-            elif kind == MISSING and not found:
+            elif kind == MISSING and not changed:
                 del record[name]
             else:
                 continue
-            found = True
+            changed = True
     for name, config in list(reply.content.config_records.items()):
         if kind == NAME and isinstance(config.get("clients"), list):
             reply.content[name] = ConfigRecord({**config, "clients": ["somebody-else"]})
-            found = True
-    return found
+            changed = True
+    return changed
 
 
 @contextmanager
 def restartable(names: Iterable[str]) -> Iterator[Callable[[], None]]:
-    """Yield a function that does what a restarted process would; put the modules back at the end of the block.
+    """Yield a function that simulates a restart of the process; restore the modules at the end of the block.
 
-    It loads the modules of these names anew, except those of this project and of Flower, and forgets what nodes have
-    prepared.
+    The function reloads the named modules, except those of this project and Flower, and clears the nodes' caches.
     """
     loaded = {name: sys.modules[name] for name in names if name.partition(".")[0] not in ("fedgraph", "flwr")}
 

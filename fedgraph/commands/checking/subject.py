@@ -1,4 +1,4 @@
-"""The strategy or client class that is checked, and the small experiment on which it is checked."""
+"""The strategy or client class to check, and the small experiment for it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SMALL = {
     "owners": ("model.hidden=[8, 4]", "train.local-epochs=2", "data.first-examples=300"),
     "series": ("data.sensors=3", "data.days=2", "model.hidden=4", "train.local-steps=5"),
 }
-"""Overrides that make an experiment as small as a check can do with."""
+"""Overrides that make an experiment small."""
 _SHORT = dict(epochs=2, draws=2, steps=20, **{"evaluate-every": 10, "server-steps": 2, "local-rounds": 1}, windows=64)
-"""Values of keys of methods that train at the server, where they have these keys."""
+"""Values of keys of methods that train at the server, as far as they have them."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Subject:
 
     @classmethod
     def of(cls, what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = ()) -> Subject:
-        """Find a class and choose its experiment: that of the file, else a small one that comes along.
+        """Find a class and its experiment: that of the file, or a small one.
 
         Raises
         ------
         ExperimentError
-            When there is no such class, it is neither strategy nor client class, or the experiment does not fit it.
+            When the class is unknown, is neither strategy nor client class, or does not fit the experiment.
         """
         path = what if isinstance(what, str) else f"{what.__module__}:{what.__qualname__}"
         checked = _found(path)
@@ -61,8 +61,8 @@ class Subject:
                 "fedgraph.algorithms.phases.PhasedAlgorithm or of flwr.serverapp.strategy.Strategy) nor a client class "
                 "(with a classmethod handle(message, node)) nor a data set (a subclass of fedgraph.data.DataSet)"
             )
-        own = [f"experiment.client={path}"] if is_client else []
-        changes = [*own, "experiment.rounds=3", "output.checkpoint-every=1", *overrides]
+        client = [f"experiment.client={path}"] if is_client else []
+        changes = [*client, "experiment.rounds=3", "output.checkpoint-every=1", *overrides]
         if experiment is not None:
             chosen = load_experiment(experiment, changes, None if is_client else path)
         else:
@@ -72,9 +72,9 @@ class Subject:
 
     @property
     def strategy(self) -> type[Any]:
-        """Class of the strategy that runs: that which is checked, or that of the experiment."""
-        found: type[Any] = self.experiment.method.strategy_class
-        return found
+        """Class of the strategy of the experiment."""
+        strategy: type[Any] = self.experiment.method.strategy_class
+        return strategy
 
     @property
     def has_rounds(self) -> bool:
@@ -83,7 +83,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """What is checked and on what, in one line."""
+        """Description of class and experiment, in one line."""
         kind = f"a client class, with {self.experiment.method.name}" if self.is_client else "a strategy,"
         return f"{self.path}, {kind} on {self.experiment.data.as_table()['set']}"
 
@@ -95,32 +95,33 @@ class Subject:
 
 
 def _found(path: str) -> type[Any]:
-    found = run_by_experiments(load_object(path, "what is checked")) if ":" in path else built_in(path)
-    if found is None:
+    kind = run_by_experiments(load_object(path, "fedgraph check")) if ":" in path else built_in(path)
+    if kind is None:
         raise ExperimentError(
-            f"'{path}' is no built-in method ({', '.join(sorted(built_ins()))}); your own is 'package.module:Class'"
+            f"'{path}' is not a built-in method ({', '.join(sorted(built_ins()))}); name your own class as "
+            "'package.module:Class'"
         )
-    if not isinstance(found, type):
+    if not isinstance(kind, type):
         raise ExperimentError(f"'{path}' is not a class")
-    return found
+    return kind
 
 
 def _strategy_for(client: type[Any]) -> str:
-    """Return the built-in method whose client class this one extends; ``local`` for any other."""
+    """Return the built-in method whose client class this one extends, else ``local``."""
     known = {getattr(strategy, "default_client", ""): name for name, strategy in reversed(built_ins().items())}
-    # Of the many whose clients just train, the one that adds nothing at the server.
+    # Many methods share the plain client class: choose the one without computation at the server.
     known[getattr(built_in("local"), "default_client", "")] = "local"
     bases = (f"{base.__module__}:{base.__qualname__}" for base in client.__mro__)
     return next((known[path] for path in bases if path in known), "local")
 
 
 def _small(method: str, changes: Iterable[str]) -> Experiment:
-    """Return the small experiment that comes along for a method, by short name or dotted path of its strategy."""
+    """Return a small experiment for a method, by name or dotted path of its strategy."""
     strategy = _found(method)
     kind = kind_of_data(strategy)
     if kind is None or kind == "tables":
         raise ExperimentError(
-            f"'{method}' needs data, or an earlier run, of its own: give an experiment that has them (--experiment)"
+            f"'{method}' needs its own data or an earlier run: give an experiment with them (--experiment)"
         )
     head = f'{"strategy" if ":" in method else "method"} = "{method}"'
     tables = tomllib.loads(template(kind).replace("NAME", "check").replace("METHOD", head))

@@ -33,18 +33,18 @@ from fedgraph.strategies.app import serve
 from fedgraph.support.errors import ContractError, FedgraphError
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
-"""How far weights may differ where sums are taken in another order, relative to a weight and in itself."""
+"""Relative and absolute tolerance of weights for another order of summation."""
 
 
 class StoppedError(FedgraphError):
-    """A run was stopped by an error that is meant for people, which is the cause."""
+    """A run was stopped by a FedgraphError, the cause of this error."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a finished run has left: ``summary.json``, all tensors of its result files, and whether anything changed.
+    """A finished run: ``summary.json``, all tensors of its result files, and whether it was disturbed.
 
-    Of a run that leaves nothing but a checksum of weights, what was measured takes the place of tensors.
+    For a run without tensors, its metrics take their place.
     """
 
     summary: dict[str, Any]
@@ -66,12 +66,12 @@ class Finished:
         return int(self.summary["clients"])
 
     def same(self, other: Finished) -> bool:
-        """Return whether weights and metrics are the same, bit for bit."""
+        """Return whether weights and metrics are bitwise equal."""
         alike = all(self.summary[key] == other.summary[key] for key in ("weights_sha256", "metrics", "per_client"))
         return alike and self._all(other, lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
 
     def close(self, other: Finished) -> bool:
-        """Return whether weights differ by no more than another order of summation explains."""
+        """Return whether weights are equal up to the order of summation."""
         return self._all(other, lambda a, b: torch.allclose(a.double(), b.double(), RELATIVE, ABSOLUTE, equal_nan=True))
 
     def _all(self, other: Finished, alike: Callable[[Tensor, Tensor], bool]) -> bool:
@@ -82,7 +82,7 @@ class Finished:
 
 
 def _numbers(value: Any) -> list[float]:
-    """Return the numbers of a JSON value in order of their keys; NaN where there is none."""
+    """Return the numbers of a JSON value in order of keys, with NaN for null."""
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
     if isinstance(value, list):
@@ -91,16 +91,16 @@ def _numbers(value: Any) -> list[float]:
 
 
 class Trials:
-    """Runs of one class, in this process unless said; one that finishes is made once, however many checks need it.
+    """Runs of one class; finished runs are cached and shared by checks.
 
-    ``run(nodes, change="", on_missing="fail")`` runs the experiment on so many nodes, with one thing of
-    :mod:`~fedgraph.commands.checking.disturbance` changed. It raises StoppedError when the run is stopped on purpose,
-    ContractError when anything else ends it, and SkipTest when there was no exchange in which the power could be cut.
+    ``run(nodes, change="", on_missing="fail")`` runs the experiment on ``nodes`` nodes, with one disturbance of
+    :mod:`~fedgraph.commands.checking.disturbance`. It raises StoppedError when a FedgraphError ends the run,
+    ContractError when another error does, and SkipTest when there was no exchange in which to cut the power.
 
     Parameters
     ----------
     subject : Subject
-        What is checked, and on which experiment.
+        The class and its experiment.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -109,28 +109,28 @@ class Trials:
         self.repeats = True
 
     def undisturbed(self, nodes: int, change: str = "") -> Finished:
-        """Return a run to compare with. Raises SkipTest when none finishes, or two are known to differ."""
+        """Return an undisturbed run. Raises SkipTest when none finishes, or runs are not reproducible."""
         if self.clients and not self.repeats and change != AGAIN:
-            raise SkipTest("two runs with the same seed differ already: see 'same-seed'")
+            raise SkipTest("runs with the same seed differ: see 'same-seed'")
         return self.run(nodes)
 
     @property
     def clients(self) -> int:
         """Number of clients. Raises SkipTest when no run finishes."""
         if not self._finishes(1):
-            raise SkipTest("no run finishes that this could be compared with: see 'finishes'")
+            raise SkipTest("no run finishes: see 'finishes'")
         return self.run(1).clients
 
     @property
     def each(self) -> int:
-        """Number of nodes that host a client each. Raises SkipTest when no run on them finishes."""
+        """Number of nodes with one client each. Raises SkipTest when no run on them finishes."""
         if not self._finishes(self.clients):
             raise SkipTest("no run on several nodes finishes: see 'number-of-nodes'")
         return self.clients
 
     @property
     def most(self) -> int:
-        """Number of nodes that host a client each; 1 for what runs on one node alone."""
+        """Number of nodes with one client each, or 1 for classes that only run on one node."""
         return self.clients if self._finishes(self.clients) else 1
 
     def _finishes(self, nodes: int) -> bool:
@@ -157,14 +157,14 @@ class Trials:
                 at = traceback.extract_tb(error.__traceback__)[-1]
                 raise ContractError(
                     f"{what} crashed with {type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno})"
-                    ". What can go wrong ends a run with an error of fedgraph.support.errors that says what to do"
+                    ". Raise an error of fedgraph.support.errors that says what to do"
                 ) from error
-            found = Finished.of(folder, changed.happened)
-        if change == CUT and not found.changed:
-            raise SkipTest("the run has no exchange in which it could be stopped")
+            finished = Finished.of(folder, changed.happened)
+        if change == CUT and not finished.changed:
+            raise SkipTest("the run has no exchange in which to stop it")
         if change == AGAIN:
-            self.repeats = found.same(self.run(nodes))
-        return found
+            self.repeats = finished.same(self.run(nodes))
+        return finished
 
     def _tables(self, on_missing: str) -> dict[str, Any]:
         tables = self.subject.experiment.as_dict()
@@ -172,7 +172,7 @@ class Trials:
         if on_missing != "fail":
             head |= {"min-clients": 1, "wait": 0.0}
             if not self.subject.has_rounds:
-                # Without rounds, whom a node hosts is in its first answer: that nobody else may be named is said here.
+                # Without rounds, nodes name their clients in their first reply: other names must be refused.
                 per_client: dict[str, Any] = next(iter(self.run(1).summary["per_client"].values()))
                 tables["clients"] = {"expect": sorted(next(iter(per_client.values())))}
         return {**tables, "experiment": {**tables["experiment"], **head}}
@@ -185,7 +185,7 @@ class _ReorderedGrid(LocalGrid):
 
 
 def _start(folder: RunFolder, nodes: int, change: str, changed: ChangedNodes) -> None:
-    """Run or go on with the experiment of a run folder."""
+    """Run or resume the experiment of a run folder."""
     if change == ON_RAY:
         run_one(folder, "flower", nodes, None, Console(quiet=True))
         return
@@ -194,7 +194,7 @@ def _start(folder: RunFolder, nodes: int, change: str, changed: ChangedNodes) ->
     run_config = {"experiment": str(folder.path / "experiment.toml"), "set": resume, **data}
     common = {"num-partitions": nodes, "state-dir": str(folder.path / "nodes"), "full-errors": True, "any-files": True}
     configs = [{"partition-id": number, **common, **data} for number in range(nodes)]
-    # Whatever is drawn from global generators is to differ from run to run.
+    # Numbers from global generators must differ between runs.
     torch.seed()
     np.random.seed()
     random.seed()
@@ -204,7 +204,7 @@ def _start(folder: RunFolder, nodes: int, change: str, changed: ChangedNodes) ->
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Log nothing in the block."""
+    """Disable logging in the block."""
     before = logging.root.manager.disable
     logging.disable()
     try:

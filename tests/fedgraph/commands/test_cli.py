@@ -131,7 +131,7 @@ def test_resume_of_a_run_that_lost_its_end(file, tmp_path):
     [
         (("run", "nowhere.toml"), "no experiment file 'nowhere.toml'"),
         (("run", "--grid", "cloud"), "the grid is 'local' or 'flower', not 'cloud'"),
-        (("run", "--model", "owner-0"), "--model 'owner-0' is not of the form key=value"),
+        (("run", "--model", "owner-0"), "--model 'owner-0' must be key=value"),
         (("run", "--set", "rounds=3"), "override 'rounds=3' is not of the form table.key=value"),
         (("run", "--set", "experiment.round=3"), "[experiment] has no key 'round'; known keys: "),
         (("run", "--compare", "fedavgg"), "method 'fedavgg' is not a built-in"),

@@ -117,7 +117,10 @@ def test_what_is_there_is_not_overwritten(tmp_path):
             "'f3-secret' continues a finished run .*predict RUN_FOLDER --secret",
         ),
         (("project",), "a project needs a name: fedgraph new project groups"),
-        (("project", "my_groups"), "'my_groups' is not a valid name for a project: use a letter, then letters, digits and dashes"),
+        (
+            ("project", "my_groups"),
+            "'my_groups' is not a valid name for a project: use a letter, then letters, digits and dashes",
+        ),
         (("method",), "unknown kind 'method'; known: strategy, dataset, experiment, project"),
     ],
 )

@@ -41,7 +41,7 @@ def test_beside_alignment_stands_what_averaging_has_and_costs(tour):
 def test_a_part_that_there_is_not(tour):
     result = tour("sfi")
     assert result.exit_code == 1
-    assert "the parts of the tour are forecast, sfl, f3, ipa, fedngm; there is no 'sfi'" in result.output
+    assert "unknown part 'sfi' of the tour; known: forecast, sfl, f3, ipa, fedngm" in result.output
 
 
 def readme_of_the_tour():
