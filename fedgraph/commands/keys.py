@@ -102,9 +102,9 @@ def explanation_of(path: str) -> tuple[str, list[str]]:
 
 def _of_constructor(strategy: type) -> list[str]:
     if not issubclass(strategy, Strategy) or hasattr(strategy, "settings_type"):
-        return ["has no keys of its own; [experiment] and [train] are for all methods", ""]
-    given = {key: value for key, value in constructor_arguments(strategy).items() if not callable(value)}
-    keys = [f"{key}   # not set" if value is None else f"{key} = {inline(value)}" for key, value in given.items()]
+        return ["has no keys; [experiment] and [train] apply to all methods", ""]
+    arguments = {key: value for key, value in constructor_arguments(strategy).items() if not callable(value)}
+    keys = [f"{key}   # not set" if value is None else f"{key} = {inline(value)}" for key, value in arguments.items()]
     base = next(base for base in strategy.__mro__ if base.__module__.startswith("flwr."))
     return [*keys, "", f"Arguments of {base.__module__.rpartition('.')[0]}.{base.__name__}.", ""]
 

@@ -141,7 +141,7 @@ def _f3(run: Start) -> Block:
     # Fewer samples than in the experiment, and a single network: runs in seconds, and is nearly as good.
     short = {"data.samples": 3000, "f3.fusion": "graph", "f3.owner-dropout": 0.0, "f3.epochs": 60}
     fused = run(experiment, set=short)
-    beside = run(experiment, set={**short, "f3.fusion": "concatenation"})
+    concatenated = run(experiment, set={**short, "f3.fusion": "concatenation"})
     pooled = run(experiment, set={**short, "data.together": True})
     options = " ".join(f"--set {key}={value}" for key, value in short.items())
     return Block(
@@ -155,7 +155,7 @@ def _f3(run: Start) -> Block:
         compared={
             "the best participant alone": 100 * fused.clients["test/accuracy-local"].max(),
             "all four, fused after one exchange": _right(fused),
-            "their embeddings side by side, without a graph": _right(beside),
+            "their embeddings side by side, without a graph": _right(concatenated),
             "all columns in one place, the participants' model": _right(pooled, "accuracy-local"),
         },
         own="all four, fused after one exchange",

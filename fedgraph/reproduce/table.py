@@ -259,7 +259,7 @@ class PublishedTable(Settings):
                 raise ValueError(f"the {what} '{repeated[0]}' is given more than once")
         for column in self.columns:
             if not self.metrics_of(column):
-                raise ValueError(f"column '{column.key}' needs metrics, of its own or of [table]")
+                raise ValueError(f"column '{column.key}' needs metrics, in [[columns]] or [table]")
         self._check_stand_alone()
         self._check_after()
         for column in self.columns:

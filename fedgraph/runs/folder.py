@@ -190,9 +190,9 @@ class RunFolder:
 
     def other_data(self, data: Settings) -> dict[str, str]:
         """Return the keys in which the run's ``[data]`` differs from ``data``, each with a description."""
-        here, there = data.as_table(), self.data.as_table()
-        differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
-        return {key: f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing}
+        ours, theirs = data.as_table(), self.data.as_table()
+        differing = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        return {key: f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in differing}
 
     def check_same_data(self, data: Settings, where: str, but: Sequence[str] = ()) -> None:
         """Raise ExperimentError, beginning with ``where``, if ``[data]`` differs in keys other than ``but``."""

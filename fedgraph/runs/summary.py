@@ -237,12 +237,12 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
         return None
     try:
         described = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"],
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"],
             capture_output=True,
             text=True,
             check=False,

@@ -57,7 +57,7 @@ def _settings(trials: Trials) -> str:
         require(
             not unknown,
             f"{client.__name__} reads the keys {', '.join(unknown)}, which the settings of {strategy.__name__} lack, so "
-            "that nodes never receive them: use the same settings class on both sides",
+            "nodes never receive them: use the same settings class on both sides",
         )
     return f"{kind.__name__}: {', '.join(kind.keys())}" if kind.model_fields else "no settings"
 

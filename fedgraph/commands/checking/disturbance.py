@@ -58,14 +58,14 @@ class ChangedNodes(Callback):
         if node == 0 and (server_round >= 2 or not self._has_rounds):
             self._cut("message")
         if self._has_rounds:
-            here = server_round == 2 if self._change == ALL_LOST else (node, server_round) in ((0, 1), (1, 2))
-            here = here and any(map(len, reply.content.array_records.values()))
+            affected = server_round == 2 if self._change == ALL_LOST else (node, server_round) in ((0, 1), (1, 2))
+            affected = affected and any(map(len, reply.content.array_records.values()))
         else:
-            here = node == 0 or self._change == ALL_LOST
-        if here and self._change in (LOST, ALL_LOST):
+            affected = node == 0 or self._change == ALL_LOST
+        if affected and self._change in (LOST, ALL_LOST):
             self.happened = True
             return lost(message)
-        if here:
+        if affected:
             self.happened |= spoil(reply, self._change)
         return reply
 

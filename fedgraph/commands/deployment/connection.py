@@ -99,7 +99,7 @@ def check_superlink(address: str, authority: Path | None) -> Route:
         context = None if authority is None else ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError) as error:
         raise RunError(f"{authority} is not a certificate of an authority ({error})") from None
-    asked = time.time()
+    began = time.time()
     answer = _answer(route, context, past_proxies=host in LOOPBACK)
     if context is None:
         if route.proxy and answer is not None and answer.status_code >= 400:
@@ -108,7 +108,7 @@ def check_superlink(address: str, authority: Path | None) -> Route:
                 f"{address}{route.in_words}: {_let_through(address)}"
             )
         return route
-    ahead = None if answer is None else _seconds_ahead(asked, answer)
+    ahead = None if answer is None else _seconds_ahead(began, answer)
     if ahead is not None and not -_MOST_BEHIND <= ahead <= _MOST_AHEAD:
         raise RunError(
             f"the clock of this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of the "
@@ -175,7 +175,7 @@ def _variable(host: str) -> str:
     return "from the settings of the system"
 
 
-def _seconds_ahead(asked: float, answer: httpx.Response) -> float | None:
+def _seconds_ahead(began: float, answer: httpx.Response) -> float | None:
     """Return by how much this machine's clock is at least ahead of the server's; None without a Date header."""
     try:
         server = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
@@ -183,7 +183,7 @@ def _seconds_ahead(asked: float, answer: httpx.Response) -> float | None:
         return None
     # The header has whole seconds, of a moment after the request.
     later = time.time()
-    return asked - server - 1 if asked - server > 1 else min(later - server, 0.0)
+    return began - server - 1 if began - server > 1 else min(later - server, 0.0)
 
 
 def check_port_free(host: str, port: int, what: str) -> None:

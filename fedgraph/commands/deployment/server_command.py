@@ -58,8 +58,8 @@ def server(
 
     console = Console()
     with messages_for_people():
-        given = (certificate, key, authority, public_keys)
-        if insecure == any(each is not None for each in given) or not (insecure or all(each for each in given)):
+        secure = (certificate, key, authority, public_keys)
+        if insecure == any(each is not None for each in secure) or not (insecure or all(each for each in secure)):
             raise RunError(
                 "give --certificate, --key, --authority and --public-keys, or only --insecure, on a network that only "
                 "you use. `fedgraph test-credentials` makes credentials for testing"

@@ -1,4 +1,4 @@
-"""Bars or dots of the first metric of every row, with published values, in a panel of their own if of other data."""
+"""Bars or dots of the first metric of every row, with published values."""
 
 from __future__ import annotations
 

@@ -135,14 +135,14 @@ def worth(
     results = Results(
         "worth", table, "small", table.profiles["small"], tuple(seeds), overrides, read_outcomes(cells, data)
     )
-    found = replace(
+    comparison = replace(
         _found(results, choices, base, quantity, name, target), seconds=_seconds([*cells, *_tried(choices)], data)
     )
     target.mkdir(parents=True, exist_ok=True)
-    write_atomically(target / "worth.md", found.markdown().encode())
-    write_atomically(target / "worth.csv", found.frame.to_csv().encode())
-    found.write_page({cell.row: cell.path for cell in cells if cell.seed == min(seeds)})
-    return found
+    write_atomically(target / "worth.md", comparison.markdown().encode())
+    write_atomically(target / "worth.csv", comparison.frame.to_csv().encode())
+    comparison.write_page({cell.row: cell.path for cell in cells if cell.seed == min(seeds)})
+    return comparison
 
 
 def _tried(choices: Sequence[Choice]) -> list[Cell]:

@@ -74,7 +74,7 @@ class Results:
     summaries : sequence of mappings
         Contents of ``summary.json``, one per run, with labels for methods.
     further : bool
-        Whether models beside those that runs are about have columns.
+        Whether models other than the runs' own have columns.
     """
 
     summaries: Sequence[Mapping[str, Any]]
@@ -82,13 +82,13 @@ class Results:
 
     @cached_property
     def split(self) -> str:
-        """The split that results are shown for, which is test if it was measured, else the last that was."""
+        """The split to show: test if it was measured, else the last one."""
         return shown_split(self.summaries)
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The models, run by run."""
-        found = []
+        """A column per model, ordered by run."""
+        columns = []
         for place, summary in enumerate(self.summaries):
             label = str(summary["method"])
             endings = dict.fromkeys(ending for metric in self._metrics(place) for _, ending in [parts(metric)])
@@ -96,12 +96,12 @@ class Results:
             for ending in models if self.further else models[:1]:
                 model = MODELS.get(ending, "")
                 alone = model if len(self.summaries) == 1 else f"{label}: {model}"
-                found.append(Column(place, label, ending, alone if ending else label))
-        return tuple(found)
+                columns.append(Column(place, label, ending, alone if ending else label))
+        return tuple(columns)
 
     @property
     def heads(self) -> list[str]:
-        """What columns are called, with the remark that is needed to read the numbers of a run in a line below."""
+        """Headings of columns, with the remark of a run on a second line."""
         remarks = ("" if each.ending else self.summaries[each.run].get("remark", "") for each in self.columns)
         named = zip(self.columns, remarks, strict=True)
         return [f"{column.name}\n({remark})" if remark else column.name for column, remark in named]

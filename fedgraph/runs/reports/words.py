@@ -248,8 +248,8 @@ def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
             )
     if not counted:
         return ""
-    here = f"; here clients of a node share downloads ({', '.join(saved)})" if saved else ""
-    return f" MB per client assumes one client per node{here}."
+    shared = f"; here clients of a node share downloads ({', '.join(saved)})" if saved else ""
+    return f" MB per client assumes one client per node{shared}."
 
 
 def spread_text(values: Spread | None) -> str:

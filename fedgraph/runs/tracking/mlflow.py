@@ -34,17 +34,17 @@ class MLflowTracker:
     """Tracker that logs to MLflow under the name of the run folder."""
 
     def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
-        own = folder.path / "mlruns"
-        own.mkdir(exist_ok=True)
+        local = folder.path / "mlruns"
+        local.mkdir(exist_ok=True)
         for noisy in ("alembic", "mlflow.store.db.utils"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
         at_server = mlflow.tracking.is_tracking_uri_set()
-        self._client = MlflowClient(mlflow.get_tracking_uri() if at_server else f"sqlite:///{own / 'mlflow.db'}")
-        id_file = own / "run-id"
+        self._client = MlflowClient(mlflow.get_tracking_uri() if at_server else f"sqlite:///{local / 'mlflow.db'}")
+        id_file = local / "run-id"
         if not id_file.exists():
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or experiment.experiment.name
             known = self._client.get_experiment_by_name(name)
-            place = None if at_server else (own / "artifacts").as_uri()
+            place = None if at_server else (local / "artifacts").as_uri()
             group = known.experiment_id if known else self._client.create_experiment(name, artifact_location=place)
             id_file.write_text(self._client.create_run(group, run_name=folder.name).info.run_id)
         self._run = id_file.read_text()

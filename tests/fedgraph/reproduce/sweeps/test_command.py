@@ -190,7 +190,7 @@ def test_a_picture_has_a_part_for_each_key(file):
         (["sfl.alpa=0,1"], {}, "no key 'alpa'; known keys"),
         (["sfl.alpha=0,1", "sfl.alpha=0:1"], {}, "must name each key once"),
         (["sfl.alpha=0,1"], {"seeds": "0,x"}, "--seeds takes whole numbers"),
-        (["sfl.alpha=0,1"], {"prune": True, "metric": "validation/loss@cold"}, "--prune needs a metric with a value after every"),
+        (["sfl.alpha=0,1"], {"prune": True, "metric": "validation/loss@cold"}, "with a value after every"),
         (["sfl.alpha=0,1"], {"set": "data.set=metr-la"}, "metr-la"),
     ],
 )  # fmt: skip
