@@ -56,8 +56,8 @@ def _settings(trials: Trials) -> str:
         unknown = [key for key in client.settings_type.keys() if key not in known]  # noqa: SIM118
         require(
             not unknown,
-            f"{client.__name__} reads the keys {', '.join(unknown)}, which the settings of {strategy.__name__} lack, so "
-            "nodes never receive them: use the same settings class on both sides",
+            f"{client.__name__} reads the keys {', '.join(unknown)}, which the settings of {strategy.__name__} lack: "
+            "nodes never receive them. Use the same settings class on both sides",
         )
     return f"{kind.__name__}: {', '.join(kind.keys())}" if kind.model_fields else "no settings"
 

@@ -320,7 +320,7 @@ def test_keys_of_a_method_of_ones_own(tmp_path, monkeypatch):
         "",
         "    trim-share : left out at either end.",
     ]
-    assert "has no keys of its own" in call("keys", "a_method_with_keys:Plain").output
+    assert "has no keys; " in call("keys", "a_method_with_keys:Plain").output
     assert "[Stock]\n    beta = 0.5" in call("keys", "a_method_with_keys:Stock").output
     assert "has no 'Other'" in refused("keys", "a_method_with_keys:Other")
     assert "is no method" in refused("keys", "a_method_with_keys:Own")
@@ -437,7 +437,7 @@ def test_keys_of_every_table():
     assert "resnet9, gcn, graphsage, gin, scikit-learn" in call("keys", "model").output
     assert "proximal-mu = 0.1" in call("keys", "fedprox").output
     assert "Arguments of flwr.serverapp.strategy.FedAvg." in call("keys", "fedavg").output
-    assert "has no keys of its own" in call("keys", "local").output
+    assert "has no keys; " in call("keys", "local").output
 
 
 def test_one_key():
