@@ -136,8 +136,8 @@ def test_resume_of_a_run_that_lost_its_end(file, tmp_path):
         (("run", "--set", "experiment.round=3"), "[experiment] has no key 'round'; known keys: "),
         (("run", "--compare", "fedavgg"), "method 'fedavgg' is not a built-in"),
         (("run", "--resume", "."), "is not a run folder"),
-        (("data", "--download", "digitz"), "no data set 'digitz'; known: "),
-        (("data", "digitz"), "no data set 'digitz'; known: "),
+        (("data", "--download", "digitz"), "unknown data set 'digitz'; known: "),
+        (("data", "digitz"), "unknown data set 'digitz'; known: "),
         (("data", "digits", "--download", "mnist"), "not both"),
     ],
 )
@@ -479,7 +479,7 @@ def test_a_wrong_method_table_leaves_no_run_folder(file, tmp_path):
 
 def test_results_that_have_nowhere_to_go_are_refused_before_the_run(file, tmp_path):
     for arguments, message in (
-        (("--plot", tmp_path / "w.xyz"), "known kinds are .png, .svg"),
+        (("--plot", tmp_path / "w.xyz"), "must be one of .png, .svg"),
         (("--json", tmp_path), "it is a folder"),
         (("--json", "/proc/nope/x.json"), "cannot write"),
     ):

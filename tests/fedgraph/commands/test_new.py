@@ -94,7 +94,7 @@ def test_what_is_there_is_not_overwritten(tmp_path):
     (tmp_path / "mine.toml").write_text("mine")
     told = call("new", "strategy", "mine")
     assert told.exit_code == 1
-    assert "mine.toml exists already" in told.stderr
+    assert "mine.toml already exists" in told.stderr
     assert (tmp_path / "mine.toml").read_text() == "mine"
     assert not (tmp_path / "mine.py").exists()
 

@@ -48,7 +48,7 @@ def test_fedngm_keeps_the_contract(table_tables, tmp_path):
 
 @pytest.mark.parametrize("name", NEEDS_MORE)
 def test_what_needs_data_of_its_own_says_so(name):
-    with pytest.raises(ExperimentError, match=f"'{name}' needs data, or an earlier run, of its own.*--experiment"):
+    with pytest.raises(ExperimentError, match=f"'{name}' needs its own data or an earlier run.*--experiment"):
         checks_of(name)
 
 
@@ -328,7 +328,7 @@ def test_an_expected_failure_that_passes_fails(module):
 
 def test_an_expected_failure_of_no_check_is_refused(module):
     module('class Broken(Mean):\n    expected_failures = {"same-sead": "noise"}\n')
-    with pytest.raises(ExperimentError, match="expected_failures of 'same-sead'; checks are settings, finishes"):
+    with pytest.raises(ExperimentError, match="unknown check 'same-sead' in expected_failures; known: settings, finishes"):
         checks_of("broken:Broken")
 
 

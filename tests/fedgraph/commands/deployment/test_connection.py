@@ -207,7 +207,7 @@ def test_flower_goes_the_same_way(tmp_path, listen, proxy, monkeypatch):
     """Its SuperNode asks the proxy that the check has asked; and processes on this machine do not."""
     address, port = listen(host=ELSEWHERE), proxy("403 Forbidden")
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
-    with pytest.raises(RunError, match="403 Forbidden came back"):
+    with pytest.raises(RunError, match="got 403 Forbidden instead"):
         check_superlink(address, None)
     command = [program("flower-supernode"), "--insecure", "--superlink", address, "--port", str(free_port())]
     with process(command, flower_environment(tmp_path), tmp_path / "log"):
