@@ -206,23 +206,8 @@ def _is_number(text: str) -> bool:
 def export(results: Results, cells: Iterable[Cell], experiments_dir: Path, folder: Path) -> Path:
     """Merge the results of the finished ``cells`` into the result file of their table and profile.
 
-    Other finished runs of the table are ignored: a single seed would replace a mean over several.
-
-    Parameters
-    ----------
-    results : Results
-        Outcomes of all cells of the table.
-    cells : iterable of Cell
-        Cells to export.
-    experiments_dir : Path
-        Folder of the table's file.
-    folder : Path
-        Folder of the result file.
-
-    Returns
-    -------
-    Path
-        The result file.
+    Other finished runs of the table are ignored: a single seed would replace a mean over several. ``experiments_dir``
+    is the folder of the table's file, ``folder`` that of the result file, whose path is returned.
 
     Raises
     ------

@@ -30,16 +30,7 @@ def files_that_come_along() -> dict[str, Path]:
 
 
 def load_table(name: str) -> tuple[str, PublishedTable, Path]:
-    """Load a table by name, see :func:`files_that_come_along`, or by path.
-
-    Returns
-    -------
-    name : str
-        Its short name.
-    table : PublishedTable
-        Its content.
-    path : Path
-        Its file.
+    """Load a table by name, see :func:`files_that_come_along`, or by path; return its name, content and file.
 
     Raises
     ------

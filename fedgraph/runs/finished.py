@@ -396,17 +396,7 @@ class Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """Read a finished run.
-
-    Parameters
-    ----------
-    path : str or Path
-        The run folder.
-
-    Returns
-    -------
-    Run
-        Its metrics, models and graphs.
+    """Read a finished run from the path of its run folder.
 
     Raises
     ------

@@ -204,19 +204,7 @@ class RunFolder:
         """Record the experiment of a new run, or check that a run with a checkpoint goes on with the same one.
 
         Permitted changes are written into ``experiment.toml`` and into the notes of the run, which also name the
-        user's modules that have changed.
-
-        Parameters
-        ----------
-        experiment : Experiment
-            The experiment to run now.
-        own : collection of str
-            Keys of the method's own table that may change in a resumed run.
-
-        Raises
-        ------
-        ExperimentError
-            As for :meth:`check_goes_on`.
+        user's modules that have changed. Arguments and errors are those of :meth:`check_goes_on`.
         """
         if self.checkpoint.exists():
             self.notes += notes(self.check_goes_on(experiment, own))
@@ -236,7 +224,8 @@ class RunFolder:
     def check_goes_on(self, experiment: Experiment, own: Collection[str] = ()) -> dict[str, tuple[str, str]]:
         """Check that a run with a checkpoint goes on with the same experiment; see :mod:`fedgraph.runs.resuming`.
 
-        Returns old and new value of the keys with a permitted change; empty without a checkpoint.
+        ``own`` are keys of the method's table that may change. Returns old and new value of the keys with a permitted
+        change; empty without a checkpoint.
 
         Raises
         ------

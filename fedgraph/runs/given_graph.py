@@ -125,21 +125,8 @@ def _build(experiment: Experiment, federation: Federation, data_dir: Path, notes
 def client_coordinates(experiment: Experiment, names: Sequence[str], data_dir: Path) -> dict[str, tuple[float, float]]:
     """Return latitude and longitude of the clients whose coordinates are known, for reports.
 
-    They are read from ``[graph] coordinates``, or else from the data set's own file, if it has one.
-
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment.
-    names : sequence of str
-        Clients that take part.
-    data_dir : Path
-        Data folder of the server.
-
-    Raises
-    ------
-    GraphError
-        When the file of ``[graph] coordinates`` is missing, or a file cannot be read.
+    They are read from ``[graph] coordinates``, or else from the data set's own file, if it has one. Raises GraphError
+    when the file of ``[graph] coordinates`` is missing, or a file cannot be read.
     """
     if experiment.graph.coordinates is not None:
         path = _find(experiment.graph.coordinates, data_dir, "coordinates")

@@ -38,16 +38,7 @@ class Predictor:
     horizons: tuple[int, ...] = ()
 
     def predict(self, place: Path, client: str | None = None, windows: int | None = None) -> Predicted:
-        """Predict the data of a file.
-
-        Parameters
-        ----------
-        place : Path
-            The file, or folder.
-        client : str, optional
-            The client of the data, unless the file names it.
-        windows : int, optional
-            For series: maximum number of windows, the latest.
+        """Predict the data of a file or folder; see :meth:`fedgraph.runs.Run.predict`.
 
         Raises
         ------

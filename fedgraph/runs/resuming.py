@@ -30,23 +30,10 @@ _METHOD = ("experiment.method", "experiment.strategy", "experiment.client")
 def check_goes_on(
     folder: Path, begun_with: Path, experiment: Experiment, own: Collection[str] = ()
 ) -> dict[str, tuple[str, str]]:
-    """Check that a run goes on with the experiment that it began with.
+    """Check that a run goes on with the experiment in the file ``begun_with``.
 
-    Parameters
-    ----------
-    folder : Path
-        The run folder, for messages.
-    begun_with : Path
-        File of the experiment that it began with.
-    experiment : Experiment
-        The experiment to run now.
-    own : collection of str
-        Keys of the method's own table that may change, in addition to :data:`MAY_CHANGE`.
-
-    Returns
-    -------
-    dict of str to tuple of str
-        Old and new value of the keys with a permitted change.
+    ``own`` are keys of the method's table that may change, in addition to :data:`MAY_CHANGE`. Returns old and new value
+    of the keys with a permitted change.
 
     Raises
     ------

@@ -145,16 +145,8 @@ def attendance(
 ) -> dict[str, Any]:
     """Return the entries of ``summary.json`` on absent clients; empty if all took part.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Clients of the run.
-    per_client : mapping of str to mapping
-        Values by client, by split and metric.
-    absent : mapping of str to str
-        Reasons of clients that were not measured, whether among ``names`` or not.
-    trainings : iterable of mapping
-        Lines of ``metrics.jsonl`` about training.
+    ``absent`` has the reasons of clients that were not measured, whether among ``names`` or not; ``trainings`` are the
+    lines of ``metrics.jsonl`` about training.
 
     Returns
     -------

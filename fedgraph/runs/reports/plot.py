@@ -26,12 +26,7 @@ def picture_of_runs(folders: Sequence[RunFolder], summaries: Sequence[Mapping[st
     Left, if a run has one: the client graph, coloured by each client's final metric. Right: the first metric by round,
     its mean over clients with the middle half shaded; for runs of few rounds, the final value of every client.
 
-    Parameters
-    ----------
-    folders : sequence of RunFolder
-        The run folders.
-    summaries : sequence of mapping
-        Content of each ``summary.json``, with a label in place of the method.
+    ``summaries`` are the contents of ``summary.json``, with labels in place of methods.
 
     Raises
     ------

@@ -48,16 +48,6 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
 
     Models of up to four runs are columns, if the terminal is wide enough. Otherwise runs are rows, with the means of
     the last metrics that most runs have (the longest forecast).
-
-    Parameters
-    ----------
-    summaries : sequence of mappings
-        Contents of ``summary.json``, one per run.
-
-    Returns
-    -------
-    RenderableType
-        To print on a rich console.
     """
     few = len(summaries) <= _MOST_RUNS
     results = Results(summaries, further=few)
