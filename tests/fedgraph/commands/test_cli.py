@@ -323,7 +323,7 @@ def test_keys_of_a_method_of_ones_own(tmp_path, monkeypatch):
     assert "has no keys; " in call("keys", "a_method_with_keys:Plain").output
     assert "[Stock]\n    beta = 0.5" in call("keys", "a_method_with_keys:Stock").output
     assert "has no 'Other'" in refused("keys", "a_method_with_keys:Other")
-    assert "is no method" in refused("keys", "a_method_with_keys:Own")
+    assert "is neither a method" in refused("keys", "a_method_with_keys:Own")
 
 
 def test_data_has_a_line_for_each_set_that_says_whether_it_is_here(tmp_path):
