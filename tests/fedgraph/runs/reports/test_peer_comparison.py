@@ -143,5 +143,5 @@ def test_a_file_that_is_damaged_or_missing(tmp_path):
 def test_what_does_not_fit():
     with pytest.raises(FedgraphError, match="at least two peers"):
         compared([[1, 2]], [1, 2])
-    with pytest.raises(FedgraphError, match=r"models \[2, 1\], predictions \[2, 3\] and targets \[2\]"):
+    with pytest.raises(FedgraphError, match=r"models \[2, 1\], predictions \[2, 3\], targets \[2\]"):
         compared([[1, 2, 3], [1, 2, 3]], [1, 2])
