@@ -97,7 +97,7 @@ def predict(
         _check_options(options, tuple(options), "f3")
         return Run(trained).predict(data, client, windows, target)
     about = {"client": client, "target": target}
-    _check_options(about, tuple(about), "methods whose clients have models of their own")
+    _check_options(about, tuple(about), "methods with client models")
     given = () if data is None else (data_key(trained, data),)
     every = {**overrides_by_key({}, set), **dict(given)}
     made = Run(Prediction.of(trained, samples, draws, windows, secret).make(every, grid, nodes, data_dir, console))
