@@ -52,14 +52,14 @@ def test_a_key_that_the_server_does_not_know(small, tmp_path):
     with federation_in(tmp_path) as federation:
         said = join(tmp_path, federation, federation.credentials.authority, stranger.private_key("client-0"))
     assert "Failed to activate SuperNode" in said
-    assert "have its operator register the public key that belongs to --private-key" in said
+    assert "ask its operator to register the public key of --private-key" in said
 
 
 def test_a_server_of_another_authority(small, tmp_path):
     other = make_test_credentials(tmp_path / "other", ["127.0.0.1"], ["client-0"])
     with federation_in(tmp_path) as federation:
         said = join(tmp_path, federation, other.authority, federation.credentials.private_key("client-0"))
-    assert "is not to be trusted" in said
+    assert "is not trusted" in said
     assert "the server's certificate is of another authority than yours" in said
 
 

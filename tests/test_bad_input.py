@@ -219,7 +219,7 @@ def test_a_checkout_whose_code_does_not_run_is_named(tmp_path, within):
         cwd=other / within, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
-    assert f"The code of {ours} runs, and not that of {other}, where fedgraph is too." in found.stderr
+    assert f"This runs the fedgraph of {ours}, not that of {other}: " in found.stderr
     assert "checkpoint-every" in found.stdout
 
 

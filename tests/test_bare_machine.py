@@ -76,7 +76,7 @@ def test_a_run_says_once_that_there_is_no_compiler_and_comes_to_the_same(bare, f
 
 @pytest.mark.process
 def test_where_nothing_can_be_written_this_is_what_is_said(bare, file):
-    assert "cannot make the run folder /proc/runs" in fedgraph(bare, "run", file, cwd="/proc", status=1)
+    assert "cannot create the run folder /proc/runs" in fedgraph(bare, "run", file, cwd="/proc", status=1)
     node = ("node", file, "--client", "client-1", "--insecure", "--check")
     assert "Checked, not started." in fedgraph(bare, *node, cwd="/proc")
     server = ("server", "--insecure", "--host", "127.0.0.1", "--port", free_port())
@@ -168,7 +168,7 @@ def test_a_server_and_a_node_say_in_short_lines_what_they_do(bare, file, tmp_pat
     assert re.search(r"^round 1 of 1: 4 of 4 clients \(", told, re.MULTILINE)
     assert told.count("mercy: may join") == told.count("mercy: known already") == 1
     for text, log in ((said, next(here.glob("state/logs/node-*.log"))), (told, here / "superlink.log")):
-        assert f"All that Flower says is in {log}" in text or f"All that Flower says is in {log.name}" in text
+        assert f"Flower's output is in {log}" in text or f"Flower's output is in {log.name}" in text
         assert "INFO" not in text
         assert "ERROR" not in text
         assert "INFO" in log.read_text()

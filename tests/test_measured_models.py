@@ -83,7 +83,7 @@ def test_models_of_other_machines_are_asked_for_and_found_once_copied(
     told = f"{folder.name}/measured"
     for look_up in (run.module, run.models.__getitem__):
         with pytest.raises(
-            RunError, match=f"is with its node, since '{method}' does not send it: copy .*{told}"
+            RunError, match=f"is at its node, since '{method}' does not send it: copy .*{told}"
         ) as error:
             look_up("client-0")
     assert str(folder.path / "nodes" / told) in str(error.value)

@@ -1,4 +1,4 @@
-"""The command ``fedgraph check``: whether a strategy, client class or data set does what every run relies on."""
+"""The command ``fedgraph check``: tests of a strategy, client class or data set against the contract."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ _STATES = {
 def check(
     what: Annotated[str, typer.Argument(help="my_module:MyStrategy, MyClient or MyData, or a built-in method.")],
     experiment: Annotated[
-        str | None, typer.Option(help="TOML file that it runs, where digits will not do; three rounds of it.")
+        str | None, typer.Option(help="Experiment to run three rounds of, if the class does not run on digits.")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: train.learning-rate=0.05")] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Also run it on Ray, which takes a minute.")] = False,
 ) -> None:
-    """Hold a strategy, client class or data set to the contract: short runs, disturbed and not.
+    """Test a strategy, client class or data set against the contract, in short runs.
 
-    It must finish, repeat, divide among nodes, resume, and stand absent clients and malformed replies. What a class
-    cannot do by design it declares: expected_failures = {"number-of-nodes": "all data is in one place"}.
+    Runs must finish, be reproducible, not depend on the number of nodes, resume, and survive absent clients and
+    malformed replies. A class declares what it cannot do by design: expected_failures = {"number-of-nodes": "all data
+    is in one place"}.
 
-    A data set must give the same examples whenever it is asked, of the shapes that its task has. Its keys are given by
-    --set data.path=wards.csv, or in an experiment.
+    A data set must return the same examples on every call, with the shapes of its task. Set its keys with --set
+    data.path=wards.csv, or in an experiment.
     """
     from fedgraph.commands.checking import checks_of
     from fedgraph.experiment import plugin_folders

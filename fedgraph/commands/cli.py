@@ -1,4 +1,4 @@
-"""The command ``fedgraph``: its commands under their headings, and the short ones among them."""
+"""The command ``fedgraph``: its commands under headings, and the commands ``methods`` and ``keys``."""
 
 from __future__ import annotations
 
@@ -55,28 +55,28 @@ _INSTEAD = {
     "experiments": "run --help",
     "help": "--help",
 }
-"""What does the work of commands that people may expect."""
+"""Replacements of commands that users may expect."""
 
 _HELP = """Federated learning for clients that are related to each other, on Flower.
 
-To begin: `fedgraph tour` shows every method at work in two minutes, `fedgraph run` trains on handwritten digits for
-some seconds, `fedgraph runs` lists what came out.
+To begin: `fedgraph tour` shows every method in two minutes, `fedgraph run` trains on handwritten digits for some
+seconds, `fedgraph runs` lists runs and their results.
 """
 
 
 class _Command(TyperCommand):
-    """A command whose help explains its arguments too, and has no backslashes that are meant for rich."""
+    """A command whose help also explains its arguments, and removes backslashes meant for rich."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        # Typer's arguments lose their help to the initialiser of click 8.5.
-        explained = get_type_hints(inspect.unwrap(self.callback), include_extras=True) if self.callback else {}
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The initialiser of click 8.5 drops the help of Typer's arguments.
+        hints = get_type_hints(inspect.unwrap(self.callback), include_extras=True) if self.callback else {}
         for parameter in self.params:
             if isinstance(parameter, TyperArgument) and not parameter.help:
-                parameter.help = explained[parameter.name].__metadata__[0].help
+                parameter.help = hints[parameter.name].__metadata__[0].help
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write nothing: Typer lists the arguments among the options, click 8.5 would do so once more."""
+        """Write nothing: Typer lists arguments among the options, and click 8.5 would repeat them."""
 
     def get_help(self, ctx: click.Context) -> str:
         """Return the text of ``--help``."""
@@ -84,26 +84,26 @@ class _Command(TyperCommand):
 
 
 class _Grouped(TyperGroup):
-    """A group whose help lists the commands under headings, those of ``_COMMANDS``."""
+    """A group whose help lists the commands under the headings of ``_COMMANDS``."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of a name; where there is none, say which one does that."""
+        """Return the command of a name; the error for an unknown one suggests another."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             instead = _INSTEAD.get(args[0])
             close = get_close_matches(args[0], self.commands, n=1)
-            told = f": `fedgraph {instead}` does that" if instead else f"; did you mean '{close[0]}'?" if close else ""
-            ctx.fail(f"there is no command '{args[0]}'{told}")
+            hint = f": use `fedgraph {instead}`" if instead else f"; did you mean '{close[0]}'?" if close else ""
+            ctx.fail(f"unknown command '{args[0]}'{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section per heading, with names in a column that is as wide in all of them."""
+        """Write a section per heading, with names in columns of equal width."""
         width = max(map(len, self.commands))
         for heading, functions in _COMMANDS.items():
-            told = [(name.ljust(width), self.commands[name].get_short_help_str(limit=200)) for name in functions]
+            rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit=200)) for name in functions]
             with formatter.section(heading):
-                formatter.write_dl(told)
+                formatter.write_dl(rows)
 
 
 app = typer.Typer(
@@ -133,16 +133,16 @@ def _main(
 ) -> None:
     for folder in other_checkouts():
         Console(stderr=True).print(
-            f"The code of {Path(__file__).resolve().parents[2]} runs, and not that of {folder}, where fedgraph is too. "
-            f"For that one set PYTHONPATH={folder}, or install it.",
+            f"This runs the fedgraph of {Path(__file__).resolve().parents[2]}, not that of {folder}: to run that one, "
+            f"set PYTHONPATH={folder} or install it.",
             style="yellow", markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One of them, to be told all about it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method to describe.")] = None,
 ) -> None:
-    """List the built-in methods, or say of one what it needs and where it is published."""
+    """List the built-in methods, or describe one: what it needs, and its paper."""
     console = Console(highlight=False)
     # Methods for graphs first, then the baselines.
     listed = sorted(cached_listing("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS)
@@ -156,9 +156,7 @@ def methods(
     for each, title, *_ in listed:
         table.add_row(each, escape(title))
     console.print(table)
-    console.print(
-        "\nOne in full: fedgraph methods sfl. Others run by dotted path, those of flwr.serverapp.strategy too:"
-    )
+    console.print("\nTo describe one: fedgraph methods sfl. Other strategies, such as Flower's, run by dotted path:")
     console.print('[experiment] strategy = "package.module:Class"', markup=False)
 
 
@@ -168,14 +166,14 @@ def _tell_method(console: Console, name: str, known: dict[str, Any]) -> None:
             f"'{name}' is not a built-in method; known: {closest_first([name], [*known], len(known))}"
         )
     title, needs, paper = known[name]
-    told = {
+    lines = {
         "needs": needs,
         "paper": paper,
         "keys": f"fedgraph keys {name}",
         "begin": f"fedgraph new experiment --method {name}",
     }
     console.print(f"{name}: {title}\n", markup=False)
-    for label, text in told.items():
+    for label, text in lines.items():
         if text:
             # Addresses and commands are not broken.
             console.print(f"{label:<7}{text}", markup=False, soft_wrap=True)
@@ -185,7 +183,7 @@ def _described() -> list[tuple[str, ...]]:
     from fedgraph.experiment import built_ins
 
     return [
-        (name, *(getattr(found, key) for key in ("title", "needs", "paper"))) for name, found in built_ins().items()
+        (name, *(getattr(method, key) for key in ("title", "needs", "paper"))) for name, method in built_ins().items()
     ]
 
 
@@ -195,9 +193,9 @@ def keys(
         typer.Argument(help="A table or a key: experiment, metr-la, sfl, train.learning-rate, my_module:Mine."),
     ] = None,
 ) -> None:
-    """List the keys of experiment files and what they mean.
+    """Explain the keys of experiment files.
 
-    Those of the files of `fedgraph reproduce` are listed too, and those of a method of your own by its dotted path.
+    Also explains the files of `fedgraph reproduce`, and the keys of your own method by its dotted path.
     """
     console = Console(soft_wrap=True, highlight=False)
     with messages_for_people():
@@ -212,7 +210,7 @@ def keys(
 
 
 class _Explained(NamedTuple):
-    """A table of an experiment: its short name, its heading, what is said of it, and the meanings of its keys."""
+    """The explanation of a table: short name, heading, lines to print, and meanings of its keys."""
 
     name: str
     heading: str
@@ -221,34 +219,35 @@ class _Explained(NamedTuple):
 
 
 def _headed(table: str, known: list[_Explained]) -> list[_Explained]:
-    """Return tables that have another short name, by their heading, such as ``data.table-schema``, or its last part."""
+    """Return tables by heading, such as ``data.table-schema``, or by its last part."""
     wanted = table.strip("[]")
     for ends in (lambda heading: heading, lambda heading: heading.rpartition(".")[2]):
-        found = [each for each in known if each.heading[:1] == "[" and ends(each.heading.strip("[]")) == wanted]
-        if found:
+        tables = [each for each in known if each.heading[:1] == "[" and ends(each.heading.strip("[]")) == wanted]
+        if tables:
             # Several data sets have the same table.
-            return [each for place, each in enumerate(found) if each[1:] not in [other[1:] for other in found[:place]]]
+            return [each for at, each in enumerate(tables) if each[1:] not in [other[1:] for other in tables[:at]]]
     return []
 
 
 def _of_key(path: str, known: list[_Explained]) -> list[_Explained]:
-    """Return what is said of one key, ``table.key``. Raises ExperimentError where there is no such table or key."""
+    """Return the explanation of one key, ``table.key``. Raises ExperimentError if it is unknown."""
     name, _, key = path.strip("[]").rpartition(".")
     tables = [each for each in known if each.name == name] or _headed(name, known)
     if not tables:
         names = list(dict.fromkeys(each.name for each in known))
         raise ExperimentError(
-            f"there is no table '{path}'; known: {closest_first([path], names, 12)} `fedgraph keys` lists all"
+            f"unknown table '{path}'; known: {closest_first([path], names, 12)} `fedgraph keys` lists all"
         )
-    found = []
+    explained = []
     for each in tables:
         for line in each.lines[: each.lines.index("")]:
             if line.split(" ")[0] == key:
-                found.append(_Explained(each.name, each.heading, [line, *wrap(each.meanings.get(key, ""), 100), ""]))
-    if not found:
+                lines = [line, *wrap(each.meanings.get(key, ""), 100), ""]
+                explained.append(_Explained(each.name, each.heading, lines))
+    if not explained:
         keys = [line.split(" ")[0] for each in tables for line in each.lines[: each.lines.index("")]]
         raise ExperimentError(f"{tables[0].heading} has no key '{key}'; known: {closest_first([key], keys, len(keys))}")
-    return found
+    return explained
 
 
 def _explained() -> list[tuple[str, str, list[str], dict[str, str]]]:
@@ -280,6 +279,6 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 }  # fmt: skip
 for _functions in _COMMANDS.values():
     for _name, _function in _functions.items():
-        # Those of a program of Flower are its own.
+        # The options of supervise belong to the program that it runs.
         _others = {"ignore_unknown_options": True, "allow_extra_args": True} if _function is supervise else {}
         app.command(_name, cls=_Command, context_settings=_others | _SHORT_HELP)(_function)

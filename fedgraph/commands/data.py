@@ -20,24 +20,24 @@ _ENTRIES = TypeAdapter(tuple[CatalogueEntry, ...])
 
 
 def data(
-    name: Annotated[str | None, typer.Argument(help="A data set, for its licence, its files and their source.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A data set to describe: licence, files and source.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
-    download: Annotated[str | None, typer.Option(help="Fetch the files of this data set.")] = None,
+    download: Annotated[str | None, typer.Option(help="Download the files of this data set.")] = None,
 ) -> None:
-    """List the data sets and which are here, or show one."""
+    """List the data sets and which are available, or describe one."""
     console = Console()
     folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
     known = cached_listing("data", _known)
     entries = {entry.name: entry for entry in _ENTRIES.validate_python(known["entries"])}
     with messages_for_people():
         if name is not None and download is not None:
-            raise ExperimentError("give a name for its details, or --download and a name to fetch it; not both")
+            raise ExperimentError("give either NAME or --download NAME, not both")
         wanted = download or name
         if wanted in known["sets"] and wanted not in entries:
-            console.print(f"{wanted} has no files of its own to look for or fetch: see `fedgraph keys {wanted}`.")
+            console.print(f"{wanted} has no files to download: see `fedgraph keys {wanted}`.")
             return
         if wanted is not None and wanted not in entries:
-            raise ExperimentError(f"no data set '{wanted}'; known: {', '.join(entries)}")
+            raise ExperimentError(f"unknown data set '{wanted}'; known: {', '.join(entries)}")
         if download is not None:
             _download(entries[download], folder, console)
             return
@@ -47,13 +47,13 @@ def data(
         return
     width = max(map(len, entries))
     for entry in entries.values():
-        there = "here    " if not entry.alternatives or find(entry, folder) is not None else "not here"
-        line = f"{entry.name:{width}}  {there}  {entry.title}, {entry.size}"
+        state = "here    " if not entry.alternatives or find(entry, folder) is not None else "not here"
+        line = f"{entry.name:{width}}  {state}  {entry.title}, {entry.size}"
         console.print(line, markup=False, soft_wrap=True, highlight=False)
     console.print(
-        "\nLicence, files and where to get them: `fedgraph data NAME`; fetch them: `fedgraph data --download NAME`.\n"
-        f"Data of your own: {', '.join(known['of-ones-own'])}, from what [data] path names, or at each node from "
-        "a file of its own (node config key data); `fedgraph keys series` and so on have the details.",
+        "\nLicence, files and source: `fedgraph data NAME`; download: `fedgraph data --download NAME`.\n"
+        f"Your own data: {', '.join(known['of-ones-own'])}, read from [data] path, or on each node from its own file "
+        "(node config key data); see `fedgraph keys series` and so on.",
         soft_wrap=True,
         markup=False,
         highlight=False,
@@ -61,7 +61,7 @@ def data(
 
 
 def _known() -> dict[str, Any]:
-    """Return the data sets of the catalogue, and the names of all sets and of those that read one's own files."""
+    """Return the catalogue, the names of all data sets, and of those that read users' files."""
     from fedgraph.data import OWN_FILE_SETS, catalogue_entries, settings_by_set
 
     entries = _ENTRIES.dump_python(catalogue_entries(), mode="json")
@@ -77,12 +77,12 @@ def _tell(entry: CatalogueEntry, folder: Path, console: Console) -> None:
 
 
 def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
-    """Return where the files of a data set are, or where they are looked for and how to get them."""
+    """Describe where the files of a data set are, or where they are expected and how to get them."""
     if not entry.alternatives:
         return ["needs no files"]
-    found = find(entry, folder)
-    if found is not None:
-        return ["found: " + ", ".join(map(str, found))]
+    paths = find(entry, folder)
+    if paths is not None:
+        return ["found: " + ", ".join(map(str, paths))]
     wanted = [" + ".join(str(folder / file.path) for file in files) for files in entry.alternatives]
     served = downloads(entry) or entry.alternatives[0]
     how = f"fedgraph data --download {entry.name}" if all(file.download for file in served) else "by hand from"
@@ -109,7 +109,7 @@ def _download(entry: CatalogueEntry, folder: Path, console: Console) -> None:
         if target.exists():
             continue
         if not file.download:
-            console.print(f"{file.url} does not serve the file itself: fetch it by hand and put it at {target}")
+            console.print(f"{file.url} offers no direct download: download it by hand to {target}")
             continue
         with Progress(console=console) as progress:
             task = progress.add_task(file.path.name, total=file.size_bytes)

@@ -1,4 +1,4 @@
-"""All tables of an experiment, or of a published table, and their keys, read from the settings classes."""
+"""Explanations of all tables and keys, read from the settings classes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
 
 _WIDEST = 44
-"""Where comments begin at most."""
+"""Largest column at which comments begin."""
 
 
 def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
-    """Return heading and settings class of every table that ``fedgraph keys`` explains, by short name."""
+    """Return heading and settings class of every table, by short name."""
     tables: dict[str, tuple[str, type[Settings]]] = {
         "experiment": ("[experiment]", ExperimentTable),
         "clients": ("[clients]", ClientsTable),
@@ -63,95 +63,95 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
 
 
 def explanations() -> list[tuple[str, str, list[str], dict[str, str]]]:
-    """Return name, heading, explanation and meanings of keys of every table, and of what keys choose from.
+    """Return name, heading, lines and meanings of keys of every table, and of keys that select a table.
 
-    A name such as ``metr-la`` or ``sfl`` may have several headings. Built-in methods without a settings class are told
-    with the arguments of their strategy in Flower.
+    A name such as ``metr-la`` or ``sfl`` may have several headings. Built-in methods without a settings class are
+    explained by the arguments of their Flower strategy.
     """
     tables = setting_tables()
-    found = [(name, heading, describe(kind, name), meanings(kind)) for name, (heading, kind) in tables.items()]
+    explained = [(name, heading, describe(kind, name), meanings(kind)) for name, (heading, kind) in tables.items()]
     choices: dict[tuple[str, str], list[str]] = {}
     for name, (heading, _) in tables.items():
         chosen = re.fullmatch(r'\[(\w+)\] (\w+) = ".*"', heading)
         if chosen is not None:
             choices.setdefault((chosen[1], chosen[2]), []).append(name)
     for (table, key), names in choices.items():
-        told = f"chooses one of these, whose keys `fedgraph keys NAME` lists: {', '.join(names)}"
-        found.append((table, f"[{table}] {key}", [told, ""], {}))
+        line = f"one of these; `fedgraph keys NAME` lists their keys: {', '.join(names)}"
+        explained.append((table, f"[{table}] {key}", [line, ""], {}))
     others = {name: strategy for name, strategy in built_ins().items() if name not in tables}
-    return found + [(name, f"[{name}]", _of_constructor(strategy), {}) for name, strategy in others.items()]
+    return explained + [(name, f"[{name}]", _of_constructor(strategy), {}) for name, strategy in others.items()]
 
 
 def explanation_of(path: str) -> tuple[str, list[str]]:
-    """Return heading and explanation of the table of a method or a data set of the user's own, by dotted path.
+    """Return heading and lines of the table of a user's method or data set, by dotted path.
 
-    Raises ExperimentError where there is none, or something else.
+    Raises ExperimentError if it cannot be imported or is something else.
     """
-    found = run_by_experiments(load_object(path, "fedgraph keys"))
-    kind = getattr(found, "settings_type", None)
-    if not isinstance(found, type) or not (kind is not None or issubclass(found, Strategy)):
+    named = run_by_experiments(load_object(path, "fedgraph keys"))
+    kind = getattr(named, "settings_type", None)
+    if not isinstance(named, type) or not (kind is not None or issubclass(named, Strategy)):
         raise ExperimentError(
-            f"{path} is no method: neither an algorithm or client class of fedgraph, nor a strategy of Flower; and no "
+            f"{path} is neither a method (an algorithm or client class of fedgraph, or a strategy of Flower) nor a "
             "data set"
         )
-    if issubclass(found, DataSet) and kind is not None:
+    if issubclass(named, DataSet) and kind is not None:
         return f'[data] set = "{path}"', describe(kind, path)
-    told = describe(kind, found.__name__) if kind is not None and kind.model_fields else _of_constructor(found)
-    return f"[{found.__name__}]", told
+    lines = describe(kind, named.__name__) if kind is not None and kind.model_fields else _of_constructor(named)
+    return f"[{named.__name__}]", lines
 
 
 def _of_constructor(strategy: type) -> list[str]:
     if not issubclass(strategy, Strategy) or hasattr(strategy, "settings_type"):
-        return ["has no keys of its own; [experiment] and [train] are for all methods", ""]
-    given = {key: value for key, value in constructor_arguments(strategy).items() if not callable(value)}
-    keys = [f"{key}   # not set" if value is None else f"{key} = {inline(value)}" for key, value in given.items()]
+        return ["has no keys; [experiment] and [train] apply to all methods", ""]
+    arguments = {key: value for key, value in constructor_arguments(strategy).items() if not callable(value)}
+    keys = [f"{key}   # not set" if value is None else f"{key} = {inline(value)}" for key, value in arguments.items()]
     base = next(base for base in strategy.__mro__ if base.__module__.startswith("flwr."))
     return [*keys, "", f"Arguments of {base.__module__.rpartition('.')[0]}.{base.__name__}.", ""]
 
 
 def inner_tables(kind: type[Settings]) -> dict[str, type[Settings]]:
-    """Return the keys of a table that are tables of their own."""
-    found = {}
+    """Return the keys of a table that are tables themselves."""
+    tables = {}
     for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
         for part in (field.annotation, *get_args(field.annotation)):
             if isinstance(part, type) and issubclass(part, Settings):
-                found[key] = part
-    return found
+                tables[key] = part
+    return tables
 
 
 def describe(kind: type[Settings], name: str = "") -> list[str]:
     """Return one line per key (name, type, default), then the docstrings of the class, with keys as in TOML.
 
-    ``name`` is that of the table, by which its inner tables are referred to.
+    ``name`` is the name of the table, for references to its inner tables.
     """
-    rows = [(f"{key} = {default}" if default else key, told) for key, default, told in fields(kind, name)]
+    rows = [(f"{key} = {default}" if default else key, words) for key, default, words in fields(kind, name)]
     width = min(max((len(assigned) for assigned, _ in rows), default=0), _WIDEST)
-    lines = [f"{assigned.ljust(width)}   # {told}" for assigned, told in rows]
-    said = [base.__doc__ for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]
-    for text in said:
+    lines = [f"{assigned.ljust(width)}   # {words}" for assigned, words in rows]
+    docstrings = [base.__doc__ for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]
+    for text in docstrings:
         sentences = re.sub(r"Attributes\n-+\n", "", inspect.cleandoc(text or ""))
         lines += ["", *_as_toml(sentences, kind).splitlines()]
     return [*lines, ""]
 
 
 def fields(kind: type[Settings], name: str = "") -> list[tuple[str, str, str]]:
-    """Return each key, its default as TOML (empty where it has none), and in words what it may be."""
-    found, inner = [], inner_tables(kind)
+    """Return each key, its default as TOML (empty without one), and its type in words."""
+    rows, inner = [], inner_tables(kind)
     for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
         if key in inner:
-            found.append((key, "", f"a table, see {name}.{key}"))
+            rows.append((key, "", f"a table, see {name}.{key}"))
             continue
         typed, needed = _type(field.annotation), field.default is PydanticUndefined and field.default_factory is None
         default = None if needed else field.get_default(call_default_factory=True)
         if default is None:
-            found.append((key, "", f"{typed}; {'needed' if needed else 'not set'}"))
+            rows.append((key, "", f"{typed}; {'needed' if needed else 'not set'}"))
         else:
-            found.append((key, inline(default.as_table() if isinstance(default, Settings) else default), typed))
-    return found
+            rows.append((key, inline(default.as_table() if isinstance(default, Settings) else default), typed))
+    return rows
 
 
 def _as_toml(text: str, kind: type[Settings]) -> str:
-    """Return an explanation with keys and values as TOML has them."""
+    """Return a docstring with keys and values spelt as in TOML."""
     names = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
     values = {"None": "unset", "True": "true", "False": "false"}
     return re.sub(
@@ -160,24 +160,24 @@ def _as_toml(text: str, kind: type[Settings]) -> str:
 
 
 def meanings(kind: type[Settings]) -> dict[str, str]:
-    """Return what each key means, in one line, as far as the docstrings have an entry ``key : meaning`` for it."""
-    found: dict[str, str] = {}
+    """Return the meaning of each key in one line, from entries ``key : meaning`` of the docstrings."""
+    texts: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]):
         names: list[str] = []
         for line in inspect.cleandoc(base.__doc__ or "").splitlines():
             entry = re.match(r"([a-z_]+(?:, [a-z_]+)*) *: +(.*)", line)
             if entry is not None:
                 names = [name for name in entry[1].split(", ") if name in kind.model_fields]
-                found |= dict.fromkeys(names, entry[2])
+                texts |= dict.fromkeys(names, entry[2])
             elif line.startswith(" "):
-                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+                texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
             else:
                 names = []
-    return {name.replace("_", "-"): _as_toml(text, kind) for name, text in found.items()}
+    return {name.replace("_", "-"): _as_toml(text, kind) for name, text in texts.items()}
 
 
 def _alternatives(annotation: Any) -> list[str]:
-    """Return in words what a key may be, as TOML has it; without validators, and without None, which TOML has not."""
+    """Return the alternatives of a type in words of TOML, without validators and None."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _alternatives(arguments[0])

@@ -21,11 +21,11 @@ _IN_WORDS = {
 
 
 def peers(
-    run: Annotated[Path, typer.Argument(help="The run folder of a finished run with [evaluation] compare-peers.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run with [evaluation] compare-peers.")],
 ) -> None:
     """Show how far the final models of a run differ.
 
-    Prints means over pairs of peers. A map of all pairs is in the report of the run (report.html).
+    Prints means over pairs of peers. The report of the run (report.html) has a heat map of all pairs.
     """
     from fedgraph.runs import RunFolder
     from fedgraph.runs.reports import FILE, PeerComparison

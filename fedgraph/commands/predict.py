@@ -1,4 +1,4 @@
-"""The commands ``fedgraph predict`` and ``export``: the models of a finished run, used here or elsewhere."""
+"""The commands ``fedgraph predict`` and ``export``: use the models of a finished run."""
 
 from __future__ import annotations
 
@@ -16,53 +16,49 @@ if TYPE_CHECKING:
     from fedgraph.runs import RunFolder
 
 _USEFUL_BOUND = 0.5
-"""A guaranteed bound on the error of probabilities above this is useless."""
+"""Bounds on the error of probabilities above this are not reported."""
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="The run folder of a finished run.")],
-    data: Annotated[Path | None, typer.Option(help="New data: a file like that of training, or a folder.")] = None,
-    client: Annotated[str | None, typer.Option(help="Whose data it is, where the data do not say so.")] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data: Annotated[Path | None, typer.Option(help="New data: a file or folder like that of training.")] = None,
+    client: Annotated[str | None, typer.Option(help="The client of the data, unless the data name it.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File for predictions of new data, .csv or .parquet; by default in the run.")
+        Path | None, typer.Option(help="File for the predictions, .csv or .parquet; by default in the run folder.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Of fedngm: the feature to predict.")] = None,
-    samples: Annotated[
-        str | None, typer.Option(help="Of f3: new (without a label), train, validation or test.")
-    ] = None,
-    draws: Annotated[int | None, typer.Option(min=1, help="Of f3: graphs to average over, as many as the run.")] = None,
+    target: Annotated[str | None, typer.Option(help="fedngm: the feature to predict.")] = None,
+    samples: Annotated[str | None, typer.Option(help="f3: new (without a label), train, validation or test.")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="f3: graphs to average over; by default as the run.")] = None,
     windows: Annotated[
-        int | None, typer.Option(min=1, help="Of series: windows to forecast at most, the latest (f3-forecast: 288).")
+        int | None, typer.Option(min=1, help="Series: maximum number of windows, the latest (f3-forecast: 288).")
     ] = None,
     grid: Annotated[str, typer.Option(help="local: in this process; flower: `flwr run`, nodes on Ray.")] = "local",
     secret: Annotated[
         str | None,
-        typer.Option(help="2-of-3: on secret shares held by 3 nodes; any 2 of them could read the embeddings, 1 not."),
+        typer.Option(help="2-of-3: on secret shares of 3 nodes; any 2 of them could read the embeddings, but not 1."),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the owners are dealt out to.")] = 2,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 2,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: experiment.on-missing=skip")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
 ) -> None:
-    """Predict new data by the models of a run, or samples and later windows by a run of f3 or f3-forecast.
+    """Predict new data with the models of a run, or samples and later windows with a run of f3 or f3-forecast.
 
-    New data have the columns that those of training had, in any order and in the same units; what is to be predicted,
-    and the column of clients, may be missing. Each client's data are predicted by its own model, on its own scale;
-    those of a client that the run does not know by the global model, where there is one. The file has a row for each
-    prediction; where the data have what is predicted, errors are told too.
+    New data have the columns of the training data, in any order and the same units; the target and the column of
+    clients may be missing. Each client's data is predicted by its own model and scale; that of unknown clients by the
+    global model, if any. The file has a row per prediction. If the data have the target, metrics are printed.
 
-    With a run of f3, samples are predicted: predictions.csv has their probabilities, and the deviation of these over
-    graph draws. The frozen models that the run was trained with send embeddings to its fusion model. Results are in a
-    run folder of its own, in the folder `predictions` of the run.
+    For a run of f3, predictions.csv has the probabilities of samples and their deviation over graph draws. Owners send
+    embeddings of their frozen models to the fusion model of the run. Results are in a new run folder in `predictions`
+    of the run.
 
-    With a run of f3-forecast, windows are forecast, up to the one that ends with the last reading: those of new
-    readings (--data later.csv), or without --data those behind the readings of training, in the data file of the run.
-    Every node writes a file for each client, here to nodes/forecasts/RUN in the run folder. Its columns are
-    window, time (of the step that is forecast), forecast, reading (where there is one yet) and readings_in_window (how
-    many there are among the steps that the window is forecast from).
+    For a run of f3-forecast, windows are forecast, up to the one that ends with the last reading: in new readings
+    (--data later.csv), or after the training readings in the data file of the run. Nodes write a file per client, here
+    to nodes/forecasts/RUN in the run folder, with columns window, time (of the forecast step), forecast, reading (if
+    known) and readings_in_window (number of readings among the input steps).
 
-    With --secret, embeddings are split into shares and the first layer is computed on those, in three exchanges: no
-    other node and not the server sees an owner's embedding. Here the nodes of owners also act as aggregators, for a
-    trial; how independent nodes do it, and what stays hidden, is described by `python -m pydoc fedgraph.privacy`.
+    With --secret, embeddings are split into shares, and the first layer is computed on shares in three exchanges:
+    neither the server nor any single other node sees an owner's embedding. Here the nodes of owners also act as
+    aggregators; for independent nodes and guarantees see `python -m pydoc fedgraph.privacy`.
     """
     from fedgraph.experiment import overrides_by_key
     from fedgraph.runs import RunFolder
@@ -75,11 +71,10 @@ def predict(
             refuse({"--samples": samples, "--draws": draws, "--secret": secret, "--set": set_}, "f3")
             _predict_new(console, trained, data, client, target, windows, out)
             return
-        refuse({"--client": client, "--target": target, "--out": out}, "methods whose clients have models of their own")
-        given = list(set_ or [])
-        every = {**overrides_by_key(given), **dict([] if data is None else [data_key(trained, data)])}
+        refuse({"--client": client, "--target": target, "--out": out}, "methods with client models")
+        overrides = {**overrides_by_key(set_ or []), **dict([] if data is None else [data_key(trained, data)])}
         prediction = Prediction.of(trained, samples, draws, windows, secret)
-        folder = prediction.make(every, grid, nodes, data_dir, console)
+        folder = prediction.make(overrides, grid, nodes, data_dir, console)
     summary = folder.summary()
     if prediction.method == "f3-forecast-inference":
         _tell_forecasts(console, summary, folder, trained)
@@ -88,15 +83,17 @@ def predict(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The run folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     file: Annotated[Path, typer.Argument(help="The file to write: .onnx or .safetensors.")],
-    client: Annotated[str | None, typer.Option(help="Whose model; by default the global one.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="The client whose model to write; by default the global one.")
+    ] = None,
 ) -> None:
     """Write a trained model with its scaling for other programs.
 
-    It takes values in their own units, NaN where missing, and returns forecasts and numbers in theirs, or the
-    probability of each class. Names of features in order, classes and units are in the metadata of the file. ONNX has
-    the whole computation; safetensors has the tensors of the model, and those of its scaling beside them.
+    The model takes values in their original units, NaN where missing, and returns forecasts and numbers in their units,
+    or the probability of each class. The metadata of the file contain the features in order, classes and units. ONNX
+    files contain the whole computation, safetensors files the tensors of the model and of its scaling.
     """
     from fedgraph.runs import load_run
 
@@ -107,10 +104,10 @@ def export(
 
 
 def refuse(options: Mapping[str, object], method: str) -> None:
-    """Raise ExperimentError for options that are about runs of another method."""
-    given = [name for name, value in options.items() if value]
-    if given:
-        raise ExperimentError(f"{' and '.join(given)} is about runs of {method}: leave it out")
+    """Raise ExperimentError for options that only apply to runs of another method."""
+    used = [name for name, value in options.items() if value]
+    if used:
+        raise ExperimentError(f"{' and '.join(used)} only applies to runs of {method}: leave it out")
 
 
 def _predict_new(
@@ -127,9 +124,9 @@ def _predict_new(
 
     place = out or trained.path / "predictions" / f"{data.name.partition('.')[0]}.csv"
     if place.suffix not in (".csv", ".parquet"):
-        raise ExperimentError(f"--out {place}: predictions are written as .csv or .parquet")
-    found = Run(trained).predicted(data, client, windows, target)
-    table = found.table
+        raise ExperimentError(f"--out {place}: the suffix must be .csv or .parquet")
+    prediction = Run(trained).predicted(data, client, windows, target)
+    table = prediction.table
     with replacing(place) as temporary:
         if place.suffix == ".csv":
             table.to_csv(temporary, index=False)
@@ -138,9 +135,9 @@ def _predict_new(
     clients = table["client"].nunique() if "client" in table else 1
     whose = f", of {clients:,} clients" if clients > 1 else ""
     console.print(f"{len(table):,} predictions{whose}", soft_wrap=True)
-    for name, values in found.metrics.items():
+    for name, values in prediction.metrics.items():
         console.print(f"{name}: {float(values.nanmean()):.3f}")
-    for note in found.notes:
+    for note in prediction.notes:
         console.print(f"Note: {note}.", markup=False, soft_wrap=True, highlight=False)
     console.print(f"{place}", markup=False, soft_wrap=True, highlight=False)
 
@@ -156,8 +153,8 @@ def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFol
             console.print(f"{name}: {mean:.3f}")
     if not any(mean is not None for mean in means.values()):
         console.print(
-            "There is no reading yet to compare with: new readings stand behind those of training, in the same file or "
-            "in one of their own (--data later.csv).", soft_wrap=True, markup=False,
+            "No readings yet to compare with: add new readings after those of training, to the same file or to another "
+            "(--data later.csv).", soft_wrap=True, markup=False,
         )  # fmt: skip
     for note in summary.get("notes", ()):
         console.print(f"Note: {note}.", markup=False, soft_wrap=True)
@@ -172,12 +169,12 @@ def _tell_predictions(
         console.print(f"{name}: {values['mean']:.3f}")
     if secret:
         bound = summary["probability_error_bound"]
-        error = "how far probabilities may be off those without shares is not bounded usefully"
+        error = "there is no useful bound on the error of probabilities"
         if bound < _USEFUL_BOUND:
-            error = f"no probability is off that without shares by more than {bound:.2g}, usually far less"
+            error = f"the error of probabilities is at most {bound:.2g}, usually far less"
         console.print(
-            f"{summary['exchanges']} exchanges, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares from an owner; "
-            f"{error} (the bound is smaller with --set f3-secret.largest=..., as small as embeddings allow)",
+            f"{summary['exchanges']} exchanges, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares per owner; {error} "
+            "(set --set f3-secret.largest=... as small as embeddings allow for a smaller bound)",
             soft_wrap=True,
         )
     console.print(f"{folder.path / 'predictions.csv'}", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""The command ``fedgraph run``: run an experiment, or several methods beside each other, or go on with a run."""
+"""The command ``fedgraph run``: run an experiment with one or several methods, or resume a run."""
 
 from __future__ import annotations
 
@@ -14,39 +14,37 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import ended_by_hand, messages_for_people
 
 _DEFAULT = "sfl/digits.toml"
-_NOTHING_LEFT = "Stopped.\nNothing was computed yet, and nothing is left."
+_NOTHING_LEFT = "Stopped.\nNothing was computed yet, and no files are left."
 
 
 def run(
-    experiment: Annotated[str, typer.Argument(help="TOML file; those that come along are found by name.")] = _DEFAULT,
+    experiment: Annotated[str, typer.Argument(help="TOML file, or the name of an included one.")] = _DEFAULT,
     grid: Annotated[str, typer.Option(help="local: in this process; flower: `flwr run`, nodes on Ray.")] = "local",
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the clients are dealt out to.")] = 2,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 2,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: train.learning-rate=0.05")] = None,
     compare: Annotated[
-        list[str] | None, typer.Option(help="Also run this method (name or path), for one table.")
+        list[str] | None, typer.Option(help="Also run this method (name or dotted path), and compare.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders, instead of [output] dir.")] = None,
-    json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file, a list.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves into this file.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file as a list.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves to this file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     site: Annotated[
-        list[str] | None, typer.Option(help="A node with a file of its own, as in a deployment: mercy=mercy.csv.")
+        list[str] | None, typer.Option(help="A node with its own file, as in a deployment: mercy=mercy.csv.")
     ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="A model that a client, or a site, has already: client=path.")
-    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="An existing model of a client or site: client=path.")] = None,
     node_config: Annotated[
-        list[str] | None, typer.Option(help="A key of every node's config: key=value; of one site: mercy:key=value.")
+        list[str] | None, typer.Option(help="A key of all node configs: key=value; of one site: mercy:key=value.")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live display, only the results.")] = False,
 ) -> None:
-    """Run an experiment, or go on with one that was stopped.
+    """Run an experiment, or resume one that was stopped.
 
-    `fedgraph runs` lists the runs afterwards, `fedgraph compare` puts finished ones into one table.
+    `fedgraph runs` lists the runs, `fedgraph compare` shows finished ones in one table.
 
-    With --site, once for each site, the run is a rehearsal of a deployment in this process: a node for each, with its
-    own file in place of [data] path. A site is the client of its name, unless its file names clients.
+    With --site, repeated for each site, the run rehearses a deployment in this process: each site is a node with its
+    own file instead of [data] path. A site is the client of its name, unless its file names clients.
     """
     from fedgraph.runs import compare as side_by_side
     from fedgraph.runs.reports import PICTURES
@@ -61,7 +59,7 @@ def run(
         if resume is not None:
             if set_ or compare or out or model or node_config or site:
                 raise ExperimentError(
-                    "--resume goes on with a run as it was, without --set, --compare, --out and the like"
+                    "--resume cannot be combined with --set, --compare, --out, --model, --node-config and --site"
                 )
             runs = side_by_side([go_on(resume, grid=grid, nodes=nodes, data_dir=data_dir, progress=not quiet)])
         else:
@@ -80,11 +78,11 @@ def run(
             )
     console.print(runs)
     folders, summaries = [run.folder for run in runs], [run.summary for run in runs]
-    noted: set[str] = set()
+    printed: set[str] = set()
     for folder, summary in zip(folders, summaries, strict=True):
-        # Several methods have the same to say about one graph.
-        notes = [note for note in summary.get("notes", ()) if note not in noted]
-        noted.update(notes)
+        # Several methods have the same notes on one graph.
+        notes = [note for note in summary.get("notes", ()) if note not in printed]
+        printed.update(notes)
         for note in notes:
             console.print(f"Note: {note}.", markup=False, soft_wrap=True)
         if "model_file" in summary:
@@ -103,21 +101,21 @@ def run(
 
 
 def _once(option: str, entries: list[str]) -> dict[str, str]:
-    """Return the values of an option by key, each of which is given once."""
-    found = pairs(option, entries)
-    if len(found) < len(entries):
-        raise ExperimentError(f"{option} is given twice for one name: {', '.join(entries)}")
-    return found
+    """Return the values of an option by key. Raises ExperimentError for repeated keys."""
+    values = pairs(option, entries)
+    if len(values) < len(entries):
+        raise ExperimentError(f"{option} has a repeated name: {', '.join(entries)}")
+    return values
 
 
 def _by_site(config: dict[str, str]) -> dict[str, Any]:
-    """Return keys of the node config, those of single sites, ``site:key``, as a table of each site."""
-    found: dict[str, Any] = {key: value for key, value in config.items() if ":" not in key}
+    """Return the node config, with keys of single sites, ``site:key``, as a table per site."""
+    tables: dict[str, Any] = {key: value for key, value in config.items() if ":" not in key}
     for key, value in config.items():
-        site, colon, own = key.rpartition(":")
+        site, colon, own_key = key.rpartition(":")
         if colon:
-            found.setdefault(site, {})[own] = value
-    return found
+            tables.setdefault(site, {})[own_key] = value
+    return tables
 
 
 def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None:
@@ -131,4 +129,4 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None
     if file.is_dir():
         raise ExperimentError(f"cannot write {file}: it is a folder")
     if suffixes is not None and file.suffix.lower() not in suffixes:
-        raise ExperimentError(f"cannot draw into {file}: known kinds are {', '.join(suffixes)}")
+        raise ExperimentError(f"cannot draw to {file}: the suffix must be one of {', '.join(suffixes)}")

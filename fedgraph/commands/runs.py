@@ -1,4 +1,4 @@
-"""The commands ``fedgraph runs``, ``compare`` and ``report``: what run folders contain, as a list, a table, a page."""
+"""The commands ``fedgraph runs``, ``compare`` and ``report``: run folders as a list, a table, a page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STOPPED = re.compile(r"^\S+ \S+ ERROR the run stopped: (.*)")
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run as ``fedgraph runs`` lists it.
+    """A row of ``fedgraph runs``.
 
     Attributes
     ----------
@@ -39,15 +39,15 @@ class ListedRun:
     method, data : str
         The method, and the value of ``[data] set``.
     state : str
-        Such as ``finished``, ``running, after round 3 of 20``, ``stopped after round 3 of 20`` or ``failed``.
+        For example ``finished``, ``running, after round 3 of 20``, ``stopped after round 3 of 20`` or ``failed``.
     reason : str
         Why the run failed; empty for other states.
     metric : str or None
-        The first metric of the test data, or of the last split measured if there are none, as ``test/accuracy``.
+        The first metric on test data, or else on the last split, as ``test/accuracy``.
     value : float or None
         Its mean over clients.
     seconds : float or None
-        Time that the run took; None if it is not finished.
+        Duration of a finished run.
     """
 
     name: str
@@ -63,24 +63,24 @@ class ListedRun:
 
 def runs(
     folder: Annotated[Path, typer.Argument(help="Folder with run folders, or a run folder.")] = Path("runs"),
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
-    """List runs and what came out, newest first.
+    """List runs and their results, newest first.
 
-    The metric is the mean over clients of the first metric that the run has measured, on test data. The runs of
-    `fedgraph reproduce` are in reproductions/cells.
+    Shown is the mean over clients of the first metric on test data. The runs of `fedgraph reproduce` are in
+    reproductions/cells.
     """
     with messages_for_people():
-        found, problems = list_runs(folder)
+        listed, problems = list_runs(folder)
     if json_:
-        typer.echo(json.dumps([asdict(run) for run in found], indent=2))
-    elif found:
-        # A run is one line, which a narrow terminal breaks itself.
+        typer.echo(json.dumps([asdict(run) for run in listed], indent=2))
+    elif listed:
+        # Each run is one line; a narrow terminal wraps it.
         console = Console(width=_WIDEST)
-        console.print(_table(found))
-        for run in found:
+        console.print(_table(listed))
+        for run in listed:
             if run.reason:
-                reason = shorten(run.reason, _REASON_LENGTH, placeholder=" ... (all of it is in its logs/run.log)")
+                reason = shorten(run.reason, _REASON_LENGTH, placeholder=" ... (see its logs/run.log)")
                 console.print(f"{run.name} failed: {reason}", markup=False, soft_wrap=True, highlight=False)
     else:
         typer.echo(f"No runs in {folder}.")
@@ -90,7 +90,7 @@ def runs(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders of finished runs with the same data.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs with the same data.")],
 ) -> None:
     """Show the results of finished runs side by side."""
     from fedgraph.runs import compare as side_by_side
@@ -104,12 +104,12 @@ def compare(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folder of a finished run; of several with the same data.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folder of a finished run, or of several with the same data.")],
     out: Annotated[Path | None, typer.Option(help="The file, instead of report.html or comparison.html.")] = None,
 ) -> None:
-    """Write a page about a run, or one that compares several.
+    """Write a page about a run, or comparing several.
 
-    It is one HTML file with charts of its own, and lies in the folder of the (first) run.
+    It is one self-contained HTML file with charts, by default in the folder of the (first) run.
     """
     from fedgraph.runs.reports.page import report as write
 
@@ -119,9 +119,9 @@ def report(
 
 
 def list_runs(folder: Path) -> tuple[list[ListedRun], list[str]]:
-    """Look at the run folders in a folder, or at the folder itself if it is one.
+    """List the run folders in a folder, or the folder itself if it is one.
 
-    Only small files, and the ends of growing ones, are read. Files and hidden folders beside run folders are ignored.
+    Only small files, and the ends of growing ones, are read. Files and hidden folders are ignored.
 
     Returns
     -------
@@ -133,34 +133,34 @@ def list_runs(folder: Path) -> tuple[list[ListedRun], list[str]]:
     Raises
     ------
     RunError
-        When there is no such folder.
+        When the folder does not exist.
     """
     if not folder.is_dir():
-        raise RunError(f"there is no folder {folder}: `fedgraph run` makes it, or name the one that runs are in")
+        raise RunError(f"no folder {folder}: `fedgraph run` creates it, or give the folder of your runs")
     one = (folder / _EXPERIMENT).is_file()
-    found: list[tuple[float, ListedRun]] = []
+    listed: list[tuple[float, ListedRun]] = []
     problems = []
     for path in [folder] if one else sorted(folder.iterdir()):
         if not path.is_dir() or (path.name.startswith(".") and not one):
             continue
         try:
-            found.append((_began(path), look_at_run(path.resolve())))
+            listed.append((_began(path), look_at_run(path.resolve())))
         except RunError as error:
             problems.append(str(error))
-    found.sort(key=lambda pair: (pair[0], pair[1].name), reverse=True)
-    return [run for _, run in found], problems
+    listed.sort(key=lambda pair: (pair[0], pair[1].name), reverse=True)
+    return [run for _, run in listed], problems
 
 
 def look_at_run(path: Path) -> ListedRun:
-    """Look at one run folder. Raises RunError when it is none, or when one of its files is damaged."""
+    """Read the row of one run folder. Raises RunError when it is not a run folder, or a file is damaged."""
     try:
         experiment = tomllib.loads((path / _EXPERIMENT).read_text(encoding="utf-8"))
         head, data = experiment["experiment"], str(experiment["data"]["set"])
         method = str(head.get("method") or head["strategy"].rpartition(":")[2])
     except FileNotFoundError:
-        raise RunError(f"{path} is no run folder: it has no {_EXPERIMENT}") from None
+        raise RunError(f"{path} is not a run folder: it has no {_EXPERIMENT}") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise RunError(f"{path}: {_EXPERIMENT} cannot be used: {_told(error)}") from None
+        raise RunError(f"{path}: invalid {_EXPERIMENT}: {_described(error)}") from None
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         metric, value = _main_metric(summary["metrics"])
@@ -169,12 +169,12 @@ def look_at_run(path: Path) -> ListedRun:
         state, reason = _state_of_unfinished(path, head.get("rounds"))
         return ListedRun(path.name, str(path), method, data, state, reason)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise RunError(f"{path}: summary.json cannot be used: {_told(error)}") from None
+        raise RunError(f"{path}: invalid summary.json: {_described(error)}") from None
     return ListedRun(path.name, str(path), method, data, "finished", "", metric, value, seconds)
 
 
 def _began(path: Path) -> float:
-    """Return when a run folder was made: its experiment is written once, at the end of that."""
+    """Return the time at which a run folder was created, when its experiment is written."""
     try:
         return (path / _EXPERIMENT).stat().st_mtime
     except OSError:
@@ -189,7 +189,7 @@ def _main_metric(metrics: dict[str, dict[str, dict[str, float | None]]]) -> tupl
 
 
 def _state_of_unfinished(path: Path, rounds: object) -> tuple[str, str]:
-    """Return the state in words, and why the run failed where its log says so."""
+    """Return the state in words, and the reason for a failure in its log."""
     where = ""
     last = _last_line(path / "metrics.jsonl")
     if last is not None:
@@ -207,7 +207,7 @@ def _state_of_unfinished(path: Path, rounds: object) -> tuple[str, str]:
 
 
 def _last_line(path: Path) -> dict[str, Any] | None:
-    """Return the last JSON object of a file with one per line; a line that is cut off does not count."""
+    """Return the last complete JSON object of a file with one per line."""
     for line in reversed(_tail(path)):
         try:
             value = json.loads(line)
@@ -229,7 +229,7 @@ def _tail(path: Path) -> list[str]:
 
 
 def _is_held(lock: Path) -> bool:
-    """Check whether a process holds the lock of a run folder, and so is running it."""
+    """Return whether a process holds the lock of a run folder."""
     try:
         with lock.open() as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -240,17 +240,17 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _table(found: list[ListedRun]) -> Table:
+def _table(runs: list[ListedRun]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("run", "method", "data", "state"):
         table.add_column(heading)
     table.add_column("test data, mean", justify="right")
     table.add_column("seconds", justify="right")
-    for run in found:
+    for run in runs:
         metric = (run.metric or "").removeprefix("test/")
         value = "-" if run.value is None else f"{metric} {run.value:.3f}"
         seconds = "-" if run.seconds is None else f"{run.seconds:.1f}"

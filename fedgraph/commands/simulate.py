@@ -1,4 +1,4 @@
-"""The command ``fedgraph simulate``: any Flower app in this process, without Ray."""
+"""The command ``fedgraph simulate``: run any Flower app in this process, without Ray."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def simulate(
     ] = None,
     node_config: Annotated[
         list[str] | None,
-        typer.Option(help="As for `flower-supernode`: 'client=\"mercy\"'. Once for each node, in their order."),
+        typer.Option(help="As for `flower-supernode`: 'client=\"mercy\"'. Once per node, in order."),
     ] = None,
     run_config: Annotated[
         list[str] | None,
         typer.Option("--run-config", "-c", help="As for `flwr run`: 'num-server-rounds=3 lr=0.1', or a TOML file."),
     ] = None,
     on_error: Annotated[
-        str, typer.Option(help="reply: an exception of a client is shown, and replied; raise: it ends the run.")
+        str, typer.Option(help="reply: exceptions of clients are shown and sent as replies; raise: they end the run.")
     ] = "reply",
     seed: Annotated[
         int | None, typer.Option(help="Seed the global generators of Python, NumPy and PyTorch first.")
@@ -36,11 +36,11 @@ def simulate(
 ) -> None:
     """Run any Flower app in this process, one node after the other.
 
-    Takes the folder that `flwr run` takes, with the same run config, and needs neither Ray nor a SuperLink: breakpoints
-    work, and replies come in the order of nodes, so that a seeded app gives the same bits again. Where clients take
-    long and there are many cores, `flwr run` is faster.
+    Takes the folder and run config of `flwr run`, and needs neither Ray nor a SuperLink: breakpoints work, and replies
+    come in the order of nodes, so that a seeded app is reproducible bit for bit. For slow clients and many cores,
+    `flwr run` is faster.
     """
-    # Imported when it is called: Flower takes a second.
+    # Importing Flower takes a second.
     from fedgraph.starting.simulate import simulate as run
 
     console = Console(stderr=True)
@@ -50,8 +50,8 @@ def simulate(
     failed = len(done.failures)
     if failed:
         console.print(
-            f"{failed} of {failed + done.answered} messages ended in an exception of the ClientApp, shown above; "
-            "--on-error raise stops at the first one.", style="red", markup=False, soft_wrap=True,
+            f"{failed} of {failed + done.answered} messages ended in an exception of the ClientApp, shown above; use "
+            "--on-error raise to stop at the first one.", style="red", markup=False, soft_wrap=True,
         )  # fmt: skip
     if failed and not done.answered:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""The command ``fedgraph tour``: every method once, where it earns its place, on data that needs no download."""
+"""The command ``fedgraph tour``: one example per method, on data that needs no download."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from fedgraph.runs.reports.page import Block
 
 Start = Callable[..., "Run"]
-""":func:`fedgraph.run`, into the folder of the tour and without a progress bar."""
+""":func:`fedgraph.run` with the folder of the tour, and without a progress bar."""
 
 _INTRODUCTION = (
-    "Every part is an experiment on data that comes along or is simulated. Its command runs it again, and at its end "
-    "there is the experiment file."
+    "Every part is an experiment on included or simulated data. Its command runs it again, and its experiment file is "
+    "at the end of the part."
 )
 
 
 def tour(
-    part: Annotated[str | None, typer.Argument(help="One part alone: forecast, sfl, f3, ipa or fedngm.")] = None,
+    part: Annotated[str | None, typer.Argument(help="A single part: forecast, sfl, f3, ipa or fedngm.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the run folders and the page.")] = Path("runs"),
 ) -> None:
-    """Show every method at work, in about two minutes.
+    """Show every method on an example, in about two minutes.
 
-    No data is downloaded. At the end there is a page with all of it.
+    No data is downloaded. The results are also written as a page.
     """
     from fedgraph.runs.reports.page import write_page
     from fedgraph.starting import running
@@ -44,7 +44,7 @@ def tour(
     console = Console()
     with messages_for_people():
         if part is not None and part not in _PARTS:
-            raise ExperimentError(f"the parts of the tour are {', '.join(_PARTS)}; there is no '{part}'")
+            raise ExperimentError(f"unknown part '{part}' of the tour; known: {', '.join(_PARTS)}")
         wanted = list(_PARTS) if part is None else [part]
         start = partial(running.run, out=out, progress=False)
         blocks = []
@@ -55,7 +55,7 @@ def tour(
             blocks.append(block)
             _tell(console, block, f"{number} of {len(wanted)}" if len(wanted) > 1 else "", time.monotonic() - began)
         page = write_page("fedgraph: a tour", _INTRODUCTION, blocks, out / f"{part or 'tour'}.html")
-    console.print(f"\nAll of it, with charts and every client: {page.resolve()}", markup=False, soft_wrap=True)
+    console.print(f"\nAll results, with charts and every client: {page.resolve()}", markup=False, soft_wrap=True)
     console.print(
         "Next: fedgraph run sfl/digits-groups.toml, fedgraph runs, fedgraph new strategy NAME", highlight=False
     )
@@ -78,7 +78,7 @@ def _mean(run: Run, metric: str) -> float:
 
 
 def _right(run: Run, metric: str = "accuracy") -> float:
-    """Return the share that is told rightly, in per cent."""
+    """Return the share of correct predictions, in per cent."""
     return 100 * _mean(run, metric)
 
 
@@ -86,7 +86,7 @@ def _forecast(run: Start) -> Block:
     from fedgraph.runs import Comparison
     from fedgraph.runs.reports.page import Block
 
-    found = run("forecasting/synthetic-traffic.toml")
+    result = run("forecasting/synthetic-traffic.toml")
     rows = {
         "a sensor's own model, nobody else": "-local",
         "the same network, nobody else's embeddings": "-no-graph",
@@ -94,12 +94,12 @@ def _forecast(run: Start) -> Block:
         "over the graph that the server has learned": "",
     }
     return Block(
-        Comparison([found]),
+        Comparison([result]),
         "Forecasts: what neighbours know, sent once",
         "30 simulated road sensors forecast their speed an hour ahead. Each sends embeddings of its readings once; the "
         "server learns who should listen to whom, and mixes them over that graph. Error in mph, on days never seen.",
         "fedgraph run forecasting/synthetic-traffic.toml",
-        compared={words: _mean(found, f"mae-60min{suffix}") for words, suffix in rows.items()},
+        compared={words: _mean(result, f"mae-60min{suffix}") for words, suffix in rows.items()},
         unit="mph",
         own="over the graph that the server has learned",
     )
@@ -125,10 +125,10 @@ def _sfl(run: Start) -> Block:
         Comparison([over_graph, *others.values()]),
         "SFL: neighbours who have what a client lacks",
         "40 clients have 24 handwritten digits each, too few to learn from. In each of four groups the digits go by "
-        "other names, so that a model of everybody is of no use to anybody. SFL averages models over the graph of the "
-        "groups. Share of test digits named as the client's group does.",
+        "other names, so that one model for all is of no use. SFL averages models over the graph of the groups. Share "
+        "of test digits named as the client's group does.",
         f"fedgraph run {experiment} --compare fedavg --compare fedavg-ft --compare pfedgraph --compare local",
-        compared={words: _right(found) for words, found in rows.items()},
+        compared={words: _right(each) for words, each in rows.items()},
         own="SFL over the graph of the groups",
     )
 
@@ -138,24 +138,24 @@ def _f3(run: Start) -> Block:
     from fedgraph.runs.reports.page import Block
 
     experiment = "f3/grid-stability.toml"
-    # A smaller grid than the experiment has, and one network in place of several: seconds, and nearly as good.
+    # Fewer samples than in the experiment, and a single network: runs in seconds, and is nearly as good.
     short = {"data.samples": 3000, "f3.fusion": "graph", "f3.owner-dropout": 0.0, "f3.epochs": 60}
-    found = run(experiment, set=short)
-    beside = run(experiment, set={**short, "f3.fusion": "concatenation"})
+    fused = run(experiment, set=short)
+    concatenated = run(experiment, set={**short, "f3.fusion": "concatenation"})
     pooled = run(experiment, set={**short, "data.together": True})
     options = " ".join(f"--set {key}={value}" for key, value in short.items())
     return Block(
-        Comparison([found]),
+        Comparison([fused]),
         "F3: will the grid swing apart? No participant can tell alone",
         "A producer and three consumers of a simulated electricity grid know their own reaction time, power and price "
         "elasticity. Each sends embeddings of its own model once; the server aligns them, learns a graph over the "
-        "participants and fuses them. Share of test grids of which it is told rightly whether they are stable.",
+        "participants and fuses them. Share of test grids whose stability is predicted correctly.",
         f"fedgraph run {experiment} {options}",
-        (("sent by each participant", f"{found.summary['bytes_up_per_client'] / 1e3:.0f} kB"),),
+        (("sent by each participant", f"{fused.summary['bytes_up_per_client'] / 1e3:.0f} kB"),),
         compared={
-            "the best participant alone": 100 * found.clients["test/accuracy-local"].max(),
-            "all four, fused after one exchange": _right(found),
-            "their embeddings side by side, without a graph": _right(beside),
+            "the best participant alone": 100 * fused.clients["test/accuracy-local"].max(),
+            "all four, fused after one exchange": _right(fused),
+            "their embeddings side by side, without a graph": _right(concatenated),
             "all columns in one place, the participants' model": _right(pooled, "accuracy-local"),
         },
         own="all four, fused after one exchange",
@@ -172,21 +172,21 @@ def _ipa(run: Start) -> Block:
         "experiment.rounds": 100,
         "train.learning-rate-factor": [[1, 1.0], [81, 0.2]],
     }
-    # The rates and passes that are best for each on validation images, in the table ipa-own-models.
+    # The settings that are best for each on validation images, from the table ipa-own-models.
     plain = {**five, "train.optimizer": "sgd", "train.keep-optimizer": False}
     together, alone = run(experiment, set=five), run(experiment, method="local", set=five)
     averaged = run(experiment, method="fedavg", set={**plain, "train.learning-rate": 0.3, "train.local-epochs": 1})
     corrected = run(experiment, method="feddyn", set={**plain, "train.learning-rate": 0.1, "feddyn.alpha": 0.1})
 
-    def sent(found: Run) -> str:
-        return f"{found.summary['bytes_up_per_client'] / 1e6:.1f} MB"
+    def sent(result: Run) -> str:
+        return f"{result.summary['bytes_up_per_client'] / 1e6:.1f} MB"
 
     return Block(
         Comparison([together, averaged, corrected, alone]),
         "IPA: five peers without a class in common",
-        "Each peer has two of the ten digits, and they start from different models. Nothing is averaged: each pulls "
-        "its parameters towards the others' while it trains, and at any time holds a model of its own. Each method has "
-        "the settings that are best for it. Share of all ten digits read correctly.",
+        "Each peer has two of the ten digits, and they start from different models. Nothing is averaged: each peer "
+        "trains its own model and pulls its parameters towards those of the others. Each method has the settings that "
+        "are best for it. Share of all ten digits read correctly.",
         " ".join(["fedgraph run", experiment, *(f"--set '{key}={value}'" for key, value in five.items())]),
         (("sent by each peer, aligning / averaging", f"{sent(together)} / {sent(averaged)}"),),
         compared={
@@ -206,36 +206,36 @@ def _fedngm(run: Start) -> Block:
     from fedgraph.runs.reports.page import Block
 
     usual = {"data.rows": 4000, "fedngm.recovery.method": "ges"}
-    found = run("fedngm/asia.toml", set=usual)
+    federated = run("fedngm/asia.toml", set=usual)
     pooled = run(
         "fedngm/asia.toml", set={**usual, "fedngm.global-model": "pooled", "fedngm.recovery.masks": False}, nodes=1
     )
-    model, truth = found.graphical_model, asia_network()
+    model, truth = federated.graphical_model, asia_network()
     score = model.graph.score(truth.moral_graph)
     right = round(score.recall * len(truth.moral_graph.edges))
     wrong = len(model.graph.edges) - right
     known = {"xray": "yes", "smoke": "yes"}
 
-    def asked(some: GraphicalModel) -> float:
-        answer: Any = some.conditional(known, ["lung"])["lung"]
+    def risk(of: GraphicalModel) -> float:
+        answer: Any = of.conditional(known, ["lung"])["lung"]
         return 100 * float(answer.probabilities[0, answer.categories.index("yes")])
 
     exact = float(posterior(truth, "lung", _positions(known, truth.variables))[0])
     drawn_from = "The network that the patients are drawn from, with an edge between two parents of one feature."
     return Block(
-        Comparison([found]),
+        Comparison([federated]),
         "FedNGM: three clinics, one model of their patients",
-        "Each clinic has 4,000 patients of its own and shows nobody a row. They agree on which features depend on each "
-        "other, and one model is distilled from samples of theirs, which can be asked anything.",
+        "Each clinic has 4,000 patients and shares no row. The clinics agree on which features depend on each other, "
+        "and one model is distilled from samples of their models. It answers any query.",
         "fedgraph run fedngm/asia.toml --set data.rows=4000 --set fedngm.recovery.method=ges",
         (
-            ("true dependencies that were found", f"{right} of {len(truth.moral_graph.edges)}"),
-            ("dependencies that are not true", str(wrong)),
+            ("true dependencies found", f"{right} of {len(truth.moral_graph.edges)}"),
+            ("false dependencies", str(wrong)),
         ),
         shown=(truth.moral_graph.chart(title="The true graph", text=drawn_from),),
         compared={
-            "lung cancer, if a smoker's X-ray is positive: the model": asked(model),
-            "a model of all rows in one place": asked(pooled.graphical_model),
+            "lung cancer, if a smoker's X-ray is positive: the model": risk(model),
+            "a model of all rows in one place": risk(pooled.graphical_model),
             "the exact probability": 100 * exact,
         },
         own="lung cancer, if a smoker's X-ray is positive: the model",

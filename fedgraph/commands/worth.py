@@ -1,4 +1,4 @@
-"""The command ``fedgraph worth``: does a client graph pay on this data?"""
+"""The command ``fedgraph worth``: whether a client graph improves results on this data."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_peopl
 
 
 def worth(
-    experiment: Annotated[str, typer.Argument(help="TOML file; those that come along are found by name.")],
-    seeds: Annotated[str, typer.Option(help="Seeds of every row, two at least.")] = "0,1,2",
+    experiment: Annotated[str, typer.Argument(help="TOML file, or the name of an included one.")],
+    seeds: Annotated[str, typer.Option(help="Seeds of every row, at least two.")] = "0,1,2",
     metric: Annotated[
-        str | None, typer.Option(help="validation/...; by default what is monitored, or accuracy, or mae.")
+        str | None, typer.Option(help="validation/...; by default the monitored metric, or accuracy, or mae.")
     ] = None,
     rates: Annotated[
-        str, typer.Option(help="Factors of the learning rate that every row is tried with; 1 tries nothing.")
+        str, typer.Option(help="Factors of the learning rate to try for every row; 1 for no tuning.")
     ] = "0.3,1,3",
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of every run.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the clients are dealt out to.")] = 2,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes that share the runs.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for the runs and results.")] = Path("worth"),
     results: Annotated[Path | None, typer.Option(help="Merge the numbers into this result file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live display, only the results.")] = False,
 ) -> None:
-    """Find out whether the client graph pays, and the method that uses it.
+    """Find out whether the client graph, and the method that uses it, improve results.
 
     Training alone, FedAvg, FedAvg with fine-tuning, the method, and the method over a permuted and over a complete
-    graph are run with every seed and compared on validation data, with intervals; each has the learning rate that is
-    best for it. The command can be stopped and given again: what is finished is not repeated.
+    graph are run with every seed and their own best learning rate, and compared on validation data, with intervals.
+    The command can be stopped and repeated: finished runs are not run again.
     """
     from fedgraph.reproduce import merge_into
     from fedgraph.reproduce.worth import worth as carry_out
 
     console = Console()
     with messages_for_people(), ended_by_hand(console, GOES_ON):
-        found = carry_out(
+        comparison = carry_out(
             experiment,
             set=set_ or [],
             seeds=seeds_given(seeds),
@@ -53,13 +53,13 @@ def worth(
             progress=not quiet,
         )
         if results is not None:
-            merge_into(results, found.result_lines())
-    console.print(found, soft_wrap=True)
-    console.print(str(found.folder / "worth.html"), soft_wrap=True, highlight=False)
+            merge_into(results, comparison.result_lines())
+    console.print(comparison, soft_wrap=True)
+    console.print(str(comparison.folder / "worth.html"), soft_wrap=True, highlight=False)
 
 
 def _rates(text: str) -> list[float]:
     try:
         return [*map(float, text.split(","))]
     except ValueError:
-        raise ExperimentError(f"--rates {text}: numbers with commas between them") from None
+        raise ExperimentError(f"--rates {text}: must be numbers separated by commas") from None

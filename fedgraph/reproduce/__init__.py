@@ -1,6 +1,6 @@
-"""Tables and figures of papers as data: every cell is an experiment, run once, shown next to the published value.
+"""Tables and figures of papers: every cell is an experiment, run once and shown next to the published value.
 
-A table is described by its TOML file, and run with one command::
+A table is a TOML file, run with one command::
 
     fedgraph reproduce sfl-table2 --profile small
 """

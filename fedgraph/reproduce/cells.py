@@ -1,4 +1,4 @@
-"""The cells of a table: row x column x seed, each one resolved experiment in a run folder named by its content."""
+"""The cells of a table: for each row, column and seed a resolved experiment, in a run folder named by its digest."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Cell:
     seed : int
         Seed of the run.
     experiment : Experiment or None
-        Resolved, with the defaults of its method; None if it is invalid, which ``problem`` explains.
+        Resolved, with the defaults of its method; None if it is invalid.
     path : Path
-        Its run folder, whether it exists or not.
+        Its run folder, which need not exist.
     problem : str
-        The reason if there is no experiment.
+        Why the experiment is invalid.
     nodes : int or None
-        Number of nodes among which its clients are divided; None if the command decides.
+        Number of nodes; None for that of the command line.
     pending : str
-        What it waits for, if its settings are still to be chosen; ``experiment`` is then that of a trial.
+        What it waits for, if its settings are not chosen yet; ``experiment`` is then that of a trial.
     chosen : str
-        Description of the settings that were chosen, and of the values that were tried.
+        Description of the chosen settings and of the values tried.
     after : Cell or None
         The cell whose run this one builds on.
     """
@@ -63,7 +63,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellMaker:
-    """Makes the cells of a table in a profile.
+    """Factory of the cells of a table in a profile.
 
     Attributes
     ----------
@@ -72,11 +72,11 @@ class CellMaker:
     profile : ProfileTable
         The profile.
     overrides : tuple of str
-        Overrides of the command line, which come last.
+        Overrides of the command line, applied last.
     cells_dir : Path
-        Folder of all cells, of all tables.
+        Folder of the cells of all tables.
     experiments_dir : Path
-        Folder in which experiment files are looked for first.
+        Folder that is searched first for experiment files.
     """
 
     table: PublishedTable
@@ -91,14 +91,14 @@ class CellMaker:
         return [(row, column) for column in columns for row in self.table.rows if row.runs_in(column.key)]
 
     def cell(self, row: RowTable, column: ColumnTable, seed: int, chosen: Sequence[str] = ()) -> Cell:
-        """Make a cell. Later overrides win: those of table, column, profile, row, ``chosen``, seed, command line."""
+        """Make a cell. Later overrides win: table, column, profile, row, ``chosen``, seed, command line."""
         after = next((self.cell(first, column, seed) for first in self.table.rows if first.label == row.after), None)
-        own = [*row.set, *row.set_for.get(column.key, ())]
+        of_row = [*row.set, *row.set_for.get(column.key, ())]
         if after is not None:
             if after.experiment is None:
                 return replace(after, row=row.label)
-            own = [override.replace("{run}", str(after.path)) for override in own]
-        every = [*self.table.set_in(column, self.profile), *own, *chosen, "experiment.seed={seed}", *self.overrides]
+            of_row = [override.replace("{run}", str(after.path)) for override in of_row]
+        every = [*self.table.set_in(column, self.profile), *of_row, *chosen, "experiment.seed={seed}", *self.overrides]
         file = self.profile.experiment_file(row, column, self.experiments_dir)
         try:
             experiment = resolved(
@@ -114,10 +114,7 @@ class CellMaker:
 def resolved(experiment: Experiment) -> Experiment:
     """Return the experiment with only the table of its method, and all defaults filled in.
 
-    Raises
-    ------
-    ExperimentError
-        When the method cannot be found, or its table does not fit.
+    Raises ExperimentError when the method is unknown or its table is invalid.
     """
     return ChosenMethod(experiment).resolved()
 
@@ -136,7 +133,7 @@ def digest(experiment: Experiment) -> str:
 
 
 def text_digest(*texts: str) -> str:
-    """Return a digest of texts, twelve hexadecimal digits."""
+    """Return a digest of texts: twelve hexadecimal digits."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
@@ -148,9 +145,9 @@ def overrides_that_count(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def folder_of(experiment: Experiment, cells_dir: Path) -> Path:
-    """Return the run folder of an experiment: an existing one of the same content, else the path of a new one.
+    """Return the run folder of an experiment: an existing one with the same digest, else the path of a new one.
 
-    A folder made before a key existed is found by reading its experiment again, which fills in the key's default.
+    Folders from before a key existed are found by resolving their experiments again, with the key's default.
     """
     data = getattr(experiment.data, "set", "data")
     stem = f"{data}-{experiment.method.name}-seed{experiment.experiment.seed}"
@@ -158,7 +155,7 @@ def folder_of(experiment: Experiment, cells_dir: Path) -> Path:
     path = cells_dir / f"{stem}-{wanted}"
     if path.is_dir():
         return path
-    return next((folder for folder, found in _present(cells_dir, stem) if found == wanted), path)
+    return next((folder for folder, existing in _present(cells_dir, stem) if existing == wanted), path)
 
 
 def _present(cells_dir: Path, stem: str) -> Iterator[tuple[Path, str | None]]:

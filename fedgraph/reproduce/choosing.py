@@ -1,8 +1,7 @@
-"""Cells of rows whose settings are chosen on validation data, in the same way for every row.
+"""Cells of rows whose settings are chosen on validation data.
 
-Every combination of values is a run of its own, a trial, with the seeds of ``choose-seeds``. The row gets the
-combination that is best on validation data, with all seeds; its trials are then the cells of their seeds, and are not
-run twice.
+Every combination of values is a trial, run with ``choose-seeds``. The row is run with the best combination and all
+seeds; trials with the same seed are reused.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from fedgraph.support.files import as_csv
 class Trial:
     """One candidate of a row in a column.
 
-    ``settings`` are the values tried, by key; ``cells`` are its runs, one per seed; ``quantity``, on validation data,
-    is the criterion.
+    ``settings`` are its values by key, ``cells`` its runs, one per seed, ``quantity`` the criterion on validation data.
     """
 
     settings: tuple[tuple[str, Any], ...]
@@ -37,7 +35,7 @@ class Trial:
     @property
     def overrides(self) -> list[str]:
         """The settings as ``table.key=value``."""
-        # JSON is TOML except for tables and null, which settings to choose cannot be.
+        # JSON is TOML except for tables and null, which are not allowed here.
         return [f"{key}={json.dumps(value)}" for keys, value in self.settings for key in keys.split()]
 
     @property
@@ -47,12 +45,12 @@ class Trial:
 
     @property
     def value(self) -> float | None:
-        """Mean over seeds; None where a run failed or has no finite value, for example because it diverged."""
+        """Mean over seeds; None if a run failed or has no finite value, for example because it diverged."""
         if any(failure(cell) is not None for cell in self.cells):
             return None
         values = [self.quantity.value(RunFolder(cell.path).summary()) for cell in self.cells]
-        found = [value for value in values if value is not None]
-        return fmean(found) if len(found) == len(values) else None
+        finite = [value for value in values if value is not None]
+        return fmean(finite) if len(finite) == len(values) else None
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Choice:
 
     @property
     def waits_for(self) -> str:
-        """Which trials are still missing, in words; empty when all are over."""
+        """Description of the missing trials; empty if all are over."""
         over = sum(trial.is_over for trial in self.trials)
         if over == len(self.trials):
             return ""
@@ -74,27 +72,27 @@ class Choice:
 
     @property
     def missing(self) -> list[Cell]:
-        """Runs that the choice waits for."""
+        """Runs of trials that are not over."""
         return [cell for trial in self.trials if not trial.is_over for cell in trial.cells]
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best value on validation data, the first of equals; None where all have failed."""
-        having = [(value, trial) for trial in self.trials if (value := trial.value) is not None]
-        if not having:
+        """The trial with the best value on validation data, the first of equals; None if all have failed."""
+        measured = [(value, trial) for trial in self.trials if (value := trial.value) is not None]
+        if not measured:
             return None
-        choose = min if having[0][1].quantity.better == "lower" else max
-        return choose(having, key=lambda each: each[0])[1]
+        choose = min if measured[0][1].quantity.better == "lower" else max
+        return choose(measured, key=lambda each: each[0])[1]
 
     def words(self, best: Trial) -> str:
-        """Describe the choice and the values that were tried, and whether a number is at the end of these."""
+        """Describe the choice and the values tried."""
         parts = [chosen_of(key, value, self.tried[key]) for key, value in best.settings]
         seeds = ", ".join(str(cell.seed) for cell in best.cells)
         return f"chosen by {best.quantity}, seed{'s' if len(best.cells) > 1 else ''} {seeds}: {'; '.join(parts)}"
 
 
 def chosen_of(key: str, value: Any, tried: Sequence[Any]) -> str:
-    """Describe the value that a key has got of those tried, and whether it is a number at their end."""
+    """Describe the chosen value of a key and the values tried, and whether it is the smallest or largest number."""
     numbers = [one for one in tried if isinstance(one, int | float) and not isinstance(one, bool)]
     at_end = len(numbers) == len(tried) > 1 and value in (min(numbers), max(numbers))
     others = ", ".join(json.dumps(one) for one in tried)
@@ -102,12 +100,12 @@ def chosen_of(key: str, value: Any, tried: Sequence[Any]) -> str:
 
 
 def plan_choices(maker: CellMaker, seeds: Sequence[int]) -> list[Choice]:
-    """Return all choices of a table; ``seeds`` are those of the table; the first is tried by default."""
+    """Return all choices of a table; by default trials use the first of the table's ``seeds``."""
     return [_choice(maker, row, column, seeds) for row, column in maker.places() if row.choose]
 
 
 def plan_cells(maker: CellMaker, seeds: Sequence[int], choices: Sequence[Choice] = ()) -> list[Cell]:
-    """Return all cells of a table, all rows of the first seed first; those with settings to be chosen are pending."""
+    """Return all cells of a table, ordered by seed; those without chosen settings are pending."""
     by_place = {(choice.row.label, choice.column.key): choice for choice in choices}
     return [
         _settled(maker, row, column, seed, by_place.get((row.label, column.key)))
@@ -117,7 +115,7 @@ def plan_cells(maker: CellMaker, seeds: Sequence[int], choices: Sequence[Choice]
 
 
 def trials_csv(choices: Sequence[Choice]) -> str:
-    """Format trials as CSV, a line per trial and seed, with its value on validation data."""
+    """Format trials as CSV: a line per trial and seed, with its value on validation data."""
     lines: list[tuple[Any, ...]] = [("row", "column", "settings", "seed", "by", "value", "chosen", "run")]
     for choice in choices:
         best = None if choice.waits_for else choice.best
@@ -133,7 +131,7 @@ def trials_csv(choices: Sequence[Choice]) -> str:
 def _choice(maker: CellMaker, row: RowTable, column: ColumnTable, seeds: Sequence[int]) -> Choice:
     table = maker.table
     quantity = table.choice_quantity(row, column)
-    # Settings of the command line are not chosen.
+    # Settings given on the command line are not tuned.
     overridden = {override.partition("=")[0].strip() for override in maker.overrides}
     tried = {keys: values for keys, values in row.choose.items() if overridden.isdisjoint(keys.split())}
     trials = []

@@ -45,7 +45,7 @@ def reproduce(
     keep_models: bool,
     quiet: bool,
 ) -> None:
-    """Carry out the command; the arguments are its options, which :mod:`fedgraph.commands.reproduce` explains."""
+    """Run the command; see :mod:`fedgraph.commands.reproduce` for its options."""
     console, progress = Console(), Console(quiet=quiet)
     if name is None:
         _list_tables(console)
@@ -56,7 +56,7 @@ def reproduce(
         short, table, file = load_table(name)
         known = [known for known in get_args(Profile) if known in table.profiles]
         if profile not in known:
-            raise ExperimentError(f"{short} has no profile '{profile}'; it has {', '.join(known)}")
+            raise ExperimentError(f"{short} has no profile '{profile}'; known: {', '.join(known)}")
         size = table.profiles[profile]  # type: ignore[index]
         plugins = (str(file.parent), str(Path.cwd()))
         add_plugin_paths(plugins)
@@ -114,14 +114,14 @@ def reproduce(
 
 
 def _write(results: Results, target: Path) -> None:
-    """Write table and numbers of all finished cells, also of those that this command did not select."""
+    """Write table and numbers of all finished cells, including those not selected."""
     write_atomically(target / "table.md", markdown(results).encode())
     write_atomically(target / "table.csv", long_csv(results).encode())
     write_atomically(target / "summary.csv", summary_csv(results).encode())
 
 
 def _conclude(console: Console, results: Results, selected: Sequence[Cell], files: Sequence[Path]) -> None:
-    """Print the missing cells with reasons, and the files written; exit with status 1 when a run failed."""
+    """Print missing cells with reasons, and the files written; exit with status 1 if a run failed."""
     chosen = {(cell.row, cell.column, cell.seed) for cell in selected}
     unfinished: dict[tuple[str, str, str], list[Cell]] = {}
     for outcome in results.outcomes:
@@ -143,7 +143,7 @@ def _conclude(console: Console, results: Results, selected: Sequence[Cell], file
 
 
 def _progress(results: Results, labels: Sequence[str], keys: Sequence[str]) -> Table:
-    """Return a table with the number of finished runs of all seeds by row and column."""
+    """Return a table with the number of finished runs by row and column."""
     table = Table(title=escape(results.table.table.title), title_justify="left", caption="runs finished, of all seeds")
     table.add_column("row")
     shown = [column for column in results.columns if column.key in keys]
@@ -181,11 +181,11 @@ def _parts(text: str | None) -> list[str] | None:
 
 
 def _chosen(wanted: list[str] | None, known: list[str], what: str, table: str) -> list[str]:
-    """Return the names asked for as they are written in the table; case is ignored."""
+    """Return the wanted names as the table spells them, ignoring case."""
     if wanted is None:
         return known
     by_name = {name.casefold(): name for name in known}
     unknown = [name for name in wanted if name.casefold() not in by_name]
     if unknown:
-        raise ExperimentError(f"{table} has no {what} '{unknown[0]}'; it has: {', '.join(known)}")
+        raise ExperimentError(f"{table} has no {what} '{unknown[0]}'; known: {', '.join(known)}")
     return [by_name[name.casefold()] for name in wanted]

@@ -1,4 +1,4 @@
-"""The numbers of a table as CSV: of all runs, over seeds, and compared with one row."""
+"""The numbers of a table as CSV: of single runs, over seeds, and as differences to one row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedgraph.support.files import as_csv
 
 
 def long_csv(results: Results) -> str:
-    """Format all numbers in the summaries of all runs as CSV, one per line: all metrics, statistics and groups."""
+    """Format all metrics, statistics and groups of all runs as CSV, a number per line."""
     lines: list[tuple[Any, ...]] = [
         ("table", "profile", "row", "column", "seed", "split", "metric", "group", "statistic", "value", "run")
     ]
@@ -36,7 +36,7 @@ def _numbers(summary: dict[str, Any]) -> Iterator[tuple[str, str, str, str, floa
 
 
 def summary_csv(results: Results) -> str:
-    """Format as CSV with a line per row, column and metric: our values over seeds, and the published one."""
+    """Format our values over seeds and the published value as CSV: a line per row, column and metric."""
     lines: list[tuple[Any, ...]] = [
         ("table", "profile", "row", "column", "metric", "value", "factor", "mean", "deviation", "seeds",
          "published", "published deviation", "published data", "differs", "missing because")
@@ -60,13 +60,13 @@ def summary_csv(results: Results) -> str:
 
 
 def paired_csv(results: Results) -> str:
-    """Format differences as CSV, a line per row, column and metric."""
+    """Format differences to the reference row as CSV: a line per row, column and metric."""
     lines: list[tuple[object, ...]] = [
         ("table", "profile", "column", "metric", "reference", "row", "mean", "low", "high", "above", "seeds", "values")
     ]
     for column in results.columns:
-        for row, found in results.differences(column):
-            for metric, each in zip(results.table.metrics_of(column), found, strict=True):
+        for row, differences in results.differences(column):
+            for metric, each in zip(results.table.metrics_of(column), differences, strict=True):
                 if each is not None:
                     low, high = (None if each.margin is None else each.mean + sign * each.margin for sign in (-1, 1))
                     where = (results.name, results.profile_name, column.key, metric.title, results.table.table.compare)

@@ -1,4 +1,4 @@
-"""Run the cells of a table, each once, with any number of processes that share the folder."""
+"""Running of cells: each once, by any number of processes that share the folder."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Execution:
     Attributes
     ----------
     nodes : int
-        Number of nodes among which the clients of each run are divided, unless its cell has its own number.
+        Number of nodes of each run, unless its cell sets it.
     data_dir : Path
         The data folder.
     keep_models : bool
-        Keep the final models in the run folders; they can be large.
+        Keep the final models in the run folders.
     plugins : sequence of str
         Folders whose modules experiments may name.
     """
@@ -57,13 +57,13 @@ def run_cells(
     on_end: Callable[[Cell], None] = lambda cell: None,
     listeners: Sequence[Callback] = (),
 ) -> None:
-    """Run all cells whose data are there, and before them those that they build on.
+    """Run all cells whose data are available, after the cells that they build on.
 
-    ``on_end`` is called for each that this process ran; ``listeners`` follow these runs.
+    ``on_end`` is called for each cell that this process ran; ``listeners`` are callbacks of these runs.
 
-    A finished cell is left alone, a killed one continues from its checkpoint. A cell that fails stores its reason in
-    its folder (see :func:`failure`) and does not stop the others; the next command tries it again. Cells that another
-    process is running are waited for at the end, and so are those that build on them.
+    Finished cells are skipped, killed ones resumed. A cell that fails stores the reason in its folder (see
+    :func:`failure`) without stopping the others; the next command tries it again. Cells that another process is
+    running, and cells that build on them, come last.
     """
     began = time.time()
     every = _in_order(cells)
@@ -86,18 +86,18 @@ def run_cells(
 
 
 def _in_order(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells, each after the one that it builds on, whether that was asked for or not."""
-    found: list[Cell] = []
+    """Return the cells, each after the one that it builds on, which is added if missing."""
+    ordered: list[Cell] = []
     for cell in cells:
         chain = [cell]
         while (earlier := chain[-1].after) is not None:
             chain.append(earlier)
-        found += [each for each in reversed(chain) if each not in found]
-    return found
+        ordered += [each for each in reversed(chain) if each not in ordered]
+    return ordered
 
 
 def failure(cell: Cell) -> str | None:
-    """Return why a cell failed when it was last tried; None when it did not, or was never tried."""
+    """Return why the last attempt to run a cell failed, or None."""
     if cell.experiment is None:
         return cell.problem.splitlines()[-1].partition("; known")[0]  # the lines before name the file
     file = cell.path / _FAILURE
@@ -105,11 +105,11 @@ def failure(cell: Cell) -> str | None:
 
 
 def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
-    """Describe the files that the data folder lacks for an experiment; None when its data are there."""
+    """Describe the files of an experiment that the data folder lacks; None if it has all."""
     name = getattr(experiment.data, "set", "")
     entry = next((entry for entry in catalogue_entries() if entry.name == name), None)
     if entry is not None and entry.alternatives and find(entry, data_dir) is None:
-        return f"no files of {entry.title} in {data_dir}; `fedgraph data {name}` says which, and how to get them"
+        return f"no files of {entry.title} in {data_dir}; `fedgraph data {name}` lists them and how to get them"
     try:
         open_source(experiment.data, data_dir).client_names()
     except DataError as error:
@@ -118,11 +118,11 @@ def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
 
 
 def _is_due(cell: Cell, how: Execution, since: float) -> bool:
-    """Check whether a cell, whose lock is held, must still be run by a command that began at ``since``."""
+    """Return whether a locked cell must still be run by a command that began at ``since``."""
     if cell.experiment is None or cell.pending or missing_data(cell.experiment, how.data_dir) is not None:
         return False
     if RunFolder(cell.path).is_finished:
-        if RunFolder(cell.path).checkpoint.exists():  # killed between its end and the tidying up
+        if RunFolder(cell.path).checkpoint.exists():  # killed before it was tidied up
             _tidy(cell, how)
         return False
     failed = cell.path / _FAILURE
@@ -131,7 +131,7 @@ def _is_due(cell: Cell, how: Execution, since: float) -> bool:
 
 def _run(cell: Cell, how: Execution, console: Console, label: str, listeners: Sequence[Callback]) -> None:
     try:
-        # Owners train a model once, whichever runs use it.
+        # Runs share the models that owners train.
         models = cell.path.parent / ".local-models"
         nodes = cell.nodes or how.nodes
         folder = _folder(cell, how.plugins)
@@ -143,12 +143,12 @@ def _run(cell: Cell, how: Execution, console: Console, label: str, listeners: Se
     else:
         _tidy(cell, how)
     finally:
-        # A node keeps the clients of every experiment that its process has seen; here each is run once.
+        # A node caches the clients of every experiment of its process, but each is run once here.
         forget_cohorts()
 
 
 def _folder(cell: Cell, plugins: Sequence[str]) -> RunFolder:
-    """Return the cell's run folder, created if missing; the file of its experiment marks it as complete."""
+    """Return the cell's run folder, created if missing; experiment.toml is written last."""
     assert cell.experiment is not None
     if not (cell.path / "experiment.toml").exists():
         about = {**environment(), "plugins": list(plugins)}
@@ -158,7 +158,7 @@ def _folder(cell: Cell, plugins: Sequence[str]) -> RunFolder:
 
 
 def _tidy(cell: Cell, how: Execution) -> None:
-    """Remove what only a resumed run needs: it can be a thousand times as large as the results."""
+    """Remove files that only a resumed run needs; they can be a thousand times as large as the results."""
     folder = RunFolder(cell.path)
     shutil.rmtree(cell.path / "nodes", ignore_errors=True)
     (cell.path / _FAILURE).unlink(missing_ok=True)
@@ -169,7 +169,7 @@ def _tidy(cell: Cell, how: Execution) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the most informative line of an error; errors from a node end with the exception's own line."""
+    """Return the most informative line of an error: the last one of a node's traceback, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Run folder: ")]
     if not lines:
         return type(error).__name__
@@ -181,9 +181,9 @@ def _lock(cell: Cell) -> Iterator[bool]:
     """Try to lock a cell for the block; yield whether it succeeded."""
     folder = cell.path.parent / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(locked(folder / cell.path.name, wait=0))
+            stack.enter_context(locked(folder / cell.path.name, wait=0))
         except TimeoutError:
             yield False
             return

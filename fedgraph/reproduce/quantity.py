@@ -1,4 +1,4 @@
-"""The quantity of a run that a metric of a table names, and its values: over clients, of each, and round by round."""
+"""Quantities that metrics of a table read from runs: over clients, by client, and by round."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ TO_TARGET = {
     "seconds": ("seconds_to_target", "mean"),
     "first-seconds": ("seconds_to_target", "first"),
 }
-"""Statistics of the cost to reach a target: their key in ``summary.json``, and who must reach it."""
+"""Cost to reach a target: keys in ``summary.json``, and who must reach it."""
 
 FAIRNESS = "fairness"
-"""Statistic that correlates clients with their values in the stand-alone row."""
+"""Statistic: correlation over clients with the stand-alone row."""
 
 PEERS = "peers"
 """Pseudo split for differences between peers, as means over all pairs."""
 
 GRAPH = "graph"
-"""Pseudo split for the learned graph against groups of clients (:meth:`fedgraph.graph.ClientGraph.agreement`)."""
+"""Pseudo split for the agreement of the learned graph with groups (:meth:`fedgraph.graph.ClientGraph.agreement`)."""
 
 AGREEMENT = ("precision", "recall", "weight")
 
 RUN = "run"
-"""Pseudo split for the cost of a whole run."""
+"""Pseudo split for the cost of a run."""
 
 TOOK = (
     "rounds", "minibatches", "passes", "bytes", "bytes-per-client", "models-per-round", "exchanges",
@@ -50,28 +50,28 @@ TOOK = (
 )  # fmt: skip
 """Costs of a run: rounds; minibatches of all clients, and passes over all data (``LocalWork``); traffic.
 
-``bytes`` were sent to the nodes of the run and received from them, which depends on which clients share a node
-(``Traffic``). ``bytes-per-client`` and ``models-per-round`` count a client on a node of its own, and are those of the
-method. ``exchanges`` are requests to all nodes; ``training-bytes-per-owner`` are of embeddings and gradients, without
-those of test samples. ``core-seconds`` are the processor time of a run in one process, methods of rounds alone.
+``bytes`` is the traffic of all nodes, which depends on which clients share a node (``Traffic``). ``bytes-per-client``
+and ``models-per-round`` assume one client per node. ``exchanges`` counts requests to all nodes.
+``training-bytes-per-owner`` covers embeddings and gradients, without those of test samples. ``core-seconds`` is the
+processor time of a run in one process, for methods of rounds.
 """
 
 
 ClientValues = dict[str, float | None]
-"""Values by client; None for a client without one."""
+"""Values by client, None for missing ones."""
 
 
 class Quantity(NamedTuple):
-    """The value that a metric of a table reads from a run's summary.
+    """A value in a run's summary, as named by a metric of a table.
 
     Attributes
     ----------
     split, metric, statistic : str
         The split, the name of the metric, and the statistic over clients.
     group : str or None
-        Group of clients that the statistic is over; None for all.
+        Group of clients of the statistic; None for all.
     client : str or None
-        The only client whose value counts; None for all.
+        The single client whose value to read; None for all.
     """
 
     split: str
@@ -89,64 +89,62 @@ class Quantity(NamedTuple):
         first, _, measure = text.partition("/")
         if measure in {PEERS: MEASURES, GRAPH: AGREEMENT, RUN: TOOK}.get(first, ()):
             return cls(first, measure, "mean", None)
-        found = _VALUE.fullmatch(text)
-        if found is None:
+        parts = _VALUE.fullmatch(text)
+        if parts is None:
             raise ValueError(
-                "is '<split>/<metric>', if need be with ':mean', ':std', ':best5' or ':worst5' (over clients) and "
-                "with '@group', with ':rounds', ':bytes' or ':seconds' (until the mean reaches the target) or "
+                "must be '<split>/<metric>', optionally with ':mean', ':std', ':best5' or ':worst5' (over clients) and "
+                "'@group', with ':rounds', ':bytes' or ':seconds' (until the mean reaches the target) or "
                 "':first-rounds' and so on (until the first client does), or with ':fairness' "
                 f"(against [table] stand-alone); or 'peers/' and one of {', '.join(MEASURES)}; or 'graph/' and one of "
                 f"{', '.join(AGREEMENT)}; or 'run/' and one of {', '.join(TOOK)}; got '{text}'"
             )
-        if found["group"] and found["statistic"] in TO_TARGET:
-            raise ValueError(f"'{text}': what it takes to a target is counted for all clients, not for a group")
-        if found["group"] and found["statistic"] == FAIRNESS:
-            raise ValueError(f"'{text}': fairness is that of all clients, not of a group")
+        if parts["group"] and parts["statistic"] in TO_TARGET:
+            raise ValueError(f"'{text}': the cost to reach a target is known for all clients, not for a group")
+        if parts["group"] and parts["statistic"] == FAIRNESS:
+            raise ValueError(f"'{text}': fairness is known for all clients, not for a group")
         try:
-            direction(found["metric"])
+            direction(parts["metric"])
         except ExperimentError as error:
             raise ValueError(f"'{text}': {error}") from None
-        return cls(found["split"], found["metric"], found["statistic"] or "mean", found["group"])
+        return cls(parts["split"], parts["metric"], parts["statistic"] or "mean", parts["group"])
 
     def at(self, client: str | None, suffix: str) -> Quantity:
         """Return the same quantity for one client, and for the model whose metrics end with ``suffix``.
 
-        The cost of a run is the same for all. Raises ValueError where there is no such quantity.
+        Costs of a run do not change. Raises ValueError if the quantity is not defined.
         """
         if self.split in (RUN, GRAPH):
             return self
         if suffix and self.split == PEERS:
-            raise ValueError(
-                f"'{self}' has no suffix '{suffix}': it compares the peers' models, whatever they measured"
-            )
-        found = self._replace(metric=self.metric + suffix)
+            raise ValueError(f"'{self}' has no suffix '{suffix}': it compares the models of peers, not metrics")
+        quantity = self._replace(metric=self.metric + suffix)
         if client is None:
-            return found
+            return quantity
         if self.split == PEERS or self.statistic != "mean" or self.group:
-            raise ValueError(f"'{self}' is of several clients together: client '{client}' has none")
-        return found._replace(client=client)
+            raise ValueError(f"'{self}' is defined over several clients, not for client '{client}' alone")
+        return quantity._replace(client=client)
 
     def __str__(self) -> str:
-        """Format as in a table, with the client if it is that of one."""
+        """Format as in a table, followed by the client, if any."""
         statistic = "" if self.statistic == "mean" else f":{self.statistic}"
         group = f"@{self.group}" if self.group else ""
         return f"{self.split}/{self.metric}{statistic}{group}{f' of {self.client}' if self.client else ''}"
 
     @property
     def has_course(self) -> bool:
-        """Whether a run has a value after every evaluation, and not only at its end."""
+        """Whether a run has a value after every evaluation."""
         return self.split not in (PEERS, GRAPH, RUN) and self.statistic not in (*TO_TARGET, FAIRNESS)
 
     @property
     def is_count(self) -> bool:
-        """Whether values of a run are whole numbers, such as rounds, minibatches or examples."""
+        """Whether values are whole numbers, such as rounds, minibatches or examples."""
         if self.split == RUN:
             return self.metric in ("rounds", "minibatches", "exchanges")
         return self.statistic in ("rounds", "first-rounds") or (self.split == PEERS and self.metric in COUNTS)
 
     @property
     def better(self) -> Literal["higher", "lower"] | None:
-        """Which values are better; None for a quantity without an order of merit."""
+        """Which values are better; None if neither."""
         if self.split == GRAPH:
             return "higher"
         if self.split in (PEERS, RUN) or self.statistic == "std":
@@ -156,7 +154,7 @@ class Quantity(NamedTuple):
         return "higher" if self.statistic == FAIRNESS else direction(self.metric)
 
     def value(self, summary: Mapping[str, Any] | None) -> float | None:
-        """Read the number from a run's summary; None if the run has not measured it."""
+        """Read the value from a run's summary; None if it was not measured."""
         split, name, statistic, group, client = self
         if summary is None:
             return None
@@ -176,52 +174,52 @@ class Quantity(NamedTuple):
         return None if value is None or not math.isfinite(value) else float(value)
 
     def by_client(self, summary: Mapping[str, Any]) -> ClientValues:
-        """Read each client's value from a run's summary; empty if it was not measured."""
+        """Read the value of each client from a run's summary; empty if it was not measured."""
         values: ClientValues = summary.get("per_client", {}).get(self.split, {}).get(self.metric, {})
         return values
 
     def by_round(self, path: Path) -> dict[int, ClientValues]:
-        """Read each client's value after each evaluation of the run in folder ``path``."""
+        """Read the value of each client after each evaluation of the run in folder ``path``."""
         lines = RunFolder(path).evaluations(self.split)
         return {line["round"]: line["per_client"][self.metric] for line in lines if self.metric in line["per_client"]}
 
 
 def validation_quantity(text: str) -> Quantity:
-    """Parse a quantity that settings can be chosen by. Raises ValueError where it is not of validation data."""
+    """Parse a criterion for choosing settings. Raises ValueError if it is not on validation data."""
     quantity = Quantity.of(text)
     if quantity.split != "validation":
         raise ValueError(
-            f"'{text}': settings are chosen on validation data alone, or test data would no longer tell how good they "
-            f"are; write validation/{quantity.metric}"
+            f"'{text}': settings must be chosen on validation data, to leave test data for their evaluation; use "
+            f"validation/{quantity.metric}"
         )
     if quantity.better is None:
-        raise ValueError(f"'{text}' has no better and no worse value")
+        raise ValueError(f"'{text}' has no better or worse values to choose by")
     return quantity
 
 
 def _cost(summary: Mapping[str, Any], what: str) -> float | None:
-    """Return one of ``TOOK``; None where the run, or one of an earlier version, does not report it."""
+    """Return one of ``TOOK``; None if the run does not report it."""
     if what == "bytes":
         return float(summary["bytes_down"] + summary["bytes_up"])
     if what == "bytes-per-client":
         down, up = (summary.get(f"bytes_{way}_per_client") for way in ("down", "up"))
         return None if down is None or up is None else down + up
     if what in ("minibatches", "passes"):
-        found: float | None = summary.get("training", {}).get(what)
-        return found
+        value: float | None = summary.get("training", {}).get(what)
+        return value
     return summary.get(what.replace("-", "_"))
 
 
 @lru_cache(maxsize=1024)
 def over_rounds(path: Path, quantity: Quantity, rounds: tuple[int, int]) -> ClientValues:
-    """Average each client's values over the evaluations from the first to the last of ``rounds``.
+    """Average each client's values over the evaluations between two rounds, inclusive.
 
     Results are cached: the run must be finished.
     """
     first, last = rounds
-    found: dict[str, list[float]] = {}
+    by_client: dict[str, list[float]] = {}
     for number, values in quantity.by_round(path).items():
         for name, value in values.items():
             if first <= number <= last and value is not None:
-                found.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in found.items()}
+                by_client.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in by_client.items()}

@@ -1,9 +1,9 @@
-"""Result files: measurements of the runs of a table, seed by seed, as a small CSV file that is kept with the project.
+"""Result files: the results of a table by seed, as a CSV file that is versioned with the project.
 
-``fedgraph reproduce sfl-table1 --results simulations/sfl/results`` writes ``simulations/sfl/results/table1-small.csv``,
-or adds to it: a line for every row, column, metric and seed. Runs of other seeds or rows can be made later or
-elsewhere; existing lines stay, unless the same is measured again or the settings of their row have changed. Pages take
-their numbers from these files (``python -m fedgraph.simulations.pages``).
+``fedgraph reproduce sfl-table1 --results simulations/sfl/results`` merges its results into
+``simulations/sfl/results/table1-small.csv``: a line for every row, column, metric and seed. Lines of other seeds or
+rows stay, unless the settings of their row have changed. Pages take their numbers from these files
+(``python -m fedgraph.simulations.pages``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import as_csv, json_digest, write_atomically
 
 PUBLISHED = "published"
-"""Source of a line that is printed in the paper, in a file that belongs to no table."""
+"""Source of a value printed in the paper, in a file without a table."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class ResultLine:
     row, column, metric : str
         Label of the row, key of the column, title of the metric.
     seed : str
-        Seed of the run; empty for a number that is only known over several seeds.
+        Seed of the run; empty for a mean over seeds.
     value : str
-        In the unit of the table: of the run, or the mean over seeds.
+        Value of the run, or mean over seeds, in the unit of the table.
     deviation, seeds : str
-        Sample deviation over seeds, and the seeds, separated by blanks; only for a number over several seeds.
+        For a mean over seeds: its sample deviation, and the seeds, separated by blanks.
     settings : str
-        Digest of the table's content for the row when it was run.
+        Digest of the row's settings when it was run.
     source : str
-        Commit that the run was started with, or a description of where else the number comes from.
+        Commit of the run, or a description of another source.
     """
 
     row: str
@@ -72,10 +72,10 @@ _HEADINGS = tuple(field.name for field in fields(ResultLine))
 
 
 class ResultFile:
-    """A result file, with the published values of the table that it belongs to.
+    """A result file, with the published values of its table.
 
-    ``simulations/sfl/results/table1-small.csv`` belongs to ``simulations/sfl/tables/table1.toml``; a file without such
-    a table may have published values in lines of its own, whose source is ``published``.
+    ``simulations/sfl/results/table1-small.csv`` belongs to ``simulations/sfl/tables/table1.toml``. A file without a
+    table may have published values as lines with the source ``published``.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class ResultFile:
     Raises
     ------
     ExperimentError
-        When the file cannot be read or is not a result file.
+        When the file cannot be read, or is not a result file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,7 +110,7 @@ class ResultFile:
         return list(dict.fromkeys(line.row for line in self.lines))
 
     def spread(self, row: str, column: str, metric: str) -> Spread | None:
-        """Return mean and deviation over seeds; None without measurements. ``values`` is empty without single seeds."""
+        """Return mean and deviation over seeds, or None; ``values`` is empty if only the mean is known."""
         lines = self._lines.get((row, column, metric), [])
         by_seed = {int(line.seed): float(line.value) for line in lines if line.seed}
         if by_seed:
@@ -120,10 +120,10 @@ class ResultFile:
         return None
 
     def check_known(self, row: str, column: str, metric: str) -> None:
-        """Raise ExperimentError for a place that neither the file nor its table has, naming those they have."""
+        """Raise ExperimentError for a row, column or metric that neither the file nor its table has."""
         for what, name, known in zip(("row", "column", "metric"), (row, column, metric), self._known, strict=True):
             if name not in known:
-                raise ExperimentError(f"{self.path} has no {what} '{name}'; it has: {'; '.join(known)}")
+                raise ExperimentError(f"{self.path} has no {what} '{name}'; known: {'; '.join(known)}")
 
     @cached_property
     def _known(self) -> tuple[list[str], list[str], list[str]]:
@@ -135,13 +135,13 @@ class ResultFile:
         return list(dict.fromkeys(rows)), list(dict.fromkeys(columns)), list(dict.fromkeys(metrics))
 
     def num_seeds(self, row: str, column: str, metric: str) -> int:
-        """Return the number of seeds that a number is measured over."""
+        """Return the number of seeds of a value."""
         lines = self._lines.get((row, column, metric), [])
         single = sum(bool(line.seed) for line in lines)
         return single or max((len(line.seeds.split()) for line in lines), default=0)
 
     def compared(self, row: str, column: str, metric: str) -> Difference | None:
-        """Return by how much the table's reference row is above this one; None without one, or without common seeds."""
+        """Return the table's reference row minus this one; None without a reference or common seeds."""
         about = None if self.table is None else self.table.table
         if about is None or not about.compare:
             return None
@@ -149,12 +149,12 @@ class ResultFile:
         return None if reference is None or other is None else Difference.between(reference, other, about.overlap)
 
     def published(self, row: str, column: str, metric: str) -> PublishedValue | None:
-        """Return the value printed in the paper, None without one."""
+        """Return the value printed in the paper, or None."""
         if self.table is not None:
-            found = next((each for each in self.table.rows if each.label == row), None)
-            columns = next((each for each in self.table.columns if each.key == column), None)
-            titles = [each.title for each in self.table.metrics_of(columns)] if columns else []
-            printed = found.published.get(column) if found else None
+            in_rows = next((each for each in self.table.rows if each.label == row), None)
+            in_columns = next((each for each in self.table.columns if each.key == column), None)
+            titles = [each.title for each in self.table.metrics_of(in_columns)] if in_columns else []
+            printed = in_rows.published.get(column) if in_rows else None
             if printed is not None and metric in titles:
                 value = printed[titles.index(metric)]
                 return None if isinstance(value, str) else value
@@ -165,7 +165,7 @@ class ResultFile:
 
     @cached_property
     def table(self) -> PublishedTable | None:
-        """The table that the file belongs to, None without one."""
+        """The table of the file, or None."""
         for profile in get_args(Profile):
             if self.path.stem.endswith(f"-{profile}"):
                 table = self.path.parent.parent / "tables" / f"{self.path.stem.removesuffix(f'-{profile}')}.toml"
@@ -176,20 +176,22 @@ class ResultFile:
 def read_lines(path: Path) -> list[ResultLine]:
     """Read the lines of a result file. Raises ExperimentError for an invalid file, naming the line."""
     try:
-        found = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"cannot read the result file {path}: {error}") from None
-    if not found or tuple(found[0]) != _HEADINGS:
-        raise ExperimentError(f"{path} is no result file: its first line is not '{','.join(_HEADINGS)}'")
+    if not rows or tuple(rows[0]) != _HEADINGS:
+        raise ExperimentError(f"{path} is not a result file: its first line must be '{','.join(_HEADINGS)}'")
     lines = []
-    for number, entries in enumerate(found[1:], 2):
+    for number, entries in enumerate(rows[1:], 2):
         if len(entries) != len(_HEADINGS):
-            raise ExperimentError(f"{path}, line {number}: {len(entries)} entries in place of {len(_HEADINGS)}")
+            raise ExperimentError(f"{path}, line {number}: expected {len(_HEADINGS)} entries, got {len(entries)}")
         line = ResultLine(*entries)
         if not (_is_number(line.value) and (not line.deviation or _is_number(line.deviation))):
-            raise ExperimentError(f"{path}, line {number}: value and deviation are numbers, not '{','.join(entries)}'")
+            raise ExperimentError(
+                f"{path}, line {number}: value and deviation must be numbers, got '{','.join(entries)}'"
+            )
         if line.seed and not line.seed.isdecimal():
-            raise ExperimentError(f"{path}, line {number}: a seed is a whole number, not '{line.seed}'")
+            raise ExperimentError(f"{path}, line {number}: a seed must be a whole number, got '{line.seed}'")
         lines.append(line)
     return lines
 
@@ -202,25 +204,10 @@ def _is_number(text: str) -> bool:
 
 
 def export(results: Results, cells: Iterable[Cell], experiments_dir: Path, folder: Path) -> Path:
-    """Merge the measurements of the finished ``cells`` into the result file of their table and profile.
+    """Merge the results of the finished ``cells`` into the result file of their table and profile.
 
-    Other finished runs of the table are ignored: one new seed would replace a mean over several.
-
-    Parameters
-    ----------
-    results : Results
-        Outcomes of all cells of the table.
-    cells : iterable of Cell
-        Cells to export.
-    experiments_dir : Path
-        Folder of the table's file.
-    folder : Path
-        Folder of the result file.
-
-    Returns
-    -------
-    Path
-        The result file.
+    Other finished runs of the table are ignored: a single seed would replace a mean over several. ``experiments_dir``
+    is the folder of the table's file, ``folder`` that of the result file, whose path is returned.
 
     Raises
     ------
@@ -235,7 +222,7 @@ def export(results: Results, cells: Iterable[Cell], experiments_dir: Path, folde
 
 
 def merge_into(path: Path, new: Sequence[ResultLine], order: Sequence[tuple[str, str, str]] = ()) -> None:
-    """Merge lines into a result file, which may not be there yet; see :func:`merged`. Raises ExperimentError."""
+    """Merge lines into a result file, created if missing; see :func:`merged`. Raises ExperimentError."""
     _write(path, merged(read_lines(path) if path.exists() else [], new, order))
 
 
@@ -248,33 +235,34 @@ def _write(path: Path, lines: Iterable[ResultLine]) -> None:
 
 
 def check_no_overrides(overrides: Sequence[str]) -> None:
-    """Raise ExperimentError for settings of the command line, which a result file would not mention."""
+    """Raise ExperimentError for overrides of the command line, which a result file does not record."""
     if overrides:
         raise ExperimentError(
-            f"--results goes with the settings of the table alone, without --set {overrides[0]}: a result file says no "
-            "more of a row than its label; write the setting into a row of the table"
+            f"--results cannot be combined with --set {overrides[0]}: a result file records only the labels of rows; "
+            "add a row with this setting to the table"
         )
 
 
 def merged(
     old: Sequence[ResultLine], new: Sequence[ResultLine], order: Sequence[tuple[str, str, str]] = ()
 ) -> list[ResultLine]:
-    """Merge lines: of a row, column and metric in both, keep old lines of other seeds with the same settings.
+    """Merge lines: for a row, column and metric in both, keep old lines of other seeds with the same settings.
 
-    A number over several seeds is replaced by the first of a single seed. ``order`` is that of rows, columns and
-    metrics; lines that are not in it come last, in their given order.
+    A mean over seeds is replaced by new single seeds. ``order`` is that of rows, columns and metrics; lines that are
+    not in it come last.
     """
     settings = {line.place: line.settings for line in new}
-    anew = {(line.place, line.seed) for line in new}
-    kept = [
+    replaced = {(line.place, line.seed) for line in new}
+    remaining = [
         line
         for line in old
         if line.place not in settings
-        or (line.seed and line.settings == settings[line.place] and (line.place, line.seed) not in anew)
+        or (line.seed and line.settings == settings[line.place] and (line.place, line.seed) not in replaced)
         or line.source == PUBLISHED
     ]
-    places = {place: number for number, place in enumerate(dict.fromkeys([*order, *(line.place for line in kept)]))}
-    return sorted([*kept, *new], key=lambda line: (places.get(line.place, len(places)), int(line.seed or -1)))
+    every = dict.fromkeys([*order, *(line.place for line in remaining)])
+    places = {place: number for number, place in enumerate(every)}
+    return sorted([*remaining, *new], key=lambda line: (places.get(line.place, len(places)), int(line.seed or -1)))
 
 
 def _places(results: Results) -> list[tuple[str, str, str]]:
@@ -305,10 +293,9 @@ def _measured_lines(
 
 
 def declared(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable, experiments_dir: Path) -> str:
-    """Return a digest of everything that the table and its experiment file set for a value.
+    """Return a digest of the settings of a value in the table and its experiment file, without seeds and labels.
 
-    Seeds, labels and remarks are left out. The digest is that of the text, not of resolved settings, so that a new key
-    with a default does not change it.
+    Settings are not resolved, so that a new key with a default does not change the digest.
     """
     profile = results.profile
     file = find_experiment(profile.experiment_file(row, column, experiments_dir))

@@ -1,4 +1,4 @@
-"""Measurements of the runs of a table, read from their run folders, with the published values."""
+"""Results of a table, read from its run folders, with the published values."""
 
 from __future__ import annotations
 
@@ -29,15 +29,12 @@ from fedgraph.runs.reports import extreme_clients
 from fedgraph.training import EXTREMES
 
 State = Literal["finished", "failed", "no data", "not run"]
-"""Progress of a cell; ``not run`` also while it is being run."""
+"""State of a cell; ``not run`` also while it is running."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Progress of a cell.
-
-    ``reason`` describes why it failed, or which data are missing; ``summary`` is that of a finished run.
-    """
+    """State of a cell, with the reason for a failure or the missing data, or the summary of a finished run."""
 
     cell: Cell
     state: State
@@ -46,7 +43,7 @@ class Outcome:
 
     @property
     def commit(self) -> str:
-        """The commit of this project that the run was started with; ``unknown`` without one."""
+        """Commit of this project that the run was started with, or ``unknown``."""
         file = self.cell.path / "environment.json"
         return str((json.loads(file.read_text()) if file.exists() else {}).get("commit") or "unknown")
 
@@ -55,8 +52,8 @@ class Outcome:
 class Results:
     """A table in a profile, with the outcome of every cell.
 
-    ``name`` and ``profile_name`` are for example ``sfl-table1`` and ``small``; ``seeds`` are those that cells were
-    planned for; ``overrides`` are those of the command line.
+    ``name`` and ``profile_name`` are for example ``sfl-table1`` and ``small``; ``seeds`` those of the planned cells;
+    ``overrides`` those of the command line.
     """
 
     name: str
@@ -69,11 +66,11 @@ class Results:
 
     @property
     def columns(self) -> list[ColumnTable]:
-        """Columns that the profile has."""
+        """Columns of the profile."""
         return self.table.columns_in(self.profile)
 
     def rows(self, column: ColumnTable) -> list[RowTable]:
-        """Return the rows that have something to show in a column."""
+        """Return the rows that are run for, or published in, a column."""
         return [row for row in self.table.rows if row.runs_in(column.key) or column.key in row.published]
 
     @cached_property
@@ -84,26 +81,26 @@ class Results:
         return places
 
     def at(self, row: RowTable, column: ColumnTable) -> list[Outcome]:
-        """Return the outcomes of a row in a column, one per seed; empty for a row that is only published."""
+        """Return the outcomes of a row in a column, one per seed; empty if it is only published."""
         return self._by_place.get((row.label, column.key), [])
 
     def folders_with(self, name: str) -> dict[str, list[Path]]:
-        """Return the folders of finished runs that have a file ``name``, one per seed, by column and row in words.
+        """Return the folders of finished runs with a file ``name``, one per seed, by titles of column and row.
 
-        Rows are left out of these words where only one has such a file.
+        Titles leave out the row if only one has such a file.
         """
-        found = {
+        by_place = {
             (column.title, row.label): folders
             for column in self.columns
             for row in self.rows(column)
             if (folders := [each.cell.path for each in self.at(row, column)
                             if each.summary and (each.cell.path / name).exists()])
         }  # fmt: skip
-        several = len({label for _, label in found}) > 1
-        return {f"{title}, {label}" if several else title: folders for (title, label), folders in found.items()}
+        several = len({label for _, label in by_place}) > 1
+        return {f"{title}, {label}" if several else title: folders for (title, label), folders in by_place.items()}
 
     def ours(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
-        """Return the values of our runs, in the unit of the published value; None where no seed has a value."""
+        """Return the values of our runs in the unit of the published value; None if no seed has one."""
         values = {}
         for outcome in self.at(row, column):
             value = self.value(outcome, row, column, metric)
@@ -115,12 +112,12 @@ class Results:
         return spread._replace(deviation=None) if column.seeds_differ else spread
 
     def value(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
-        """Return the value of one run, in the unit of the published value; None where it has no value."""
+        """Return the value of one run in the unit of the published value, or None."""
         quantity = self.table.quantity(row, column, metric)
         if quantity.statistic == FAIRNESS:
             return self._fairness(outcome, quantity, metric)
-        found = quantity.value(outcome.summary)
-        return None if found is None else found * metric.factor
+        value = quantity.value(outcome.summary)
+        return None if value is None else value * metric.factor
 
     def _fairness(self, outcome: Outcome, quantity: Quantity, metric: MetricTable) -> float | None:
         """Compute fairness against the stand-alone row; None for that row itself."""
@@ -131,22 +128,22 @@ class Results:
             reached = quantity.by_client(outcome.summary)
         else:
             reached = over_rounds(cell.path, quantity, metric.rounds)
-        found = fairness(metric.quantity.by_client(alone), reached)
-        return None if math.isnan(found) else found * metric.factor
+        value = fairness(metric.quantity.by_client(alone), reached)
+        return None if math.isnan(value) else value * metric.factor
 
     def stand_alone(self, cell: Cell) -> dict[str, Any] | None:
-        """Return the summary of the stand-alone row in a cell's column and with its seed; None without one."""
+        """Return the summary of the stand-alone row for a cell's column and seed, or None."""
         outcomes = self._by_place.get((self.table.table.stand_alone, cell.column), [])
         return next((outcome.summary for outcome in outcomes if outcome.cell.seed == cell.seed), None)
 
     def published(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> PublishedValue | None:
-        """Return the value printed in the paper, None without one."""
+        """Return the value printed in the paper, or None."""
         printed = row.published.get(column.key)
         value = NOT_PRINTED if printed is None else printed[self.table.metrics_of(column).index(metric)]
         return None if isinstance(value, str) else value
 
     def difference(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Difference | None:
-        """Return the reference row minus ``row``; None for the reference itself, and where no seed has both."""
+        """Return the reference row minus ``row``; None for the reference itself, or without common seeds."""
         reference = self.table.reference
         if reference is None or reference.label == row.label:
             return None
@@ -154,14 +151,14 @@ class Results:
         return None if ours is None or other is None else Difference.between(ours, other, self.table.table.overlap)
 
     def differences(self, column: ColumnTable) -> Iterator[tuple[RowTable, list[Difference | None]]]:
-        """Yield the rows that can be compared, each with a difference for every metric of the column."""
+        """Yield the comparable rows, each with a difference for every metric of the column."""
         for row in self.rows(column):
-            found = [self.difference(row, column, metric) for metric in self.table.metrics_of(column)]
-            if any(found):
-                yield row, found
+            differences = [self.difference(row, column, metric) for metric in self.table.metrics_of(column)]
+            if any(differences):
+                yield row, differences
 
     def heading(self, column: ColumnTable, metric: MetricTable) -> str:
-        """Return the heading of our values: title, number of clients where few, and number of nodes if relevant."""
+        """Return the heading of our values: the title, with the number of extreme clients or of nodes if relevant."""
         summaries = [
             outcome.summary for row in self.rows(column) for outcome in self.at(row, column) if outcome.summary
         ]
@@ -174,23 +171,23 @@ class Results:
         return metric.title
 
     def published_of(self, column: ColumnTable) -> str:
-        """Describe the data of the published values, if not known to be ours; empty where they are the same."""
+        """Describe the data of the published values; empty if it is the same as ours."""
         data = column.published_data
         if not data:
             return ""
-        found = self.descriptions(column)
-        return "" if found and all(is_same_data(data, text) for text in found) else data
+        ours = self.descriptions(column)
+        return "" if ours and all(is_same_data(data, text) for text in ours) else data
 
     def published_heading(self, column: ColumnTable) -> str:
         """Return the heading of published values."""
         return ", ".join(filter(None, ("published", self.published_of(column))))
 
     def has_published(self, column: ColumnTable) -> bool:
-        """Check whether the paper prints anything for a column."""
+        """Return whether a column has published values."""
         return any(column.key in row.published for row in self.table.rows)
 
     def differs(self, row: RowTable, column: ColumnTable) -> str:
-        """Describe how our runs differ from the published row; empty for a row that is only published."""
+        """Describe how our runs differ from the published row; empty if it is only published."""
         if not row.runs_in(column.key):
             return ""
         remarks = dict.fromkeys((outcome.summary or {}).get("remark", "") for outcome in self.at(row, column))
@@ -199,7 +196,7 @@ class Results:
         )
 
     def chosen(self, row: RowTable, column: ColumnTable) -> str:
-        """Describe the chosen settings of a row, and the values that were tried."""
+        """Describe the chosen settings of a row and the values tried."""
         return "; ".join(dict.fromkeys(outcome.cell.chosen for outcome in self.at(row, column) if outcome.cell.chosen))
 
     def differs_as_a_whole(self, column: ColumnTable) -> str:
@@ -209,7 +206,7 @@ class Results:
         return "; ".join(filter(None, (self.profile.differs, about.replace("{data}", data))))
 
     def trouble(self, row: RowTable, column: ColumnTable) -> str:
-        """Describe why values are missing; empty when all seeds have finished."""
+        """Describe why values are missing; empty if none is."""
         outcomes = self.at(row, column)
         unfinished = [outcome for outcome in outcomes if outcome.state != "finished"]
         if not unfinished:
@@ -228,7 +225,7 @@ class Results:
         return f"{worst.state}{some if len(unfinished) < len(outcomes) else ''}{reason}"
 
     def _without(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> str | None:
-        """Describe which runs lack a value: all of them, or some seeds; None when every one has it."""
+        """Return which seeds lack a value, as text: empty for all, None if no seed does."""
         outcomes = self.at(row, column)
         lacking = [outcome.cell.seed for outcome in outcomes if self.value(outcome, row, column, metric) is None]
         if not lacking:
@@ -236,12 +233,12 @@ class Results:
         return "" if len(lacking) == len(outcomes) else f" with seed {', '.join(map(str, lacking))}"
 
     def descriptions(self, column: ColumnTable) -> list[str]:
-        """Return the descriptions of their data in the runs of a column."""
+        """Return the descriptions of data by the runs of a column."""
         summaries = [outcome.summary for row in self.rows(column) for outcome in self.at(row, column)]
         return list(dict.fromkeys(summary["data"] for summary in summaries if summary))
 
     def best(self, column: ColumnTable, metric: MetricTable) -> str | None:
-        """Return the label of the row with our best mean; None for a quantity without an order of merit."""
+        """Return the label of the row with our best mean, or None."""
         means = {row.label: ours.mean for row in self.rows(column) if (ours := self.ours(row, column, metric))}
         better = metric.quantity.better
         if not means or better is None:
@@ -250,16 +247,16 @@ class Results:
 
 
 def is_same_data(published: str, ours: str) -> bool:
-    """Check whether a run that describes its data as ``ours`` used all of the data of a paper.
+    """Return whether a run with data described as ``ours`` used all of the paper's data.
 
-    ``published`` is the beginning of such a description, see ``published-data`` of ``[[columns]]``.
+    ``published`` is the beginning of such a description; see ``published-data`` of ``[[columns]]``.
     """
     begins = re.match(rf"{re.escape(published)}(?![\w-])", ours) is not None
     return begins and "not comparable" not in ours and re.search(r"\d of [\d,]+ ", ours) is None
 
 
 def read_outcomes(cells: Sequence[Cell], data_dir: Path) -> tuple[Outcome, ...]:
-    """Read the current outcome of every cell from its folder."""
+    """Read the outcome of every cell from its folder."""
     return tuple(_outcome(cell, data_dir) for cell in cells)
 
 

@@ -1,6 +1,6 @@
-"""Numbers over seeds, and paired differences between two rows, seed by seed, with confidence intervals.
+"""Values over seeds, and differences between two rows paired by seed, with confidence intervals.
 
-Nadeau, Bengio: Inference for the Generalization Error (Machine Learning 52, 2003), where seeds split one data set anew.
+Nadeau, Bengio: Inference for the Generalization Error (Machine Learning 52, 2003), for seeds that resplit one data set.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ _LEVEL = 0.95
 
 
 class Spread(NamedTuple):
-    """A number over seeds.
+    """A value over seeds.
 
-    ``deviation`` is the sample deviation (divided by the number of seeds minus one), None for a single seed; ``values``
-    are by seed, and may be empty.
+    ``deviation`` is the sample standard deviation, None for a single seed; ``values``, by seed, may be empty.
     """
 
     mean: float
@@ -28,7 +27,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def over(cls, values: dict[int, float]) -> Spread:
-        """Compute mean and deviation of at least one value, by seed."""
+        """Compute mean and deviation of at least one value."""
         every = np.array(list(values.values()))
         return cls(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
 
@@ -56,9 +55,9 @@ class Difference:
 
     @classmethod
     def between(cls, reference: Spread, other: Spread, overlap: float) -> Difference | None:
-        """Compute differences with Student's t; the variance of their mean is theirs times ``1 / seeds + overlap``.
+        """Compute the differences, or None without common seeds.
 
-        None where no seed has both.
+        The interval is Student's t; the variance of the mean is that of the differences times ``1 / seeds + overlap``.
         """
         both = reference.values.keys() & other.values.keys()
         if not both:
@@ -72,7 +71,7 @@ class Difference:
         return cls(values, float(every.mean()), margin, int((every > 0).sum()))
 
     def __str__(self) -> str:
-        """Format as ``+0.012 [-0.003, +0.027] 4/5``: mean, interval, and how often the reference is above."""
+        """Format as ``+0.012 [-0.003, +0.027] 4/5``: mean, interval, and seeds with a larger reference."""
         interval = ""
         if self.margin is not None:
             interval = f" [{self.mean - self.margin:+.3f}, {self.mean + self.margin:+.3f}]"

@@ -1,4 +1,4 @@
-"""A published table as one TOML file: columns are experiments, rows are methods, profiles are sizes."""
+"""Settings of a published table in TOML: columns are experiments, rows are methods, profiles are sizes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedgraph.support.settings import Settings
 Profile = Literal["small", "full"]
 
 PublishedValue = float | tuple[float, float]
-"""A number, or a number and its deviation, as printed in the paper."""
+"""A value, or a value and its deviation, as printed in the paper."""
 
 NOT_PRINTED = "-"
-"""Placeholder for a number that the paper leaves out."""
+"""Placeholder for a value that the paper leaves out."""
 
 
 def _readable(text: str) -> str:
@@ -29,7 +29,7 @@ def _of_validation(text: str) -> str:
 
 
 TomlValue = bool | int | float | str | list[Any]
-"""Values that a setting can have: all but tables."""
+"""Values of a setting: anything but tables."""
 
 _ChooseBy = Annotated[str, AfterValidator(_of_validation)]
 _Override = Annotated[str, StringConstraints(pattern=r"^[^.=]+(\.[^.=]+)+$")]
@@ -47,21 +47,19 @@ class MetricTable(Settings):
     value  : ``<split>/<metric>``, e.g. ``test/mae-60min``: the mean over clients; with ``:std``, ``:best5`` or
              ``:worst5`` another statistic over clients, with ``@group`` over the clients of one group. With ``:rounds``
              the rounds until the mean over clients reached its target (``[evaluation] targets``), with ``:bytes`` the
-             traffic for training per client, each on a node of its own, until then, with ``:seconds`` the time; with
+             training traffic per client until then, with one client per node, with ``:seconds`` the time; with
              ``:first-rounds``, ``:first-bytes`` and ``:first-seconds`` until the first client did. With ``:fairness``
-             100 times the correlation, over clients, with their scores in the row that ``stand-alone`` names, at the
-             end of a run of the same seed. Or, of runs with ``[evaluation] compare-peers``, the mean over pairs of
-             peers: ``peers/l1``, ``peers/l2`` (distances of their parameters), ``peers/hamming``, ``peers/both-right``
-             or ``peers/both-wrong`` (test examples that they predict differently, right, wrong). Or the cost of a run:
+             100 times the correlation, over clients, with their final values in the row ``stand-alone``, for the same
+             seed. Or, for runs with ``[evaluation] compare-peers``, the mean over pairs of peers: ``peers/l1``,
+             ``peers/l2`` (distances of their parameters), ``peers/hamming``, ``peers/both-right`` or
+             ``peers/both-wrong`` (test examples that they predict differently, right, wrong). Or the cost of a run:
              ``run/rounds``, ``run/minibatches`` (of all clients), ``run/passes`` (over all clients' examples),
-             ``run/bytes`` (down and up, of all nodes, which depends on which clients share one),
-             ``run/bytes-per-client`` or
-             ``run/models-per-round`` (with a node for each client), ``run/exchanges``, or
-             ``run/training-bytes-per-owner`` (embeddings and gradients, without those of test samples), or
-             ``run/core-seconds`` (processor time of the process, by methods of rounds).
+             ``run/bytes`` (down and up, of all nodes), ``run/bytes-per-client`` or ``run/models-per-round`` (with one
+             client per node), ``run/exchanges``, ``run/training-bytes-per-owner`` (embeddings and gradients, without
+             those of test samples), or ``run/core-seconds`` (processor time, for methods of rounds).
     factor : factor from a run's value to the unit of the published one, e.g. 100 for per cent.
-    rounds : ``[first, last]``: for fairness each client's mean over those of these rounds in which it was measured; by
-             default its value at the end.
+    rounds : ``[first, last]``: for fairness, average each client over its evaluations in these rounds, instead of its
+             final value.
     """
 
     title: str
@@ -72,9 +70,9 @@ class MetricTable(Settings):
     @model_validator(mode="after")
     def _rounds_are_of_fairness(self) -> MetricTable:
         if self.rounds is not None and self.quantity.statistic != FAIRNESS:
-            raise ValueError(f"rounds go with a value of ':{FAIRNESS}', not with '{self.value}'")
+            raise ValueError(f"rounds need a value with ':{FAIRNESS}', got '{self.value}'")
         if self.rounds is not None and self.rounds[0] > self.rounds[1]:
-            raise ValueError(f"rounds are [first, last], not {list(self.rounds)}")
+            raise ValueError(f"rounds must be [first, last], got {list(self.rounds)}")
         return self
 
     @property
@@ -88,7 +86,7 @@ FIGURES = ("bars", "dots", "lines", "curves", "none")
 
 def _is_figure(text: str) -> str:
     if text not in FIGURES and ":" not in text:
-        raise ValueError(f"'{text}' is not a figure: give {', '.join(FIGURES)}, or package.module:function")
+        raise ValueError(f"unknown figure '{text}': use {', '.join(FIGURES)}, or package.module:function")
     return text
 
 
@@ -97,22 +95,22 @@ class TableTable(Settings):
 
     Attributes
     ----------
-    title, paper, caption : what the table shows, a link to where it was published, and how to read ours.
-    figure  : the picture: ``bars`` or ``dots`` (the first metric of every row; bars start at 0), ``lines`` (it, over
-              ``at`` of the columns), ``curves`` (it, by round), ``none``, or ``package.module:function``, which
-              takes the results and returns a Matplotlib figure, or None when there is nothing to draw.
-    method  : the name of the paper's own method; bars and dots of rows whose label begins with one of ``highlight``
-              are drawn in its colour, their curves thicker.
-    metrics : those of every column that has none of its own.
-    set     : overrides of every experiment, ``table.key=value``; ``{seed}`` in one stands for the seed.
+    title, paper, caption : what the table shows, a link to the paper, and how to read our values.
+    figure  : what to draw: ``bars`` or ``dots`` (the first metric of every row; bars start at 0), ``lines`` (the same
+              over ``at`` of the columns), ``curves`` (the same by round), ``none``, or ``package.module:function``,
+              which takes the results and returns a Matplotlib figure, or None when there is nothing to draw.
+    method  : the name of the paper's method; rows whose label begins with one of ``highlight`` are drawn in its colour
+              or with thicker curves.
+    metrics : default for columns.
+    set     : overrides of every experiment, ``table.key=value``; ``{seed}`` stands for the seed.
     seeds   : every row is run with each of these.
-    stand_alone : the label of the row in which each client trains alone; the other rows' fairness is against it.
-    compare : the label of the row that all others are compared with, seed by seed, with 95 % intervals.
-    overlap : where each seed splits one data set anew, test samples per training sample; widens those intervals.
+    stand_alone : the label of the row in which each client trains alone, the reference of fairness.
+    compare : the label of the row to compare all others with, paired by seed, with 95 % intervals.
+    overlap : if each seed resplits one data set: test samples per training sample; widens these intervals.
     choose_by    : the criterion for the settings of rows with ``choose``, a value on validation data, e.g.
               ``validation/accuracy``.
-    choose_seeds : they are compared with these seeds, on average; by default with the first of ``seeds`` (or of those
-              of the profile).
+    choose_seeds : seeds over which the criterion is averaged; by default the first of ``seeds`` (or of those of the
+              profile).
     """
 
     title: str
@@ -137,20 +135,20 @@ class ColumnTable(Settings):
     Attributes
     ----------
     key, title : its short name, and its heading.
-    experiment : the experiment file, found as ``fedgraph run`` finds it.
+    experiment : the experiment file, found as by ``fedgraph run``.
     set        : overrides.
-    metrics    : metrics that are read from its runs.
-    client     : the name of the client whose values count; by default the mean over all clients.
-    differs    : how its data or setting differ from the published, in plain words; ``{data}`` in it stands for the data
-                 that the runs report.
-    choose_by  : in place of the table's.
-    at         : where the column is in a picture of ``lines``, whose axis is logarithmic: such as its days of data.
+    metrics    : metrics to read from its runs.
+    client     : the name of the client whose values to read; by default the mean over all clients.
+    differs    : how its data or setting differ from the published one; ``{data}`` stands for the description of data in
+                 the runs.
+    choose_by  : replaces that of the table.
+    at         : position on the logarithmic axis of a ``lines`` figure, such as days of data.
     panel      : the title of its panel there.
-    seeds_differ : whether each seed has other data, such as other new clients. Deviations over seeds, which are then of
-                 the data and not of the methods, are not shown.
-    published_data : the data of the paper, in the words that a run uses to describe the same data, as far as they
-                 identify it: ``CIFAR-10``, ``METR-LA, 207 sensors``. Where ours are of other data, or of a part of it,
-                 published values say so and stand apart in pictures.
+    seeds_differ : whether each seed has other data, such as other new clients. Deviations over seeds, which then
+                 measure the data and not the methods, are not shown.
+    published_data : the data of the paper, as the beginning of the description that a run gives of it: ``CIFAR-10``,
+                 ``METR-LA, 207 sensors``. If ours is other data, or a part of it, published values are marked and
+                 drawn apart.
     """
 
     key: _Key
@@ -173,24 +171,24 @@ class RowTable(Settings):
     Attributes
     ----------
     label     : its name, without commas.
-    method    : a built-in method or a strategy by dotted path; none for a row that is only published.
-    experiment : the experiment file in place of those of its columns.
+    method    : a built-in method or a strategy by dotted path; not set for a row that is only published.
+    experiment : the experiment file, instead of those of the columns.
     set       : overrides.
     set_for   : more overrides by column key.
-    columns   : the keys of the columns that it is run for; all when not given.
-    after     : the label of an earlier row, without settings to choose, whose run this one builds on: ``{run}`` in
-                ``set`` and ``set-for`` stands for the folder of its run of the same column and seed.
-    nodes     : number of nodes that clients are divided among, whatever the command line sets.
-    client    : the name of the client whose values count, in place of the column's.
-    suffix    : which model of a run that measures several: suffix of the names of metrics, e.g. ``-local`` for
-                ``test/weight-mae-local`` where the column has ``test/weight-mae``. Rows that differ in ``client`` and
-                ``suffix`` alone share their runs.
+    columns   : the keys of the columns that it is run for; by default all.
+    after     : the label of an earlier row, without ``choose``, whose run this one builds on: ``{run}`` in ``set`` and
+                ``set-for`` stands for the run folder of that row for the same column and seed.
+    nodes     : number of nodes, regardless of the command line.
+    client    : the name of the client whose values to read, instead of the column's.
+    suffix    : suffix of metrics that selects one of several models of a run, e.g. ``-local`` for
+                ``test/weight-mae-local`` if the column has ``test/weight-mae``. Rows that differ only in ``client`` and
+                ``suffix`` share their runs.
     published : by column key, the printed values in the order of the column's metrics, each a number,
-                ``[number, deviation]``, or ``"-"`` if there is none. Shown next to ours, used in no computation.
-    differs   : how it differs from the published row, or how its settings were chosen, in plain words.
-    choose    : settings that are chosen, by ``table.key`` the values to try; several keys with blanks between them have
-                the same value. Every combination is run with the seeds of ``choose-seeds``, and the one that is best by
-                ``choose-by`` is the row's, with all seeds. The choice is reported with ``differs``.
+                ``[number, deviation]``, or ``"-"`` for none. They are only shown, not used in computations.
+    differs   : how it differs from the published row, or how its settings were chosen.
+    choose    : values to try, by ``table.key``; keys separated by blanks share a value. Every combination is run with
+                ``choose-seeds``, and the row with all seeds uses the best one by ``choose-by``. The choice is reported
+                with ``differs``.
     """
 
     label: _Label
@@ -208,11 +206,11 @@ class RowTable(Settings):
     choose: dict[_Override, Annotated[tuple[TomlValue, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
     def runs_in(self, column: str) -> bool:
-        """Check whether this row is run for a column."""
+        """Return whether this row is run for a column."""
         return self.method is not None and self.stands_in(column)
 
     def stands_in(self, column: str) -> bool:
-        """Check whether this row has a place in a column, be it run or only published."""
+        """Return whether this row belongs to a column, run or only published."""
         return self.columns is None or column in self.columns
 
 
@@ -223,11 +221,11 @@ class ProfileTable(Settings):
     ----------
     set         : overrides of every experiment.
     set_for     : more overrides by column key.
-    seeds       : in place of the table's.
-    experiments : by column key, the experiment file in place of the column's.
-    columns     : the keys of the columns that the profile has; all when not given.
-    differs     : how the profile differs from the published setting, in plain words.
-    differs_for : the same by column key, in place of the column's.
+    seeds       : replace those of the table.
+    experiments : experiment files by column key, replacing those of the columns.
+    columns     : the keys of its columns; by default all.
+    differs     : how the profile differs from the published setting.
+    differs_for : the same by column key, replacing that of the column.
     """
 
     set: tuple[str, ...] = ()
@@ -239,13 +237,13 @@ class ProfileTable(Settings):
     differs_for: dict[str, str] = Field(default_factory=dict)
 
     def experiment_file(self, row: RowTable, column: ColumnTable, experiments_dir: Path) -> Path:
-        """Return the experiment file of a row: one in the folder of the table, or as ``fedgraph run`` finds it."""
+        """Return the experiment file of a row, in the folder of the table if it is there."""
         name = row.experiment or self.experiments.get(column.key, column.experiment)
         return experiments_dir / name if (experiments_dir / name).is_file() else Path(name)
 
 
 class PublishedTable(Settings):
-    """The whole file of a table."""
+    """The file of a table."""
 
     table: TableTable
     columns: tuple[ColumnTable, ...] = Field(min_length=1)
@@ -261,7 +259,7 @@ class PublishedTable(Settings):
                 raise ValueError(f"the {what} '{repeated[0]}' is given more than once")
         for column in self.columns:
             if not self.metrics_of(column):
-                raise ValueError(f"column '{column.key}' has no metrics, nor has [table]")
+                raise ValueError(f"column '{column.key}' needs metrics, in [[columns]] or [table]")
         self._check_stand_alone()
         self._check_after()
         for column in self.columns:
@@ -280,13 +278,13 @@ class PublishedTable(Settings):
                     self.choice_quantity(row, column)
         for who, key in used:
             if key not in keys:
-                raise ValueError(f"{who} names a column '{key}'; the columns are {', '.join(keys)}")
+                raise ValueError(f"{who} names unknown column '{key}'; known: {', '.join(keys)}")
         for row in self.rows:
             for key, values in row.published.items():
                 expected = len(self.metrics_of(self.columns[keys.index(key)]))
                 if len(values) != expected:
                     raise ValueError(
-                        f"row '{row.label}' has {len(values)} published values for column '{key}' of {expected} metrics"
+                        f"row '{row.label}': column '{key}' has {expected} metrics, but {len(values)} published values"
                     )
         return self
 
@@ -294,7 +292,7 @@ class PublishedTable(Settings):
         label, ran = self.table.stand_alone, [row.label for row in self.rows if row.method is not None]
         for key, named in (("stand-alone", label), ("compare", self.table.compare)):
             if named and named not in ran:
-                raise ValueError(f"{key} names a row '{named}'; the rows that are run are {', '.join(ran)}")
+                raise ValueError(f"{key} must name a row with a method, got '{named}'; known: {', '.join(ran)}")
         values = [metric for column in self.columns for metric in self.metrics_of(column)]
         wanted = [metric.value for metric in values if metric.quantity.statistic == FAIRNESS]
         if wanted and not label:
@@ -307,21 +305,21 @@ class PublishedTable(Settings):
             if row.after and (first is None or first.choose):
                 known = ", ".join(label for label, other in earlier.items() if not other.choose) or "none"
                 raise ValueError(
-                    f"row '{row.label}' comes after '{row.after}', which is no earlier row without settings to choose; "
-                    f"those are: {known}"
+                    f"row '{row.label}': after must name an earlier row without choose, got '{row.after}'; known: "
+                    f"{known}"
                 )
             lacking = [c.key for c in self.columns if first and row.runs_in(c.key) and not first.runs_in(c.key)]
             if lacking:
-                raise ValueError(f"row '{row.label}' has column '{lacking[0]}', which row '{row.after}' is not run for")
+                raise ValueError(f"row '{row.label}' needs row '{row.after}', which is not run for '{lacking[0]}'")
             earlier[row.label] = row
 
     @property
     def reference(self) -> RowTable | None:
-        """The row that others are compared with; None without a comparison."""
+        """The row that others are compared with, or None."""
         return next((row for row in self.rows if row.label == self.table.compare), None)
 
     def columns_in(self, profile: ProfileTable) -> list[ColumnTable]:
-        """Return the columns that a profile has."""
+        """Return the columns of a profile."""
         return [column for column in self.columns if profile.columns is None or column.key in profile.columns]
 
     def set_in(self, column: ColumnTable, profile: ProfileTable) -> list[str]:
@@ -333,15 +331,12 @@ class PublishedTable(Settings):
         return column.metrics or self.table.metrics
 
     def choice_quantity(self, row: RowTable, column: ColumnTable) -> Quantity:
-        """Return the quantity that chooses the settings of a row in a column.
-
-        Raises ValueError where the table gives none.
-        """
+        """Return the criterion for the settings of a row in a column. Raises ValueError without one."""
         text = column.choose_by or self.table.choose_by
         if not text:
             raise ValueError(f"row '{row.label}' has settings to choose: give [table] choose-by")
         return Quantity.of(text).at(row.client or column.client, row.suffix)
 
     def quantity(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Quantity:
-        """Return the quantity that a metric reads from the runs of a row in a column."""
+        """Return the quantity of a metric for the runs of a row in a column."""
         return metric.quantity.at(row.client or column.client, row.suffix)

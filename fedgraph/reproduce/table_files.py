@@ -1,4 +1,4 @@
-"""Files of tables for ``fedgraph reproduce``: those of the project by name, any other by path."""
+"""Files of tables for ``fedgraph reproduce``: the project's by name, others by path."""
 
 from __future__ import annotations
 
@@ -20,38 +20,27 @@ EXPLAINED: dict[str, tuple[str, type[Settings]]] = {
     "reproduce.rows": ("[[rows]] there", RowTable),
     "reproduce.profiles": ("[profiles.small] and [profiles.full] there", ProfileTable),
 }
-"""Heading and settings class of every part of a table file by short name, for ``fedgraph keys``."""
+"""Heading and settings class of every part of a table file, for ``fedgraph keys``."""
 
 
 def files_that_come_along() -> dict[str, Path]:
     """Return the project's tables by name: ``sfl-table1`` is ``simulations/sfl/tables/table1.toml``."""
-    found = sorted(Path(str(files("fedgraph.simulations"))).glob("*/tables/*.toml"))
-    return {f"{path.parent.parent.name}-{path.stem}": path for path in found}
+    paths = sorted(Path(str(files("fedgraph.simulations"))).glob("*/tables/*.toml"))
+    return {f"{path.parent.parent.name}-{path.stem}": path for path in paths}
 
 
 def load_table(name: str) -> tuple[str, PublishedTable, Path]:
-    """Load a table by name (``sfl-table1`` is ``simulations/sfl/tables/table1.toml``) or by path.
-
-    Returns
-    -------
-    name : str
-        Its short name.
-    table : PublishedTable
-        Its content.
-    path : Path
-        Its file.
+    """Load a table by name, see :func:`files_that_come_along`, or by path; return its name, content and file.
 
     Raises
     ------
     ExperimentError
-        When there is no such table (naming those there are), and for every wrong key or value in it.
+        When the table is unknown or has invalid keys or values.
     """
     known = files_that_come_along()
     path = known.get(name, Path(name))
     if not path.is_file():
-        raise ExperimentError(
-            f"there is no table '{name}'; known tables: {', '.join(known)}{similar([name], list(known))}"
-        )
+        raise ExperimentError(f"unknown table '{name}'; known: {', '.join(known)}{similar([name], list(known))}")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -65,7 +54,7 @@ def load_table(name: str) -> tuple[str, PublishedTable, Path]:
 
 
 def _check_parts(content: dict[str, Any]) -> None:
-    """Parse part by part, so that a message names the wrong row or column and the keys that are known there."""
+    """Parse part by part, so that messages name the row or column and its known keys."""
     for key, kind in _PARTS.items():
         entries = content.get(key, [])
         for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):

@@ -1,4 +1,4 @@
-"""Texts of a table: Markdown for a file, and tables for the terminal."""
+"""Tables as Markdown, and for the terminal."""
 
 from __future__ import annotations
 
@@ -17,22 +17,16 @@ from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.table import ColumnTable, PublishedValue, RowTable
 
 _LETTERS = 24
-"""Width in which a text may be broken to make room for numbers."""
+"""Minimum width of columns of text, which may be folded to make room for numbers."""
 
 
 def markdown_line(entries: Collection[str]) -> str:
-    """Format one line of a Markdown table.
-
-    Returns
-    -------
-    str
-        The line; pipes in entries are escaped, line breaks become blanks.
-    """
+    """Format one line of a Markdown table, with pipes escaped and line breaks as blanks."""
     return "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in entries) + " |"
 
 
 def markdown(results: Results) -> str:
-    """Return the whole table: a section per column, our values next to published ones, remarks, how to run it."""
+    """Return a table as Markdown: a section per column with our and published values, then remarks and the command."""
     about = results.table.table
     lines = [f"# {about.title}", ""]
     lines += [f"`{results.name}`, profile `{results.profile_name}`. {_paper(results)}", ""]
@@ -71,8 +65,8 @@ def _section(results: Results, column: ColumnTable) -> Iterator[str]:
         yield from (explanation(results), "")
         yield markdown_line([f"{results.table.table.compare} less", *(metric.title for metric in metrics)])
         yield markdown_line(["---", *("---:" for _ in metrics)])
-        for row, found in compared:
-            yield markdown_line([row.label, *("-" if each is None else str(each) for each in found)])
+        for row, differences in compared:
+            yield markdown_line([row.label, *("-" if each is None else str(each) for each in differences)])
         yield ""
 
 
@@ -91,36 +85,36 @@ def _footer(results: Results) -> Iterator[str]:
         "over clients unless the heading or the row says otherwise, then the mean ± sample deviation over seeds. "
         "The best of ours is in bold."
     )
-    yield "Published values are printed as the paper has them, and go into no computation."
+    yield "Published values are printed as in the paper and not used in computations."
     if results.overrides:
         yield f"Overridden on the command line: `{' '.join(results.overrides)}`."
     # Rows of one run count it once.
     took = {outcome.cell.path: outcome.summary["seconds"] for outcome in finished if outcome.summary}
     seconds = sum(took.values())
-    yield f"The finished runs took {seconds:,.0f} s in all (the clock of each run, added up)."
+    yield f"The finished runs took {seconds:,.0f} s in total."
     if finished:
         yield f"Made with commit {', '.join(dict.fromkeys(outcome.commit for outcome in finished))}."
-    yield f"Again, or on from where it stopped: `{command(results)}`"
-    yield "One run alone: `fedgraph run cells/RUN/experiment.toml`, where table.csv says which RUN it is."
+    yield f"To repeat or continue: `{command(results)}`"
+    yield "To repeat a single run: `fedgraph run cells/RUN/experiment.toml`, with RUN from table.csv."
 
 
 def explanation(results: Results) -> str:
     """Explain the differences in words."""
     overlap = results.table.table.overlap
     wider = (
-        " Seeds split the same samples anew, so that they are not independent: intervals are widened for it (Nadeau "
-        f"and Bengio 2003, {overlap:.3g} test samples per training sample)."
+        " Seeds resplit the same samples and are not independent, for which intervals are widened (Nadeau and Bengio "
+        f"2003, {overlap:.3g} test samples per training sample)."
         if overlap
         else ""
     )
     return (
-        f"{results.table.table.compare} less each other row, seed by seed: mean, 95 % interval of the mean (Student's "
-        f"t), and for how many seeds it is the larger.{wider}"
+        f"{results.table.table.compare} less each other row, paired by seed: mean, 95 % interval of the mean "
+        f"(Student's t), and number of seeds for which it is larger.{wider}"
     )
 
 
 def command(results: Results) -> str:
-    """Return the command that makes the table, without options that change no number."""
+    """Return the command that makes the table, without options that do not affect results."""
     parts = ["fedgraph", "reproduce", results.name, "--profile", results.profile_name]
     if results.seeds != (results.profile.seeds or results.table.table.seeds):
         parts += ["--seeds", ",".join(map(str, results.seeds))]
@@ -132,7 +126,7 @@ def command(results: Results) -> str:
 def terminal_tables(
     console: Console, results: Results, rows: Collection[str], columns: Collection[str]
 ) -> Iterator[Table]:
-    """Yield tables for the terminal, with the named rows and columns; none for a column that has no such row."""
+    """Yield tables for the terminal with the named rows and columns, without empty columns."""
     for column in results.columns:
         if column.key in columns and any(row.label in rows for row in results.rows(column)):
             yield from _values(console, results, column, rows)
@@ -148,7 +142,7 @@ def _values(console: Console, results: Results, column: ColumnTable, rows: Colle
         if results.has_published(column):
             heads.append((results.published_heading(column), "dim"))
     numbers = zip(*(_entries(results, row, column, "[bold]{}[/bold]") for row in shown), strict=True)
-    found = [_Column(head, entries, style) for (head, style), entries in zip(heads, numbers, strict=True)]
+    parts = [_Column(head, entries, style) for (head, style), entries in zip(heads, numbers, strict=True)]
     # Reasons are given below the tables.
     remarks = [
         "; ".join(
@@ -157,26 +151,28 @@ def _values(console: Console, results: Results, column: ColumnTable, rows: Colle
         for row in shown
     ]
     if any(remarks):
-        found.append(_Column("what differs", [*map(escape, remarks)], "dim", is_text=True))
+        parts.append(_Column("what differs", [*map(escape, remarks)], "dim", is_text=True))
     differs = results.differs_as_a_whole(column)
     title = f"{column.title}{f' ({differs})' if differs else ''}"
     names = _Column("method", [escape(row.label) for row in shown], is_text=True)
-    return _in_parts(console, title, names, found)
+    return _in_parts(console, title, names, parts)
 
 
 def _compared(console: Console, results: Results, column: ColumnTable, rows: Collection[str]) -> Iterator[Table]:
-    compared = [(row, found) for row, found in results.differences(column) if row.label in rows]
+    compared = [(row, of_row) for row, of_row in results.differences(column) if row.label in rows]
     # Brackets of an interval are not markup.
-    texts = zip(*(["-" if each is None else escape(str(each)) for each in found] for _, found in compared), strict=True)
+    texts = zip(
+        *(["-" if each is None else escape(str(each)) for each in of_row] for _, of_row in compared), strict=True
+    )
     metrics = results.table.metrics_of(column)
-    found = [_Column(metric.title, entries) for metric, entries in zip(metrics, texts, strict=True)]
+    parts = [_Column(metric.title, entries) for metric, entries in zip(metrics, texts, strict=True)]
     names = [escape(row.label) for row, _ in compared]
     less = _Column(f"{results.table.table.compare} less", names, is_text=True)
-    return _in_parts(console, explanation(results), less, found)
+    return _in_parts(console, explanation(results), less, parts)
 
 
 class _Column(NamedTuple):
-    """A column on the terminal: numbers stand on the right and are never broken, texts may be."""
+    """A column on the terminal: numbers are right-aligned and never broken, texts may be folded."""
 
     head: str
     entries: Sequence[str]
@@ -185,7 +181,7 @@ class _Column(NamedTuple):
 
 
 def _in_parts(console: Console, title: str, names: _Column, columns: Sequence[_Column]) -> Iterator[Table]:
-    """Yield one table, or, where it is wider than the terminal, several, each with the names of the rows."""
+    """Yield one table, or several if it is wider than the terminal, each with the names of the rows."""
     part: list[_Column] = []
     unlimited = console.options.update(width=10_000)
     for column in columns:
@@ -199,7 +195,7 @@ def _in_parts(console: Console, title: str, names: _Column, columns: Sequence[_C
 def _table(title: str, columns: Sequence[_Column]) -> Table:
     table = Table(title=escape(title) or None, title_justify="left")
     for head, entries, style, is_text in columns:
-        # Numbers are narrow, so that their heading has a line for each of its parts.
+        # Headings of numbers have a line for each part, to stay narrow.
         lines = head if is_text else head.replace(", ", ",\n")
         longest = max(map(cell_len, [*lines.split("\n"), *(Text.from_markup(entry).plain for entry in entries)]))
         table.add_column(
@@ -212,7 +208,7 @@ def _table(title: str, columns: Sequence[_Column]) -> Table:
 
 
 def number(ours: Spread | None, decimals: int = 3) -> str:
-    """Format as ``4.880 ± 0.012``; without a deviation for one seed."""
+    """Format as ``4.880 ± 0.012``, or ``4.880`` for one seed."""
     if ours is None:
         return "-"
     deviation = "" if ours.deviation is None else f" ± {ours.deviation:.{decimals}f}"
@@ -220,14 +216,14 @@ def number(ours: Spread | None, decimals: int = 3) -> str:
 
 
 def printed(value: PublishedValue | None, decimals: int = 2) -> str:
-    """Format a published value, approximately as the paper does."""
+    """Format a published value."""
     if value is None:
         return "-"
     return " ± ".join(f"{part:.{decimals}f}" for part in (value if isinstance(value, tuple) else (value,)))
 
 
 def _entries(results: Results, row: RowTable, column: ColumnTable, bold: str) -> Iterator[str]:
-    """Yield our and the published value of each metric; ``bold`` is the format of our best one."""
+    """Yield our and the published value of each metric; ``bold`` is the format of our best value."""
     for metric in results.table.metrics_of(column):
         every = [spread for each in results.rows(column) if (spread := results.ours(each, column, metric))]
         decimals = 3 if max((spread.mean for spread in every), default=0) < 10 else 2

@@ -1,6 +1,6 @@
-"""What a run leaves behind: its folder, checkpoints, metrics and models; and the callbacks that watch it.
+"""Run folders, checkpoints, metrics and models of runs, and the callbacks that watch them.
 
-Starting a run is up to :mod:`fedgraph.starting`, above the methods::
+Runs are started by :mod:`fedgraph.starting`::
 
     from fedgraph.runs import compare, load_run
 

@@ -49,7 +49,7 @@ class Comparison(Sequence[Run]):
         self.runs = list(runs)
         first = self.runs[0]
         for run in self.runs[1:]:
-            where = f"only runs with the same data as {first.folder.name} can be compared with it"
+            where = f"cannot be compared with {first.folder.name}"
             run.folder.check_same_data(first.folder.data, where)
         self.labels = labels(
             [run.method for run in self.runs],

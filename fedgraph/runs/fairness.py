@@ -54,21 +54,7 @@ def fairness(stand_alone: Mapping[str, float | None], federated: Mapping[str, fl
 
 
 def stand_alone_values(table: FairnessTable, experiment: Experiment, names: Sequence[str]) -> dict[str, float | None]:
-    """Read the final value of each client in the stand-alone run.
-
-    Parameters
-    ----------
-    table : FairnessTable
-        The table ``[fairness]``.
-    experiment : Experiment
-        The experiment to compare with the stand-alone run.
-    names : sequence of str
-        Its clients.
-
-    Returns
-    -------
-    dict of str to float or None
-        Value of the metric by client.
+    """Read the final value of each client of ``experiment`` in the stand-alone run of ``[fairness]``.
 
     Raises
     ------

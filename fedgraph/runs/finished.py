@@ -203,7 +203,7 @@ class Run:
         It has the trained tensors and running statistics. A tensor shared by two layers has one name, and batch
         counters are left out: load it with ``load_state_dict(..., strict=False)``, or use :meth:`module`.
 
-        Raises RunError for methods without models, and for clients whose model is not in the folder, saying where it is.
+        Raises RunError for methods without models and for clients whose model is not in the folder, saying where it is.
         """
         return RunModels(self.folder, self.summary, self.experiment)
 
@@ -396,17 +396,7 @@ class Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """Read a finished run.
-
-    Parameters
-    ----------
-    path : str or Path
-        The run folder.
-
-    Returns
-    -------
-    Run
-        Its metrics, models and graphs.
+    """Read a finished run from the path of its run folder.
 
     Raises
     ------

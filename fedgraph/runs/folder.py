@@ -1,4 +1,4 @@
-"""The run folder: everything a run leaves behind, written so that a killed run can be continued."""
+"""The run folder: files of a run, written so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedgraph.support.files import (
 )
 from fedgraph.support.settings import Settings
 
-_ALONE = "one client took part alone, so that nothing is federated: results are those of its own data"
+_ALONE = "only one client took part: nothing was federated, and results are those of its own data"
 
 
 class RunFolder:
@@ -48,7 +48,7 @@ class RunFolder:
     Attributes
     ----------
     notes : list of str
-        Sentences that come first among the notes of ``summary.json``.
+        First notes of ``summary.json``.
     on_line : callable or None
         Called with each line that is added to ``metrics.jsonl``.
     """
@@ -82,7 +82,7 @@ class RunFolder:
         plugins : sequence of str, optional
             Folders whose modules the experiment may name; a resumed run needs them again.
         node_config : mapping, optional
-            What the nodes of a simulation are told beside the experiment; a resumed run tells them again.
+            Node config of a simulation; a resumed run uses it again.
 
         Raises
         ------
@@ -91,10 +91,10 @@ class RunFolder:
         """
         name, method = experiment.experiment.name, experiment.method.name
         named = name if name == method or name.startswith(f"{method}-") else f"{name}-{method}"
-        told = {"plugins": list(plugins), "node-config": dict(node_config or {})}
+        settings = {"plugins": list(plugins), "node-config": dict(node_config or {})}
 
         def fill(folder: Path) -> None:
-            write_atomically(folder / "environment.json", _json(environment() | told))
+            write_atomically(folder / "environment.json", _json(environment() | settings))
             write_atomically(folder / "experiment.toml", experiment.as_toml().encode())
 
         under, stem = under.resolve(), f"{named}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -102,7 +102,7 @@ class RunFolder:
             return cls(make_folder(under, stem, fill))
         except OSError as error:
             raise RunError(
-                f"cannot make the run folder {under / stem}: {error}; name another one by --out or [output] dir"
+                f"cannot create the run folder {under / stem}: {error}; choose another with --out or [output] dir"
             ) from None
 
     @classmethod
@@ -112,19 +112,19 @@ class RunFolder:
         Raises
         ------
         RunError
-            When there is none.
+            When it does not exist, or is not a run folder.
         """
         folder = Path(path).resolve()
         if not folder.exists() and (Path("runs") / path / "experiment.toml").is_file():
             folder = (Path("runs") / path).resolve()
         if not folder.exists():
-            raise RunError(f"there is no run folder {folder}: `fedgraph runs` lists those in the folder runs")
+            raise RunError(f"no run folder {folder}: `fedgraph runs` lists those in the folder runs")
         if not (folder / "experiment.toml").is_file():
-            raise RunError(f"{folder} is no run folder: it has no experiment.toml")
+            raise RunError(f"{folder} is not a run folder: it has no experiment.toml")
         return cls(folder)
 
     def remove_unless_begun(self) -> bool:
-        """Remove the folder, and return True, if nothing has been written to it but what it was made with."""
+        """Remove the folder if the run has written no results yet, and return whether it was removed."""
         written = {str(path.relative_to(self.path)) for path in self.path.rglob("*")}
         logs = ("run.log", "begun-with.toml", "code.json")
         if written - {"experiment.toml", "environment.json", ".lock", "logs", *(f"logs/{name}" for name in logs)}:
@@ -140,7 +140,7 @@ class RunFolder:
 
     @property
     def code(self) -> str:
-        """What the code of the user's own that the run began with is told apart by; empty where there is none."""
+        """Short digest of the user's code that the run began with; empty if there is none."""
         digests = json.loads(self._code.read_text()) if self._code.is_file() else {}
         return hashlib.sha256(_json(digests)).hexdigest()[:6] if digests else ""
 
@@ -150,7 +150,7 @@ class RunFolder:
 
     @property
     def node_config(self) -> dict[str, Any]:
-        """What the nodes of a simulation are told beside the experiment."""
+        """Node config of a simulation."""
         return dict(json.loads((self.path / "environment.json").read_text()).get("node-config", {}))
 
     @property
@@ -170,7 +170,7 @@ class RunFolder:
 
     @property
     def fusion(self) -> Path:
-        """Path of the fusion model that a run of ``f3`` or ``f3-forecast`` leaves."""
+        """Path of the fusion model of a run of ``f3`` or ``f3-forecast``."""
         return self.path / "fusion.safetensors"
 
     @property
@@ -180,7 +180,7 @@ class RunFolder:
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The run's experiment as it was resolved, before it is checked."""
+        """The resolved experiment as unchecked tables."""
         return tomllib.loads((self.path / "experiment.toml").read_text(encoding="utf-8"))
 
     @property
@@ -189,34 +189,22 @@ class RunFolder:
         return parse_data(self.tables["data"])
 
     def other_data(self, data: Settings) -> dict[str, str]:
-        """Return the keys in which the run's ``[data]`` differs from ``data``, and in words how."""
-        here, there = data.as_table(), self.data.as_table()
-        differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
-        return {key: f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing}
+        """Return the keys in which the run's ``[data]`` differs from ``data``, each with a description."""
+        ours, theirs = data.as_table(), self.data.as_table()
+        differing = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        return {key: f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in differing}
 
     def check_same_data(self, data: Settings, where: str, but: Sequence[str] = ()) -> None:
-        """Raise ExperimentError, beginning with ``where``, when ``[data]`` of the run differs in more than ``but``."""
+        """Raise ExperimentError, beginning with ``where``, if ``[data]`` differs in keys other than ``but``."""
         differing = {key: how for key, how in self.other_data(data).items() if key not in but}
         if differing:
-            raise ExperimentError(f"{where}: {self.path} is a run with other [data]: {'; '.join(differing.values())}")
+            raise ExperimentError(f"{where}: {self.path} has other [data]: {'; '.join(differing.values())}")
 
     def begin_or_go_on(self, experiment: Experiment, own: Collection[str] = ()) -> None:
-        """Write down what the run begins with or, where something was trained already, check that it is the same.
+        """Record the experiment of a new run, or check that a run with a checkpoint goes on with the same one.
 
-        What has changed and may is written into ``experiment.toml``, and the notes of the run say so; they
-        also name the modules of the user's whose code was changed.
-
-        Parameters
-        ----------
-        experiment : Experiment
-            As it is to be run now.
-        own : collection of str
-            Keys of the method's own table that may change in a run that is resumed.
-
-        Raises
-        ------
-        ExperimentError
-            As for :meth:`check_goes_on`.
+        Permitted changes are written into ``experiment.toml`` and into the notes of the run, which also name the
+        user's modules that have changed. Arguments and errors are those of :meth:`check_goes_on`.
         """
         if self.checkpoint.exists():
             self.notes += notes(self.check_goes_on(experiment, own))
@@ -234,27 +222,27 @@ class RunFolder:
             write_atomically(self.path / "experiment.toml", experiment.as_toml().encode())
 
     def check_goes_on(self, experiment: Experiment, own: Collection[str] = ()) -> dict[str, tuple[str, str]]:
-        """Check that a run that has trained goes on with the experiment that it began with.
+        """Check that a run with a checkpoint goes on with the same experiment; see :mod:`fedgraph.runs.resuming`.
 
-        Returns old and new value of the keys that have changed, and may; see :mod:`fedgraph.runs.resuming`. Nothing is
-        checked where there is no checkpoint yet.
+        ``own`` are keys of the method's table that may change. Returns old and new value of the keys with a permitted
+        change; empty without a checkpoint.
 
         Raises
         ------
         ExperimentError
-            With each key that must not change, its old and its new value, and what to do.
+            When other keys have changed: names each, with its old and new value.
         """
         if not self.checkpoint.exists() or not self.begun_with.is_file():
             return {}
         return check_goes_on(self.path, self.begun_with, experiment, own)
 
     def check_unfinished(self) -> None:
-        """Raise RunError when the run is finished, and cannot be continued."""
+        """Raise RunError if the run is finished."""
         if self.is_finished:
             raise RunError(f"{self.path} is finished; its results are in summary.json")
 
     def client_graph(self) -> ClientGraph:
-        """Read the client graph that the run has learned or, failing that, the one that it was given.
+        """Read the learned client graph of the run, or else the given one.
 
         Raises
         ------
@@ -264,37 +252,37 @@ class RunFolder:
             When the file is damaged.
         """
         if not self.is_finished:
-            raise RunError(f"{self.path} is not finished; its graph can be used once it is (fedgraph run --resume)")
+            raise RunError(f"{self.path} is not finished: finish it to use its graph (fedgraph run --resume)")
         for name in ("learned-graph.npz", "graph.npz"):
             if (self.path / name).is_file():
                 return read_graph(self.path / name)
         raise RunError(
-            f"{self.path} has no client graph: take a run of a method that learns one, such as sfl-star, or of an "
-            "experiment with a [graph]"
+            f"{self.path} has no client graph: use a run with a [graph], or of a method that learns one, such as "
+            "sfl-star"
         )
 
     def write_coordinates(self, places: Mapping[str, tuple[float, float]]) -> None:
-        """Write latitude and longitude of clients; nothing if no place is known."""
+        """Write latitude and longitude of clients; nothing if ``places`` is empty."""
         if places:
             write_atomically(self.path / "coordinates.json", _json(places))
 
     def coordinates(self) -> dict[str, tuple[float, float]]:
-        """Return latitude and longitude of the clients whose place is known."""
+        """Return latitude and longitude of the clients whose coordinates are known."""
         file = self.path / "coordinates.json"
         return {name: tuple(place) for name, place in json.loads(file.read_text()).items()} if file.is_file() else {}
 
     @contextmanager
     def locked(self, wait: float = 60.0) -> Iterator[None]:
-        """Hold the folder for one process, in a ``with`` block.
+        """Lock the folder for this process, in a ``with`` block.
 
         Raises
         ------
         RunError
             When another process still writes to it after ``wait`` seconds.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(locked(self.path / ".lock", wait))
+                stack.enter_context(locked(self.path / ".lock", wait))
             except TimeoutError:
                 raise RunError(f"another process is still running {self.path}") from None
             remove_unfinished(self.path)
@@ -314,7 +302,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Path of the file with all measurements, one JSON value per line."""
+        """Path of the file with the metrics of every round, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -325,10 +313,7 @@ class RunFolder:
             self.on_line(line)
 
     def evaluations(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the lines of ``metrics.jsonl`` with evaluations on a split, one per round.
-
-        The additional evaluation of restored models at the end is left out: they are those of an earlier round.
-        """
+        """Yield the lines of ``metrics.jsonl`` with evaluations on a split, without that of restored models."""
         for line in self.lines():
             if line["phase"] == "evaluation" and line["split"] == split and not line.get("restored"):
                 yield line
@@ -338,7 +323,7 @@ class RunFolder:
         return (line for line in self.lines() if line["phase"] == "training")
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield all lines of ``metrics.jsonl``; none where nothing was measured."""
+        """Yield the lines of ``metrics.jsonl``."""
         if self.metrics.is_file():
             yield from map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
 
@@ -373,9 +358,9 @@ class Recorder(Callback):
     watched : sequence of Callback, optional
         Callbacks whose state belongs to the checkpoint.
     counters : callable, optional
-        Called at a checkpoint for numbers that must survive a resume (exchanges, bytes, seconds).
+        Returns the counters to store in a checkpoint (exchanges, bytes, seconds).
     examples : mapping of str to Tensor, optional
-        Number of examples of each client by split, which are the same in a run that is resumed.
+        Number of examples of each client by split; a resumed run must have the same.
 
     Attributes
     ----------
@@ -449,9 +434,9 @@ class Recorder(Callback):
         )
 
     def resume(self) -> State | None:
-        """Restore this recorder and the callbacks it watches to the checkpoint, and return it; None without one.
+        """Restore this recorder and its watched callbacks from the checkpoint, and return it; None without one.
 
-        Lines that were written after the checkpoint are cut off; their rounds will be run again.
+        Lines of ``metrics.jsonl`` after the checkpoint are cut off; their rounds are run again.
         """
         if not self._folder.checkpoint.exists():
             self._file.unlink(missing_ok=True)
@@ -460,13 +445,13 @@ class Recorder(Callback):
         if self._file.exists():
             os.truncate(self._file, min(saved["metrics-bytes"], self._file.stat().st_size))
         for callback in self._watched:
-            # A callback that the experiment did not have before starts now.
+            # A callback that is new to the experiment starts without state.
             if type(callback).__name__ in saved["watched"]:
                 callback.load_state(saved["watched"][type(callback).__name__])
         return saved
 
     def _lines_on_disk(self) -> int:
-        """Flush the lines that a checkpoint counts on to disk, and return their bytes."""
+        """Flush the lines before a checkpoint to disk, and return their size in bytes."""
         if not self._file.exists():
             return 0
         with self._file.open("rb+") as stream:

@@ -1,4 +1,4 @@
-"""The client graph of an experiment, over the clients that actually take part, and where these are on earth."""
+"""The client graph of an experiment over the clients that take part, and their coordinates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("fedgraph")
 
 _LATITUDE = ("latitude", "lat")
 _COLUMNS = (("sensor_id", "name", "client", "id"), _LATITUDE, ("longitude", "lon", "lng"))
-"""Names of the columns of a file with coordinates, those that are looked for first before the others."""
+"""Accepted column names of a file with coordinates, in order of preference."""
 
 
 def given_graph(
@@ -35,10 +35,10 @@ def given_graph(
     federation : Federation
         Clients that take part.
     data_dir : Path
-        Data folder. A relative ``path`` of a file is looked up from the current folder, then here. (A file or run
-        beside the experiment file comes before both: its path is made absolute when the experiment is loaded.)
+        Data folder. A relative ``path`` of a file is looked up in the folder of the experiment file, the current
+        folder, and here.
     notes : list of str, optional
-        Gets sentences on what a reader of the results should know about a graph from a file.
+        Receives remarks on a graph from a file, for readers of the results.
 
     Returns
     -------
@@ -48,24 +48,24 @@ def given_graph(
     Raises
     ------
     GraphError
-        When the data has no published graph or no labels, the file or run is missing or unusable, or its clients are
-        not those of the federation (naming them).
+        When the data has no published graph or no labels, the file or run is missing or invalid, or its clients
+        differ from those of the federation.
     """
     table = experiment.graph
     if table.source == "none":
         return None
-    told: list[str] = []
-    graph = _build(experiment, federation, data_dir, told)
+    remarks: list[str] = []
+    graph = _build(experiment, federation, data_dir, remarks)
     try:
         graph = graph.reindex(federation.names, *_differing(experiment, graph, federation))
     except GraphError as error:
         raise GraphError(f"{table.path}: {error}" if table.path else str(error)) from None
     if table.source in ("file", "data"):
-        told += _about_isolated(graph)
-    for note in told:
-        log.info("%s", note)
+        remarks += _about_isolated(graph)
+    for remark in remarks:
+        log.info("%s", remark)
     if notes is not None:
-        notes += told
+        notes += remarks
     if table.neighbours is not None:
         graph = graph.strongest(table.neighbours)
     if table.binarise:
@@ -76,29 +76,29 @@ def given_graph(
 
 
 def _about_isolated(graph: ClientGraph) -> list[str]:
-    """Say how many clients have no neighbour, if some have."""
-    alone = graph.isolated
-    if not alone or len(alone) == graph.num_clients:  # of a graph without edges the results say so anyway
+    """Return a remark on isolated clients, if some but not all are."""
+    isolated = graph.isolated
+    if not isolated or len(isolated) == graph.num_clients:  # reports of a graph without edges say so anyway
         return []
-    return [f"{len(alone):,} of {graph.num_clients:,} clients are isolated in the client graph: they have no edge"]
+    return [f"{len(isolated):,} of {graph.num_clients:,} clients are isolated in the client graph (no edges)"]
 
 
 def _differing(
     experiment: Experiment, graph: ClientGraph, federation: Federation
 ) -> tuple[Literal["error", "isolate"], Literal["error", "drop"]]:
-    """Return what is done about clients that only the federation, or only the graph has.
+    """Return the ``missing`` and ``extra`` policies for clients that only the federation, or only the graph, has.
 
-    Where clients may be absent, neither ends the run: those of the graph are likely the absent ones, and a node that
-    brings clients of its own must not keep others from starting.
+    If clients may be absent, neither ends the run: clients that only the graph has are likely absent, and a node with
+    unknown clients must not keep others from starting.
     """
     table = experiment.graph
     if experiment.experiment.on_missing == "fail":
         return table.missing, table.extra
-    here, known = set(federation.names), set(graph.names)
-    for names, what in ((here - known, "the client graph lacks %s, who get no edges"),
-                        (known - here, "the client graph has %s, who do not take part")):  # fmt: skip
+    present, known = set(federation.names), set(graph.names)
+    for names, warning in ((present - known, "the client graph lacks %s: they get no edges"),
+                           (known - present, "the client graph has clients that do not take part: %s")):  # fmt: skip
         if names:
-            log.warning(what, quoted(sorted(names)))
+            log.warning(warning, quoted(sorted(names)))
     return "isolate", "drop"
 
 
@@ -108,7 +108,7 @@ def _build(experiment: Experiment, federation: Federation, data_dir: Path, notes
         return ClientGraph.complete(federation.names)
     if table.source == "labels":
         if federation.label_counts is None:
-            raise GraphError('[graph] source = "labels" needs data with classes; this data has none')
+            raise GraphError('[graph] source = "labels" needs data with classes')
         return ClientGraph.from_labels(federation.label_counts, federation.names, main=table.main_labels)
     if table.source == "file":
         path = _find(str(table.path), data_dir)
@@ -117,40 +117,27 @@ def _build(experiment: Experiment, federation: Federation, data_dir: Path, notes
         return _of_run(str(table.path), experiment)
     graph = open_source(experiment.data, data_dir).given_graph()
     if graph is None:
-        raise GraphError('[graph] source = "data", but this data set comes without a graph; use another source')
+        raise GraphError('[graph] source = "data", but the data set has no graph; use another source')
     present = set(federation.names)
     return graph.subgraph([name for name in graph.names if name in present])
 
 
 def client_coordinates(experiment: Experiment, names: Sequence[str], data_dir: Path) -> dict[str, tuple[float, float]]:
-    """Return latitude and longitude of those clients whose place is known, for reports.
+    """Return latitude and longitude of the clients whose coordinates are known, for reports.
 
-    They are read from ``[graph] coordinates`` or, failing that, from the file that comes with the data set, if any.
-
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment.
-    names : sequence of str
-        Clients that take part.
-    data_dir : Path
-        Data folder of the server.
-
-    Raises
-    ------
-    GraphError
-        When the file of ``[graph] coordinates`` is missing, or a file cannot be read.
+    They are read from ``[graph] coordinates``, or else from the data set's own file, if it has one. Raises GraphError
+    when the file of ``[graph] coordinates`` is missing, or a file cannot be read.
     """
     if experiment.graph.coordinates is not None:
         path = _find(experiment.graph.coordinates, data_dir, "coordinates")
     else:
         try:
-            found = getattr(open_source(experiment.data, data_dir), "coordinates", None)
+            file = getattr(open_source(experiment.data, data_dir), "coordinates", None)
         except FedgraphError:  # a server need not have the data
-            found = None
-        if found is None:
+            file = None
+        if file is None:
             return {}
-        path = Path(found)
+        path = Path(file)
     places = _read_coordinates(path)
     return {name: places[name] for name in names if name in places}
 
@@ -165,32 +152,32 @@ def _read_coordinates(path: Path) -> dict[str, tuple[float, float]]:
         try:
             columns = [next(heads.index(head) for head in known if head in heads) for known in _COLUMNS]
         except StopIteration:
-            raise GraphError(f"{path}: needs columns name, latitude and longitude; it has {', '.join(heads)}") from None
+            raise GraphError(f"{path}: needs columns name, latitude and longitude; got {', '.join(heads)}") from None
     try:
         return {row[columns[0]].strip(): (float(row[columns[1]]), float(row[columns[2]])) for row in rows}
     except (IndexError, ValueError) as error:
-        raise GraphError(f"{path}: a line is not name, latitude, longitude ({error})") from None
+        raise GraphError(f"{path}: each line must be name, latitude, longitude ({error})") from None
 
 
 def _find(path: str, data_dir: Path, key: str = "path") -> Path:
     for candidate in (Path(path).expanduser(), data_dir / path):
         if candidate.is_file():
             return candidate
-    raise GraphError(f"[graph] {key}: no file '{path}' from {Path.cwd()}, nor in the data folder {data_dir}")
+    raise GraphError(f"[graph] {key}: no file '{path}' in {Path.cwd()} or the data folder {data_dir}")
 
 
 def _of_run(path: str, experiment: Experiment) -> ClientGraph:
-    """Return the graph of another run, with a warning where the same names may be those of other clients."""
+    """Return the graph of another run, with a warning if equal names may denote different clients."""
     try:
         folder = RunFolder.open(Path(path).expanduser())
         graph = folder.client_graph()
     except RunError as error:
         raise GraphError(f"[graph] path: {error}") from None
     differing = folder.other_data(experiment.data)
-    # FedNGM and SFL read the rows of the same clients as different sets.
+    # FedNGM and SFL read the rows of the same clients as different data sets.
     if differing and "set" not in differing:
         log.warning(
-            "[graph] path: the run %s has other [data] (%s): its clients are taken to be those of the same names here",
+            "[graph] path: the run %s has other [data] (%s); its clients are matched by name",
             folder.path, "; ".join(differing.values()),
         )  # fmt: skip
     return graph

@@ -1,4 +1,4 @@
-"""The models of a finished run, as they were measured: from the run folder, and from what nodes keep."""
+"""The final models of a finished run, from the run folder and from the nodes' state."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fedgraph.training import ClientState, state_folder
 
 
 class RunModels(Mapping[str, dict[str, Tensor]]):
-    """State dicts of the clients' models, by client, each as it was measured at the end of the run.
+    """State dicts of the clients' final models, by client.
 
-    Where the server does not have a model, because layers of it or all of it stay with the client, it is what the
-    client's node has kept: in the run folder below ``nodes``, after a run on one machine.
+    Models of which layers stay with the client are read from the node's state: after a run on one machine it is in the
+    run folder, under ``nodes``.
 
     Parameters
     ----------
@@ -37,19 +37,19 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
     Raises
     ------
     RunError
-        When the method trains no models; when a model is looked up, for a client that is unknown, was not measured, or
-        whose model is not in the folder.
+        When the method trains no models. A lookup raises it for a client that is unknown, was not measured, or whose
+        model is not in the folder.
     """
 
     def __init__(self, folder: RunFolder, summary: Mapping[str, Any], experiment: Experiment) -> None:
         self.path, self._summary, self._experiment = folder.path, summary, experiment
         if not folder.models.is_file():
-            raise RunError(f"{self.path} has no models.safetensors: '{self._method}' does not train models of clients")
+            raise RunError(f"{self.path} has no models.safetensors: '{self._method}' does not train client models")
         self.at_server, self.shared = load_models(folder.models)
 
     def __getitem__(self, client: str) -> dict[str, Tensor]:
         if client not in self.at_server:
-            raise RunError(f"{self.path} has no model of '{client}'; it has those of {self.some()}")
+            raise RunError(f"{self.path} has no model of '{client}'; clients: {self.some()}")
         if not self._with_nodes or (client not in self._with_nodes["clients"] and client in self._measured):
             return self.at_server[client]
         if client not in self._with_nodes["clients"]:
@@ -69,14 +69,14 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
         return len(self.at_server)
 
     def some(self) -> str:
-        """Return the first names."""
+        """Return the first five names as text."""
         return ", ".join([*list(self)[:5], *(["..."] if len(self) > 5 else [])])
 
     def module(self, client: str | None) -> nn.Module:
         """Return the model of a client, or the global one, as a module for scaled inputs."""
         model, state = self.stacked, self.state(client)
         module = model.twin()
-        # What is not in the layout is as the constructor makes it: counters, and a weight that two layers share.
+        # The layout lacks counters and the second name of shared weights: they stay as constructed.
         module.load_state_dict({name: state[name] for name in model.layout.names}, strict=False)
         return module.eval()
 
@@ -85,15 +85,15 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
         return self.stacked.layout.row(self.state(client))
 
     def state(self, client: str | None) -> dict[str, Tensor]:
-        """Return all layers of the model of a client, or of the global one.
+        """Return the complete state dict of the model of a client, or of the global one.
 
         Raises
         ------
         RunError
-            When the run has no such model, or lacks layers of it, or part of it is at the server.
+            When the run has no such model, lacks layers of it, or part of it is at the server.
         """
         if "no_module" in self._summary:
-            raise RunError(f"{self.path} has no model that could be a module: {self._summary['no_module']}")
+            raise RunError(f"{self.path} has no model to load as a module: {self._summary['no_module']}")
         state = self.shared if client is None else self[client]
         if state is None:
             raise RunError(f"'{self._method}' has no global model: name a client ({self.some()})")
@@ -107,17 +107,17 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
 
     @property
     def run(self) -> str:
-        """Name of the run, as nodes call it."""
+        """Name of the run in the nodes' state folders."""
         return str(self._summary.get("run", self._with_nodes.get("run", self.path.name)))
 
     def place(self, purpose: str) -> Path:
-        """Return the folder within a state folder in which nodes keep something of the run."""
+        """Return the path, relative to a state folder, of the nodes' state of the run for ``purpose``."""
         return Path(file_name(self.run)) / purpose
 
     def kept(self, purpose: str) -> Path:
-        """Return the folder with what nodes keep: that in the run folder, else that of this machine's state folder."""
-        here, there = (folder / self.place(purpose) for folder in (self.path / "nodes", state_folder()))
-        return there if there.is_dir() and not here.is_dir() else here
+        """Return the folder with the nodes' state: in the run folder, else in this machine's state folder."""
+        in_run, on_machine = (folder / self.place(purpose) for folder in (self.path / "nodes", state_folder()))
+        return on_machine if on_machine.is_dir() and not in_run.is_dir() else in_run
 
     @property
     def _method(self) -> str:
@@ -125,9 +125,9 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
 
     @property
     def _with_nodes(self) -> Mapping[str, Any]:
-        """Of which clients nodes keep models, of which run and round; empty where the server has all."""
-        found: Mapping[str, Any] = self._summary.get("models_at_nodes", {})
-        return found
+        """Clients whose models are kept by nodes, with run and round; empty if the server has all models."""
+        at_nodes: Mapping[str, Any] = self._summary.get("models_at_nodes", {})
+        return at_nodes
 
     @cached_property
     def _measured(self) -> set[str]:
@@ -145,21 +145,21 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
         """Inputs and outputs of the models."""
         written: dict[str, Any] | None = self._summary.get("task")
         if written is None:
-            raise RunError(f"{self.path} was written by an older version, which did not keep the shapes of the task")
+            raise RunError(f"{self.path} was written by an older version, without the shapes of the task")
         task: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in written.items()}
         return TaskSpec(**task)
 
     def _kept(self, client: str) -> dict[str, Tensor]:
-        """Read the model that the node of a client has kept."""
+        """Read the model of a client from its node's state."""
         after, layout = self._with_nodes["round"], self.stacked.layout
         empty = {"parameters": torch.full((layout.num_parameters,), torch.nan), "round": torch.tensor(-1)}
-        place, kept = self.place(ClientState.MEASURED), self.kept(ClientState.MEASURED)
-        found = ClientState(kept.parent.parent, self.run, ClientState.MEASURED).load([client], after + 1, empty)
-        if int(found["round"][0]) != after:
+        place, folder = self.place(ClientState.MEASURED), self.kept(ClientState.MEASURED)
+        state = ClientState(folder.parent.parent, self.run, ClientState.MEASURED).load([client], after + 1, empty)
+        if int(state["round"][0]) != after:
             raise RunError(
-                f"{self.path}: the model of '{client}' that was measured is with its node, since '{self._method}' does "
-                f"not send it: copy the folder {place} of the node's state folder (node config state-dir, by default "
-                f"~/.fedgraph/state) to {self.path / 'nodes' / place}, beside what other nodes have there, and load "
-                "the run again; or work on the node, with a copy of this run folder"
+                f"{self.path}: the final model of '{client}' is at its node, since '{self._method}' does not send it: "
+                f"copy the folder {place} of the node's state folder (node config state-dir, by default "
+                f"~/.fedgraph/state) to {self.path / 'nodes' / place}, and load the run again; or work on the node, "
+                "with a copy of this run folder"
             )
-        return layout.row_state(found["parameters"][0])
+        return layout.row_state(state["parameters"][0])

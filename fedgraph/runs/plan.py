@@ -1,4 +1,4 @@
-"""What a strategy needs to know about its run, beside its own settings."""
+"""The settings of a run that every strategy shares."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fedgraph.training import TrainSettings
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The part of a run that is the same for every strategy.
+    """Settings of a run that do not depend on the strategy.
 
     Attributes
     ----------
     layout : Layout
-        Names and shapes of the model that is trained.
+        Names and shapes of the trained model.
     client : str
-        Dotted path of the client class that answers the requests.
+        Dotted path of the client class.
     experiment : str
-        Part of the experiment that nodes get, as JSON.
+        Part of the experiment that is sent to nodes, as JSON.
     run : str
         Name under which nodes keep their clients' state.
     rounds : int
@@ -43,12 +43,11 @@ class RunPlan:
     callbacks : sequence of Callback
         Callbacks that watch the run.
     initial_model_of : callable or None
-        Returns the initial model ``[parameters]`` of a client, given its name, where each client starts from its own.
+        Returns the initial model ``[parameters]`` of a client by name, if clients start from different models.
     defence : DefenceTable
         The table ``[defence]``.
     frozen : FrozenLayers or None
-        Layers that are never trained, which nodes are sent once and the strategy does not see; None where they are sent
-        like others.
+        Layers that are never trained: sent to nodes once, and hidden from the strategy. None to send them like others.
     """
 
     layout: Layout
@@ -73,17 +72,14 @@ class RunPlan:
         return parse(TrainSettings, json.loads(self.experiment).get("train", {}), "[train]")
 
     def evaluates(self, server_round: int) -> bool:
-        """Check whether the models after ``server_round`` rounds are evaluated even if more rounds follow."""
+        """Return whether models are evaluated after ``server_round`` even if more rounds follow."""
         return bool(self.splits) and server_round % self.every == 0
 
     def splits_after(self, server_round: int) -> tuple[SplitName, ...]:
-        """Return the splits on which the models after ``server_round`` rounds are evaluated; empty if they are not."""
+        """Return the splits on which models are evaluated after ``server_round``."""
         return self.splits if self.evaluates(server_round) else ()
 
     def keep_from(self, server_round: int) -> int:
-        """Return the first round that may still have to be repeated while the run is in ``server_round``.
-
-        A killed run continues after its last checkpoint, which was written after a multiple of ``checkpoint_every``.
-        """
+        """Return the first round that a run killed in ``server_round`` would repeat: that after its last checkpoint."""
         finished = server_round - 1
         return finished - finished % self.checkpoint_every + 1

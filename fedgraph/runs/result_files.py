@@ -1,7 +1,7 @@
 """``models.safetensors``: the final models of a run.
 
-``clients/<tensor>`` has a leading client axis and ``global/<tensor>`` has none; all of these
-models have ``frozen/<tensor>`` too. The metadata ``clients`` lists the names.
+``clients/<tensor>`` has a leading client axis, ``global/<tensor>`` does not, and ``frozen/<tensor>`` belongs to all
+models. The metadata ``clients`` lists the names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write_models(
     global_model : Tensor or None
         ``[parameters]``, if the method has a global model.
     frozen : FrozenLayers, optional
-        Layers that all models have, and that ``layout`` does not.
+        Layers of all models that are not in ``layout``.
     """
     stacked = layout.unflatten(models)
     tensors = {f"clients/{name}": value.contiguous() for name, value in stacked.items()}
@@ -61,7 +61,7 @@ def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[st
     clients : dict of str to dict of str to Tensor
         State dict of each client's model, by name.
     global_model : dict of str to Tensor or None
-        State dict of the global model, None without one.
+        State dict of the global model, if any.
     """
     with safe_open(str(path), framework="pt") as stream:
         names = json.loads(stream.metadata()["clients"])

@@ -1,4 +1,4 @@
-"""Content of ``summary.json`` and ``environment.json``: results of a run, who missed it, and the machine."""
+"""Content of ``summary.json`` and ``environment.json``: results, absent clients, and the machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedgraph.runs.callbacks import Evaluation
 from fedgraph.training import summarise
 
 Values = Mapping[str, Mapping[str, Any]]
-"""Values by client of every metric of a split, as in ``summary.json``; None where there is none."""
+"""Values by metric and client, as in ``summary.json``; None if not finite or not measured."""
 
 _PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
 
@@ -39,7 +39,7 @@ def by_split(metrics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def per_client(names: Sequence[str], metrics: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return summaries over clients of the metrics of one split, and their values by client."""
+    """Return the metrics of one split, summarised over clients and by client."""
     return {
         "metrics": {metric: _plain(summarise(values, metric)) for metric, values in metrics.items()},
         "per_client": {
@@ -76,9 +76,9 @@ def summary_of(
     rounds : int
         Number of rounds that were trained.
     traffic : Traffic
-        All traffic of the run; defines ``bytes_down``, ``bytes_up`` and these per client.
+        All traffic of the run.
     seconds : float
-        Time that the run took.
+        Duration of the run.
     evaluation : Evaluation or None
         The last evaluation.
     sha256 : str
@@ -88,16 +88,16 @@ def summary_of(
     groups : sequence of str, optional
         Group of each client; metrics are then also summarised over each group.
     learned : ClientGraph, optional
-        The client graph that was learned; ``graph`` says how far its edges are those of groups.
+        The learned client graph; the entry ``graph`` has its agreement with the groups.
     noted : mapping, optional
         Further entries, such as those of callbacks.
     trainings : iterable of mapping, optional
-        Lines of ``metrics.jsonl`` about training, which say who missed it.
+        Lines of ``metrics.jsonl`` about training, with the absent clients.
 
     Returns
     -------
     dict
-        Values fit for JSON, with None for numbers that are not finite.
+        JSON values, with None for numbers that are not finite.
     """
     split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
     values = {split: per_client(names, metrics) for split, metrics in split_metrics.items()}
@@ -132,7 +132,7 @@ def summary_of(
 
 
 def measured_clients(values: Values) -> list[str]:
-    """Return the clients that have a value of at least one metric."""
+    """Return the clients with a value of at least one metric."""
     names = dict.fromkeys(name for of_metric in values.values() for name in of_metric)
     return [name for name in names if any(of_metric.get(name) is not None for of_metric in values.values())]
 
@@ -143,30 +143,22 @@ def attendance(
     absent: Mapping[str, str],
     trainings: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return what ``summary.json`` says of clients that were lost; empty where there are none.
+    """Return the entries of ``summary.json`` on absent clients; empty if all took part.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Clients of the run.
-    per_client : mapping of str to mapping
-        Values by client, by split and metric.
-    absent : mapping of str to str
-        Reasons of clients that were not measured, be they among ``names`` or not.
-    trainings : iterable of mapping
-        Lines of ``metrics.jsonl`` about training.
+    ``absent`` has the reasons of clients that were not measured, whether among ``names`` or not; ``trainings`` are the
+    lines of ``metrics.jsonl`` about training.
 
     Returns
     -------
     dict
-        ``not_measured`` has, by split and client, the reason; ``missed_training``, by client, in how many ``rounds`` of
-        how many (``of``) it did not train, and the last ``reason``.
+        ``not_measured`` has the reason by split and client; ``missed_training`` has, by client, the number of missed
+        ``rounds``, the number of all (``of``), and the last ``reason``.
     """
     everybody = dict.fromkeys((*names, *absent))
     without = {}
     for split, values in per_client.items():
-        found = set(measured_clients(values))
-        lost = {name: absent.get(name, "no finite value") for name in everybody if name not in found}
+        measured = set(measured_clients(values))
+        lost = {name: absent.get(name, "no finite value") for name in everybody if name not in measured}
         if lost:
             without[split] = lost
     lines = [line["absent"] for line in trainings]
@@ -182,7 +174,7 @@ def attendance(
 
 
 def counts(summary: Mapping[str, Any], split: str) -> tuple[int, int]:
-    """Return the number of clients that were measured on a split at the end of a run, and that of all clients."""
+    """Return how many clients were measured on a split at the end of a run, and how many there are."""
     values = summary.get("per_client", {}).get(split)
     lost = summary.get("not_measured", {}).get(split, {})
     measured = len(measured_clients(values)) if values else int(summary["clients"])
@@ -191,14 +183,14 @@ def counts(summary: Mapping[str, Any], split: str) -> tuple[int, int]:
 
 
 def in_words(measured: int, everybody: int) -> str:
-    """Return ``4 clients``, or ``2 of 4 clients`` where some were not measured."""
+    """Return ``4 clients``, or ``2 of 4 clients`` if some were not measured."""
     return f"{everybody} clients" if measured == everybody else f"{measured} of {everybody} clients"
 
 
 def _by_group(
     names: Sequence[str], groups: Sequence[str], split_metrics: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Any]:
-    members = {group: torch.tensor([own == group for own in groups]) for group in sorted(set(groups))}
+    members = {group: torch.tensor([each == group for each in groups]) for group in sorted(set(groups))}
     return {
         "groups": dict(zip(names, groups, strict=True)),
         "per_group": {
@@ -212,12 +204,9 @@ def _by_group(
 
 
 def environment() -> dict[str, Any]:
-    """Return the circumstances of a run: time, command, versions, machine and commit.
+    """Return the content of ``environment.json``: time, command, versions, machine and commit.
 
-    Returns
-    -------
-    dict
-        Content of ``environment.json``; ``commit`` is None outside a checkout and without git, ``cuda`` without a GPU.
+    ``commit`` is None outside a checkout or without git, ``cuda`` without a GPU.
     """
     packages: dict[str, str | None] = {}
     for package in _PACKAGES:
@@ -240,21 +229,21 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
         return None
     try:
-        found = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"],
+        described = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"],
             capture_output=True,
             text=True,
             check=False,
         )
     except OSError:
         return None
-    return found.stdout.strip() or None
+    return described.stdout.strip() or None
 
 
 def _plain(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Replace numbers that are not finite by None, because JSON has no NaN."""
+    """Replace numbers that are not finite by None: JSON has no NaN."""
     return {key: value if math.isfinite(value) else None for key, value in values.items()}

@@ -97,7 +97,7 @@ def predict(
         _check_options(options, tuple(options), "f3")
         return Run(trained).predict(data, client, windows, target)
     about = {"client": client, "target": target}
-    _check_options(about, tuple(about), "methods whose clients have models of their own")
+    _check_options(about, tuple(about), "methods with client models")
     given = () if data is None else (data_key(trained, data),)
     every = {**overrides_by_key({}, set), **dict(given)}
     made = Run(Prediction.of(trained, samples, draws, windows, secret).make(every, grid, nodes, data_dir, console))
@@ -235,10 +235,10 @@ def _check_has_fusion_model(trained: RunFolder) -> None:
 
 
 def _check_options(options: Mapping[str, object], foreign: Sequence[str], method: str) -> None:
-    """Raise ExperimentError when options are given that are about runs of another method."""
+    """Raise ExperimentError for options that only apply to runs of another method."""
     given = [name for name in foreign if options[name] is not None]
     if given:
-        raise ExperimentError(f"{' and '.join(given)} is about runs of {method}: leave it out")
+        raise ExperimentError(f"{' and '.join(given)} only applies to runs of {method}: leave it out")
 
 
 def _models_of(trained: RunFolder) -> Path | None:

@@ -90,7 +90,7 @@ def test_a_run_that_cannot_be_gone_on_with_is_found_out(tmp_path):
     found = try_scenario(stage, [lost], Holds(), scenes.undisturbed)
     assert "it cannot be gone on with: RunError: cannot read the saved state" in found.problems[0]
     (tmp_path / "none").mkdir()
-    assert "is no run folder" in unreadable(tmp_path)[0]
+    assert "is not a run folder" in unreadable(tmp_path)[0]
     (tmp_path / ".more.part").touch()
     assert leftovers(tmp_path)[0].name in (".more.part", ".half.part")
 

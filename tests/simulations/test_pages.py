@@ -65,7 +65,7 @@ def test_pictures_show_the_numbers_of_the_result_files(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "row", "message"),
-    [("forecasting/days-small", "FedAvgg", "has no row 'FedAvgg'; it has: "), ("sfl/table1-small", "SFL", "figure")],
+    [("forecasting/days-small", "FedAvgg", "has no row 'FedAvgg'; known: "), ("sfl/table1-small", "SFL", "figure")],
 )
 def test_a_picture_that_cannot_be_drawn_is_refused(file, row, message, tmp_path):
     with pytest.raises(ExperimentError, match=message):
@@ -181,7 +181,7 @@ def test_numbers_in_a_sentence(results):
         ("<!-- toy/one-small {A|c|mae:.1} -->1", "lacks its other half"),
         ("1<!-- end -->", "lacks its other half"),
         ("<!-- table toy/one-small\ncolumns = []\n-->\n", "lacks its other half"),
-        ("<!-- toy/one-small {A|c|rmse:.1} -->1<!-- end -->", "has no metric 'rmse'; it has: mae; f1"),
+        ("<!-- toy/one-small {A|c|rmse:.1} -->1<!-- end -->", "has no metric 'rmse'; known: mae; f1"),
         ("<!-- toy/one-small {B|d|mae:.1} -->1<!-- end -->", "has no number for 'B|d|mae'"),
         ("<!-- toy/one-small {A|mae:.1} -->1<!-- end -->", "does not say row, column and metric"),
         ("<!-- toy/one-small {A|c|mae} -->1<!-- end -->", "a number is"),

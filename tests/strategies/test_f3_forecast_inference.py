@@ -133,11 +133,11 @@ def test_the_command_forecasts_the_latest_windows(road_tables, run_experiment, r
     rewrite_road(KNOWN)
     result = CliRunner().invoke(app, command)
     assert "1 window of 4 clients forecast" in result.output
-    assert "There is no reading yet to compare with" in result.output
+    assert "No readings yet to compare with" in result.output
     assert "nan" not in result.output
     result = CliRunner().invoke(app, [*command, "--samples", "new"])
     assert result.exit_code != 0
-    assert "samples is about runs of f3" in result.output
+    assert "samples only applies to runs of f3" in result.output
 
 
 def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_experiment, rewrite_road, later, spoiling):

@@ -1,7 +1,7 @@
-"""Hold a strategy, client class or data set to the contract: what every run relies on, each promise a check.
+"""Checks of strategies, client classes and data sets against the contract, a check per promise.
 
-A strategy or client class runs on a small experiment, undisturbed and with one thing changed. For the command
-``fedgraph check``, and for tests of your own::
+A strategy or client class is run on a small experiment, undisturbed and with one thing changed. Used by the command
+``fedgraph check``, and in your own tests::
 
     import pytest
     from fedgraph.commands.checking import check_strategy, checks_of
@@ -13,7 +13,7 @@ A strategy or client class runs on a small experiment, undisturbed and with one 
     def test_my_data(check):
         check()
 
-A class that cannot keep a promise by design says so by name, with the reason:
+A class that cannot keep a promise by design declares it, with the reason:
 ``expected_failures = {"number-of-nodes": "all data is in one place"}``.
 """
 

@@ -1,1 +1,1 @@
-"""Real clients on separate machines: credentials, checks, and the commands that start Flower's programs."""
+"""Deployment on separate machines: credentials, checks, and commands that start Flower's programs."""

@@ -1,4 +1,4 @@
-"""Check that a SuperLink can be reached safely, before Flower tries, with messages that explain what to do."""
+"""Checks of the connection to a SuperLink, with messages that say what to do."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
 
 _SECONDS = 10.0
 _MOST_AHEAD, _MOST_BEHIND = 5.0, 300.0
-"""Seconds that the clock of a node may differ from the server's, which takes signatures of no other time."""
+"""Seconds by which the clock of a node may differ from that of the server, which checks times of signatures."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""Names of this machine, to which no proxy leads."""
+"""Names of this machine, which are reached without a proxy."""
 
 _ADVICE = {
     "certificate has expired": "ask the operator of the server for a new one",
-    "unable to get local issuer certificate": "the server's certificate is of another authority than yours",
-    "self-signed certificate": "the server's certificate is of another authority than yours",
-    "certificate signature failure": "the server's certificate is of another authority than yours",
+    "unable to get local issuer certificate": "the server's certificate is from another authority than yours",
+    "self-signed certificate": "the server's certificate is from another authority than yours",
+    "certificate signature failure": "the server's certificate is from another authority than yours",
     "mismatch": "the server's certificate is for other names: use one of those, or ask its operator to add yours",
 }
 
 
 @dataclass
 class Route:
-    """The way to a server, as the HTTP client of Flower finds it.
+    """The route to a server, as found by Flower's HTTP client.
 
     Attributes
     ----------
     address : str
         ``host:port`` of the server.
     peers : list of tuple
-        Host and port of every connection that was tried: the server's, or a proxy's.
+        Host and port of every attempted connection, to the server or a proxy.
     """
 
     address: str
     peers: list[tuple[str, int]] = field(default_factory=list)
 
-    def note(self, event: str, told: dict[str, Any]) -> None:
-        """Note a connection; called by the client for everything that it does."""
+    def note(self, event: str, info: dict[str, Any]) -> None:
+        """Record a connection; called by the client for every event."""
         if event.endswith("connect_tcp.started"):
-            self.peers.append((str(told["host"]), int(told["port"])))
+            self.peers.append((str(info["host"]), int(info["port"])))
 
     @property
     def proxy(self) -> str:
-        """The proxy as ``host:port``, with the variable that names it; empty where there is none."""
+        """The proxy as ``host:port`` and the variable that sets it; empty without one."""
         others = [peer for peer in self.peers if peer != host_and_port(self.address)]
         if not others:
             return ""
@@ -66,61 +66,60 @@ class Route:
 
     @property
     def in_words(self) -> str:
-        """Text that comes after the address of the server."""
+        """Text to append to the address of the server."""
         return f" through the proxy {self.proxy}" if self.proxy else ""
 
 
 def check_superlink(address: str, authority: Path | None) -> Route:
-    """Connect as a node would, and check the server's certificate and, by it, this machine's clock.
+    """Connect like a node, and check the server's certificate and this machine's clock.
 
-    The connection is made by the HTTP client that Flower has, which heeds ``https_proxy``, ``http_proxy``,
-    ``all_proxy`` and ``no_proxy``. A server on this machine is reached without a proxy.
+    Uses Flower's HTTP client, which respects ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``. A server
+    on this machine is reached without a proxy.
 
     Parameters
     ----------
     address : str
         ``host:port``.
     authority : Path or None
-        Certificate of the authority that signed the server's; None for no encryption, with only the connection checked.
+        Certificate of the authority that signed the server's; None to check only an unencrypted connection.
 
     Returns
     -------
     Route
-        The way to the server.
+        The route to the server.
 
     Raises
     ------
     RunError
-        When the server cannot be reached, its certificate is not valid for it, or it would refuse the node for its
-        clock.
+        When the server cannot be reached, its certificate is invalid, or this machine's clock is wrong.
     """
     host, _ = host_and_port(address)
     route = Route(address)
     try:
         context = None if authority is None else ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError) as error:
-        raise RunError(f"{authority} is no certificate of an authority ({error})") from None
-    asked = time.time()
+        raise RunError(f"{authority} is not a certificate of an authority ({error})") from None
+    began = time.time()
     answer = _answer(route, context, past_proxies=host in LOOPBACK)
     if context is None:
         if route.proxy and answer is not None and answer.status_code >= 400:
             raise RunError(
-                f"{answer.status_code} {answer.reason_phrase} came back in place of an answer of the server "
+                f"got {answer.status_code} {answer.reason_phrase} instead of a reply of the server "
                 f"{address}{route.in_words}: {_let_through(address)}"
             )
         return route
-    ahead = None if answer is None else _seconds_ahead(asked, answer)
+    ahead = None if answer is None else _seconds_ahead(began, answer)
     if ahead is not None and not -_MOST_BEHIND <= ahead <= _MOST_AHEAD:
         raise RunError(
             f"the clock of this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of the "
             f"server {address}, which refuses nodes more than {_MOST_AHEAD:.0f} s ahead or {_MOST_BEHIND:.0f} s "
-            "behind: have it set over the network"
+            "behind: synchronise it over the network"
         )
     return route
 
 
 def _answer(route: Route, context: ssl.SSLContext | None, past_proxies: bool) -> httpx.Response | None:
-    """Ask the server whether it is well, as Flower's client would; None where it does not answer such a question."""
+    """Request the server's health like Flower's client; None if it does not reply to such requests."""
     import httpx  # which Flower brings
 
     address = route.address
@@ -133,26 +132,26 @@ def _answer(route: Route, context: ssl.SSLContext | None, past_proxies: bool) ->
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise _not_connected(route, error) from None
     except (ImportError, ValueError, httpx.InvalidURL) as error:
-        raise RunError(f"the proxy that the environment names cannot be used: {error}") from None
+        raise RunError(f"the proxy set in the environment cannot be used: {error}") from None
     except httpx.TransportError:
         return None
 
 
 def _not_connected(route: Route, error: Exception) -> RunError:
-    """Explain why there is no connection, by the errors of the operating system and of TLS that led to it."""
+    """Explain a failed connection by its causes in the operating system and in TLS."""
     address, way = route.address, route.in_words
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            said = cause.verify_message
-            advice = next((text for part, text in _ADVICE.items() if part in said), "ask the operator of the server")
-            return RunError(f"the server {address}{way} is not to be trusted: {said}; {advice}")
+            reason = cause.verify_message
+            advice = next((text for part, text in _ADVICE.items() if part in reason), "ask the operator of the server")
+            return RunError(f"the certificate of the server {address}{way} is not trusted: {reason}; {advice}")
         if isinstance(cause, ssl.SSLError):
-            return RunError(f"{address}{way} does not speak TLS ({cause.reason}); was the server started with it?")
-    advice = "is it running, and does a firewall let you?"
+            return RunError(f"{address}{way} does not use TLS ({cause.reason}); was the server started with it?")
+    advice = "is it running, and does a firewall block it?"
     if route.proxy:
-        advice = "is the proxy running? Flower goes through it too"
-    elif unheeded := next((name for name in ("grpc_proxy", "GRPC_PROXY") if os.environ.get(name)), ""):
-        advice += f" {unheeded} is set, which Flower does not heed: it takes https_proxy"
+        advice = "is the proxy running? Flower uses it too"
+    elif ignored := next((name for name in ("grpc_proxy", "GRPC_PROXY") if os.environ.get(name)), ""):
+        advice += f" {ignored} is set, but Flower ignores it: set https_proxy"
     return RunError(f"cannot reach the server {address}{way}: {str(error) or type(error).__name__}; {advice}")
 
 
@@ -164,11 +163,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _let_through(address: str) -> str:
     host, _ = host_and_port(address)
-    return f"have the proxy let this machine to {address}, or go past it with no_proxy={host}"
+    return f"allow {address} in the proxy for this machine, or bypass it with no_proxy={host}"
 
 
 def _variable(host: str) -> str:
-    """Return the environment variable that names a proxy, without what else it may hold, such as a password."""
+    """Return the name of the environment variable that sets a proxy; its value may contain a password."""
     for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         value = os.environ.get(name, "")
         if value and urlsplit(value if "://" in value else f"http://{value}").hostname == host.lower():
@@ -176,28 +175,28 @@ def _variable(host: str) -> str:
     return "from the settings of the system"
 
 
-def _seconds_ahead(asked: float, answer: httpx.Response) -> float | None:
-    """Return by how much this machine's clock is ahead of the server's, at least; None where it tells no time."""
+def _seconds_ahead(began: float, answer: httpx.Response) -> float | None:
+    """Return by how much this machine's clock is at least ahead of the server's; None without a Date header."""
     try:
-        told = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+        server = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
     except (TypeError, ValueError):
         return None
-    # It tells whole seconds, of a moment after the question.
+    # The header has whole seconds, of a moment after the request.
     later = time.time()
-    return asked - told - 1 if asked - told > 1 else min(later - told, 0.0)
+    return began - server - 1 if began - server > 1 else min(later - server, 0.0)
 
 
 def check_port_free(host: str, port: int, what: str) -> None:
-    """Raise RunError when a program, ``what`` in words, could not listen at this address of this machine."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Raise RunError if ``what``, a program in words, cannot listen on this port."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind((host, port))
+            probe.bind((host, port))
         except OSError as error:
             used = error.errno == errno.EADDRINUSE
             raise RunError(
-                f"{what} cannot listen at port {port} of {host}: "
-                + ("it is in use, by another one perhaps. End that, or give another --port" if used else str(error))
+                f"{what} cannot listen on port {port} of {host}: "
+                + ("it is in use. Stop the program that uses it, or choose another --port" if used else str(error))
             ) from None
 
 
@@ -205,5 +204,5 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[IPv6]:port``. Raises RunError for anything else."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal():
-        raise RunError(f"'{address}' is not of the form host:port")
+        raise RunError(f"'{address}' must be host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,6 +1,6 @@
-"""Test certificates and keys for a federation, and the command ``fedgraph test-credentials`` that makes them.
+"""The command ``fedgraph test-credentials``: certificates and keys for testing.
 
-They are for testing: whoever can read the folder can be any of the nodes.
+Whoever can read their folder can impersonate any node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Credentials:
     Attributes
     ----------
     authority : Path
-        Certificate of the certificate authority, for every node and for those who submit runs.
+        Certificate of the authority, for nodes and for users who submit runs.
     certificate, key : Path
         Certificate and private key of the server.
     public_keys : Path
@@ -65,55 +65,54 @@ class Credentials:
         return self.folder / "public-keys"
 
     def private_key(self, node: str) -> Path:
-        """Return the path ``nodes/NAME`` of a node's private key, for this node only."""
+        """Return the path ``nodes/NAME`` of a node's private key, for that node only."""
         from fedgraph.support.files import file_name
 
         return self.folder / "nodes" / file_name(node)
 
 
 def make_test_credentials(folder: Path, hosts: Iterable[str], nodes: Iterable[str], days: float = 30) -> Credentials:
-    """Write all files into a folder that does not exist yet, or is empty.
+    """Write all files into a new or empty folder.
 
     Parameters
     ----------
     folder : Path
         The folder.
     hosts : iterable of str
-        Names and addresses under which nodes reach the server.
+        Names and addresses of the server.
     nodes : iterable of str
-        A name for each node; the name of the client that it hosts where the run asks for proof (``[clients]
-        public-keys``).
+        A name for each node: that of its client if the run requires proof (``[clients] public-keys``).
     days : float, default 30
         Validity of the certificates from now; negative for certificates that expired that many days ago.
 
     Raises
     ------
     RunError
-        When the folder is not empty or cannot be written, or two nodes have one name.
+        When the folder is not empty or cannot be written, or node names repeat.
     """
     from fedgraph.support.files import file_name
 
-    found, names = Credentials(folder), list(nodes)
+    paths, names = Credentials(folder), list(nodes)
     if folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} is not empty: delete it, or name a new folder for the test credentials")
+        raise RunError(f"{folder} is not empty: delete it, or choose a new folder for the test credentials")
     if len({file_name(name) for name in names}) < len(names):
         raise RunError(f"node names must differ: {', '.join(names)}")
     try:
-        for each in (found.certificate.parent, found.public_keys, found.folder / "nodes"):
+        for each in (paths.certificate.parent, paths.public_keys, paths.folder / "nodes"):
             each.mkdir(parents=True)
         authority_key, authority = _authority(days)
         key, certificate = _server(list(hosts), authority_key, authority, days)
-        found.authority.write_bytes(authority.public_bytes(Encoding.PEM))
-        found.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
-        _write_private(found.key, key, PrivateFormat.PKCS8)
+        paths.authority.write_bytes(authority.public_bytes(Encoding.PEM))
+        paths.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+        _write_private(paths.key, key, PrivateFormat.PKCS8)
         for name in names:
-            own = ec.generate_private_key(_CURVE)
-            _write_private(found.private_key(name), own, PrivateFormat.OpenSSH)
-            public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-            (found.public_keys / f"{file_name(name)}.pub").write_bytes(public + b" " + file_name(name).encode() + b"\n")
+            private = ec.generate_private_key(_CURVE)
+            _write_private(paths.private_key(name), private, PrivateFormat.OpenSSH)
+            public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+            (paths.public_keys / f"{file_name(name)}.pub").write_bytes(public + b" " + file_name(name).encode() + b"\n")
     except OSError as error:
         raise RunError(f"cannot write test credentials: {error}") from None
-    return found
+    return paths
 
 
 def _authority(days: float) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -149,7 +148,7 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    # The certificate must be valid for a clock that is slightly slow.
+    # Tolerate clocks that are slightly slow.
     begin = now - timedelta(hours=1) + min(timedelta(days=days), timedelta(0))
     return (
         x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
@@ -176,29 +175,29 @@ def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFor
 
 
 def credentials_for_testing(
-    folder: Annotated[Path, typer.Argument(help="New folder for them.")],
-    node: Annotated[list[str], typer.Option(help="A node, named after the client that it hosts; once for each.")],
-    host: Annotated[list[str] | None, typer.Option(help="Name or address of the server; once for each.")] = None,
-    days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 30,
+    folder: Annotated[Path, typer.Argument(help="New folder for the credentials.")],
+    node: Annotated[list[str], typer.Option(help="A node, named after its client; repeat for each.")],
+    host: Annotated[list[str] | None, typer.Option(help="Name or address of the server; repeat for each.")] = None,
+    days: Annotated[int, typer.Option(min=1, help="Validity of the certificates.")] = 30,
 ) -> None:
     """Make certificates and keys for TESTING.
 
-    They are those of an authority, a certificate for the server, and a key for each node.
+    Writes an authority, a certificate for the server, and a key for each node.
     """
     with messages_for_people():
         made = make_test_credentials(folder, [*(host or []), "localhost", "127.0.0.1"], node, days)
     lines = {
-        made.authority: "for every node, and for those who submit runs",
-        made.certificate.parent: "for the server alone",
+        made.authority: "for every node, and for users who submit runs",
+        made.certificate.parent: "for the server only",
         made.public_keys: "for the server",
-        made.folder / "nodes": "a private key for each node; give each node its own and nothing else",
+        made.folder / "nodes": "private keys: give each node only its own",
     }
     console = Console()
     for path, whose in lines.items():
         console.print(f"{path}: {whose}", soft_wrap=True, highlight=False)
     console.print(
-        "These are for testing. For real data, have a certificate made by an authority that your sites trust, and let "
-        "each site make its own key (ssh-keygen -t ecdsa -b 384 -N '' -f NAME) and send you NAME.pub only.",
+        "These are for testing. For real data, get a certificate from an authority that your sites trust, and let each "
+        "site make its own key (ssh-keygen -t ecdsa -b 384 -N '' -f NAME) and send you only NAME.pub.",
         style="yellow",
         soft_wrap=True,
     )

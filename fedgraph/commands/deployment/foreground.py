@@ -1,6 +1,4 @@
-"""Flower's long-running programs in the foreground: printed as a command, ended with this one, and started again when
-their executor has ended.
-"""
+"""Flower's long-running programs in the foreground, restarted when their executor has ended."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ _GRACE_SECONDS = 15.0
 _LOOK_SECONDS = 1.0
 _SOON_SECONDS = 30.0
 _EXECUTOR = "flower-superexec"
-"""The process in which SuperLink and SuperNode start apps. They do not notice when it ends."""
+"""Process in which SuperLink and SuperNode start apps; they do not notice when it ends."""
 
 
 def show(command: list[str], console: Console) -> None:
-    """Print a command as it can be typed."""
+    """Print a command as typed in a shell."""
     console.print(f"\n{shlex.join(command)}\n", style="bold", markup=False, soft_wrap=True, highlight=False)
 
 
@@ -40,8 +38,7 @@ def run_to_the_end(
 ) -> int:
     """Run a program of Flower until it ends, by itself or by a signal to this process.
 
-    Without its executor it would look alive and start no app: then it is ended and started again, unless it has run for
-    less than half a minute.
+    Without its executor the program cannot start apps: it is restarted, unless it has run for less than half a minute.
 
     Parameters
     ----------
@@ -50,14 +47,14 @@ def run_to_the_end(
     environment : mapping of str to str
         All its environment variables.
     once_started : callable, optional
-        Called while it runs, each time it is started; the program is ended if that fails.
+        Called after each start; the program is ended if it raises.
     screen : Screen, optional
-        Shows and keeps what it says; by default the program has this terminal.
+        Shows and logs the output; by default the program writes to this terminal.
 
     Returns
     -------
     int
-        Its exit status.
+        Exit status.
     """
     while True:
         began = time.monotonic()
@@ -65,8 +62,8 @@ def run_to_the_end(
         if status is not None:
             return status
         soon = time.monotonic() - began < _SOON_SECONDS
-        told = f"the executor of {command[0]} has ended, without which no app runs here"
-        _say(told if soon else f"{told}: starting it again", screen)
+        text = f"the executor of {command[0]} has ended, without which no app runs here"
+        _say(text if soon else f"{text}: starting it again", screen)
         if soon:
             return 1
 
@@ -74,7 +71,7 @@ def run_to_the_end(
 def supervise(
     context: typer.Context, program: Annotated[str, typer.Argument(help="flower-supernode or flower-superlink.")]
 ) -> None:
-    """Run a program of Flower with the options that follow, and start it again when its executor has ended."""
+    """Run a program of Flower with the given options, and restart it when its executor has ended."""
     from fedgraph.federation.grids import flower_environment
 
     with messages_for_people():
@@ -94,18 +91,18 @@ def _run_once(
     once_started: Callable[[subprocess.Popen[bytes]], None],
     screen: Screen | None,
 ) -> int | None:
-    """Run the program; returns None when it was ended because its executor had."""
+    """Run the program, and return its status; None if it was ended because its executor had ended."""
     from fedgraph.federation.grids import die_with_parent, program
 
     with ExitStack() as stack:
-        further = {} if screen is None else stack.enter_context(screen.status_file())
+        variables = {} if screen is None else stack.enter_context(screen.status_file())
         pipe = None if screen is None else subprocess.PIPE
         started = subprocess.Popen(
             [program(command[0]), *command[1:]],
-            env={**environment, **further},
+            env={**environment, **variables},
             stdout=pipe,
             stderr=pipe,
-            # Else a signal to all programs of this terminal would reach it twice, and the second ends it at once.
+            # Otherwise a signal to the terminal's process group reaches it twice, and the second ends it at once.
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
@@ -121,7 +118,7 @@ def _run_once(
 
 
 def _wait(started: subprocess.Popen[bytes], ending: threading.Event) -> int | None:
-    """Wait for the end of a program, or end it once its executor has ended."""
+    """Wait for a program to end, or end it once its executor has ended."""
     import psutil
 
     executor: psutil.Process | None = None
@@ -148,7 +145,7 @@ def _end(started: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _passing_on_signals(started: subprocess.Popen[bytes], screen: Screen | None) -> Iterator[threading.Event]:
-    """Pass signals to this process on within the block; the event that it yields is set with the first."""
+    """Forward signals to the program within the block; yield an event that the first one sets."""
     ending = threading.Event()
 
     def passed_on(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The command ``fedgraph node``: check a site's data for an experiment, show what will leave, start the SuperNode."""
+"""The command ``fedgraph node``: check a site's data, show what leaves the machine, start the SuperNode."""
 
 from __future__ import annotations
 
@@ -23,35 +23,33 @@ _PAUSE = 15.0
 
 
 def node(
-    experiment: Annotated[str, typer.Argument(help="The experiment that this node is to take part in.")],
-    client: Annotated[list[str] | None, typer.Option(help="A client that this node hosts; once for each.")] = None,
+    experiment: Annotated[str, typer.Argument(help="The experiment to take part in.")],
+    client: Annotated[list[str] | None, typer.Option(help="A client of this node; repeat for each.")] = None,
     superlink: Annotated[str, typer.Option(help="The server, host:port.")] = "127.0.0.1:8000",
-    root_certificates: Annotated[
-        Path | None, typer.Option(help="Certificate of the authority that the server's must be of.")
-    ] = None,
-    private_key: Annotated[Path | None, typer.Option(help="This node's key, of `ssh-keygen -t ecdsa`.")] = None,
-    insecure: Annotated[bool, typer.Option(help="Without encryption, on a network that only you use.")] = False,
+    root_certificates: Annotated[Path | None, typer.Option(help="Certificate of the authority of the server.")] = None,
+    private_key: Annotated[Path | None, typer.Option(help="This node's key, from `ssh-keygen -t ecdsa`.")] = None,
+    insecure: Annotated[bool, typer.Option(help="No encryption, for a network that only you use.")] = False,
     data: Annotated[Path | None, typer.Option(help="This node's own file or folder, instead of [data] path.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Folder for what clients must remember.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A model that the clients have already (f3, vfl).")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Folder for the state of clients.")] = None,
+    model: Annotated[Path | None, typer.Option(help="An existing model of the clients (f3, vfl).")] = None,
     consent: Annotated[
-        list[str] | None, typer.Option(help="fedngm: what the server may learn of values: ranges, sums.")
+        list[str] | None, typer.Option(help="fedngm: statistics that the server may receive: ranges, sums.")
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="Another key of the node config: key=value.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
     port: Annotated[int, typer.Option(help="Port of the SuperNode on this machine.")] = 9094,
-    retry: Annotated[float, typer.Option(help="Seconds to try again when the server does not let the node in.")] = 90,
+    retry: Annotated[float, typer.Option(help="Seconds to retry when the server refuses the node.")] = 90,
     log: Annotated[
-        Path | None, typer.Option(help="File for all that Flower says, instead of one in the state folder.")
+        Path | None, typer.Option(help="File for Flower's output, instead of one in the state folder.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show all that Flower says, too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show Flower's output.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
     """Check this site's data for an experiment, then start a node.
 
-    Shows how the data are read and what will leave the machine; the node is Flower's SuperNode. Then it shows what the
-    node does, with warnings and errors; all else that Flower says is in a log file.
+    Shows how the data are read and what leaves the machine, then starts Flower's SuperNode, and shows its progress,
+    warnings and errors. The rest of Flower's output goes to a log file.
     """
     from fedgraph.experiment import load_experiment, plugin_folders
     from fedgraph.federation.grids import flower_environment
@@ -83,18 +81,16 @@ def node(
         check_port_free("127.0.0.1", port, "the node")
         route = check_superlink(superlink, None if insecure else root_certificates)
         if route.proxy:
-            console.print(
-                f"The server is reached through the proxy {route.proxy}, by Flower too.", markup=False, soft_wrap=True
-            )
+            console.print(f"The server is reached through the proxy {route.proxy}.", markup=False, soft_wrap=True)
         named = ", ".join(hosted) or "an aggregator"
         screen = node_screen(console, log or _default_log(node_config, port), verbose, superlink, named)
-        console.print(f"All that Flower says is in {screen.log}.", markup=False, soft_wrap=True, highlight=False)
+        console.print(f"Flower's output is in {screen.log}.", markup=False, soft_wrap=True, highlight=False)
     deadline = time.monotonic() + retry
     while (status := run_to_the_end(command, flower_environment(), screen=screen)) > 0:
         console.print(
             f"flower-supernode ended with status {status}. If it could not be activated, the server does not know this "
-            "node's key: have its operator register the public key that belongs to --private-key. Or it takes a node "
-            "that was killed for alive yet, for about a minute.",
+            "node's key: ask its operator to register the public key of --private-key. After a node was killed, the "
+            "server may also regard it as connected for about a minute.",
             style="red",
             markup=False,
         )
@@ -106,25 +102,25 @@ def node(
 
 
 def node_screen(console: Console, log: Path, verbose: bool, superlink: str, named: str) -> Screen:
-    """Return what shows a node: when it is connected to the server at ``superlink``, and what its clients do."""
+    """Return the screen of a node, which shows its connection to ``superlink`` and the work of its clients."""
     state = ""
 
-    def connected(*found: object) -> str | None:
+    def connected(*match: object) -> str | None:
         nonlocal state
         before, state = state, "connected"
         if before == "connected":
             return None
         return "connected again" if before else f"connected to {superlink} as {named}, waiting for a run"
 
-    def lost(*found: object) -> str | None:
+    def lost(*match: object) -> str | None:
         nonlocal state
         if state == "lost" or screen.ending:
             return None
         before, state = state, "lost"
         return f"{'lost' if before else 'cannot reach'} the server, trying again"
 
-    def told() -> None:
-        # Whatever Flower calls it, a node that answers a run is connected.
+    def on_line() -> None:
+        # A node that takes part in a run is connected, whatever Flower's lines say.
         line = connected()
         if line is not None:
             screen.print(line)
@@ -134,12 +130,12 @@ def node_screen(console: Console, log: Path, verbose: bool, superlink: str, name
         r"\bConnection successful\b": connected,
         r"\bConnection attempt failed\b": lost,
     }
-    screen = Screen(console, log, verbose, reactions, told)
+    screen = Screen(console, log, verbose, reactions, on_line)
     return screen
 
 
 def _default_log(node_config: Mapping[str, Any], port: int) -> Path:
-    """Return a file in the state folder of a node, which nodes on one machine may share: their ports differ."""
+    """Return a log file in the state folder, which nodes on one machine may share, named by port."""
     from fedgraph.training import state_folder
 
     return state_folder(node_config) / "logs" / f"node-{port}.log"
@@ -158,80 +154,81 @@ def supernode_command(
     Raises
     ------
     ExperimentError
-        When neither certificates nor ``insecure`` are given, or both, or a value cannot be written.
+        Unless exactly one of certificates and ``insecure`` is given, or when Flower cannot parse a value.
     """
     if insecure == (root_certificates is not None):
         raise ExperimentError(
-            "give --root-certificates, the certificate of the server's authority; or --insecure on a network that only "
-            "you use; and not both"
+            "give either --root-certificates, the certificate of the server's authority, or --insecure on a network "
+            "that only you use"
         )
     encrypted = ["--insecure"] if root_certificates is None else ["--root-certificates", str(root_certificates)]
-    known = [] if private_key is None else ["--auth-supernode-private-key", str(private_key)]
-    told = " ".join(f"{key}={_quoted(value)}" for key, value in node_config.items())
+    key_option = [] if private_key is None else ["--auth-supernode-private-key", str(private_key)]
+    config = " ".join(f"{key}={_quoted(value)}" for key, value in node_config.items())
     address = ["--superlink", superlink, "--port", str(port)]
-    return ["flower-supernode", *encrypted, *address, *known, "--node-config", told]
+    return ["flower-supernode", *encrypted, *address, *key_option, "--node-config", config]
 
 
 def _node_config(
     clients: Sequence[str], places: Mapping[str, Path | None], consent: Sequence[str], others: Sequence[str]
 ) -> dict[str, str | float]:
-    """Return the node config; paths are absolute, as Flower starts its processes in another folder."""
-    found: dict[str, str | float] = {}
+    """Return the node config, with absolute paths, as Flower starts its processes in another folder."""
+    node_config: dict[str, str | float] = {}
     if clients:
-        found["clients"] = ",".join(f'"{name}"' if "," in name else name for name in clients)
+        node_config["clients"] = ",".join(f'"{name}"' if "," in name else name for name in clients)
     for key, place in places.items():
         if place is not None:
-            found[key] = str(place.expanduser().absolute())
+            node_config[key] = str(place.expanduser().absolute())
             if key in ("data", "data-dir", "model", "private-key") and "{" not in place.name and not place.exists():
-                raise ExperimentError(f"--{key}: there is no {place}")
+                raise ExperimentError(f"--{key}: {place} does not exist")
     if consent:
-        found["consent"] = ",".join(consent)
-    return found | {key: _number_or_text(value) for key, value in pairs("--config", others).items()}
+        node_config["consent"] = ",".join(consent)
+    return node_config | {key: _number_or_text(value) for key, value in pairs("--config", others).items()}
 
 
 def pairs(option: str, entries: Sequence[str]) -> dict[str, str]:
-    """Return the values of an option that is given once for each key, as ``key=value``; raise ExperimentError else."""
-    found = {}
+    """Parse the entries ``key=value`` of an option. Raises ExperimentError for other entries."""
+    values = {}
     for entry in entries:
         key, equals, value = entry.partition("=")
         if not equals or not key.strip():
-            raise ExperimentError(f"{option} '{entry}' is not of the form key=value")
-        found[key.strip()] = value.strip()
-    return found
+            raise ExperimentError(f"{option} '{entry}' must be key=value")
+        values[key.strip()] = value.strip()
+    return values
 
 
 def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: Console) -> tuple[str, ...]:
-    """Show what a rehearsal finds, and return the names of the clients that the node hosts."""
+    """Show the result of a rehearsal, and return the names of the node's clients."""
     from fedgraph.clients.engine.rehearsal import rehearse
     from fedgraph.strategies.engine.chosen import ChosenMethod
 
     chosen = ChosenMethod(experiment)
-    found = rehearse(experiment, chosen.client, chosen.settings.as_table(nulls=True), node_config)
+    rehearsal = rehearse(experiment, chosen.client, chosen.settings.as_table(nulls=True), node_config)
     head = experiment.experiment
     console.print(
         f"Experiment '{head.name}', method {experiment.method.name}: {experiment.method.title}", soft_wrap=True
     )
-    console.print(f"This node hosts {', '.join(found.clients) or 'nobody, and aggregates'}.\n", soft_wrap=True)
-    if found.unexpected:
-        console.print(f"{found.unexpected}\n", style="yellow", markup=False, soft_wrap=True, highlight=False)
+    hosts = f"hosts {', '.join(rehearsal.clients)}" if rehearsal.clients else "hosts no client, and aggregates"
+    console.print(f"This node {hosts}.\n", soft_wrap=True)
+    if rehearsal.unexpected:
+        console.print(f"{rehearsal.unexpected}\n", style="yellow", markup=False, soft_wrap=True, highlight=False)
     for title, lines in (
-        ("The data, read as the run will read it", found.data),
-        ("What leaves this machine", found.disclosure.leaves),
-        ("What stays", found.disclosure.stays),
+        ("The data, read as the run will read it", rehearsal.data),
+        ("What leaves this machine", rehearsal.disclosure.leaves),
+        ("What stays", rehearsal.disclosure.stays),
     ):
         console.print(title, style="bold")
         for line in lines:
             console.print(f"  {line}", markup=False, soft_wrap=True, highlight=False)
         console.print()
-    return found.clients
+    return rehearsal.clients
 
 
 def _quoted(value: str | float) -> str:
     if not isinstance(value, str):
         return str(value)
     if "'" in value or "\n" in value:
-        raise ExperimentError(f"Flower cannot take {value!r} in a node config: it holds a quote or a line break")
-    # A literal string of TOML, which keeps double quotes in the value.
+        raise ExperimentError(f"a node config of Flower cannot have {value!r}: it contains a quote or a line break")
+    # A TOML literal string may contain double quotes.
     return f"'{value}'" if '"' in value or "\\" in value else f'"{value}"'
 
 

@@ -1,4 +1,4 @@
-"""What one sees of Flower's long-running programs: what a run does, warnings, errors; all else is in a log file."""
+"""Output of Flower's long-running programs: progress of runs, warnings and errors; the rest goes to a log file."""
 
 from __future__ import annotations
 
@@ -19,34 +19,33 @@ from fedgraph.support.errors import RunError
 from fedgraph.support.status import STATUS_FILE, Line, StatusFile, printable, show
 
 _INFORMS = re.compile(r"(?:\d{4}-\S+ )?(?:INFO|DEBUG)\b")
-"""Beginning of the lines that Flower and its web server write for those who look for a fault in them."""
+"""Beginning of informative lines of Flower and its web server, which are not shown."""
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _POLL_SECONDS = 0.3
 _END_SECONDS = 2.0
 _LOG_BYTES, _LOGS_KEPT = 10_000_000, 3
 
 Reaction = Callable[[re.Match[str]], str | None]
-"""Returns the line to show in place of one of Flower's; None for none."""
+"""Returns the line to show instead of one of Flower's, or None."""
 
 
 class Screen:
-    """Shows what a program of Flower and its processes tell, and keeps all that they say in a log file.
+    """Shows messages of a Flower program and its processes, and writes their whole output to a log file.
 
-    Lines of Flower that only inform are kept from the screen; what is not known to be one of those is shown.
+    Lines of Flower at level INFO or DEBUG are not shown.
 
     Parameters
     ----------
     console : Console
         The screen.
     log : Path
-        The log file, which is begun anew when it has 10 MB; three old ones are kept.
+        The log file, rotated at 10 MB; three old ones are kept.
     verbose : bool
-        Whether the screen shows everything, as it comes.
+        Whether to show the whole output.
     reactions : mapping of str to callable
-        Lines to show in place of those of Flower's in which a regular expression is found. Flower's words change: what
-        depends on them must not be needed.
+        Replacements of Flower's lines by regular expression. Flower's wording may change, so nothing must rely on them.
     on_line : callable, optional
-        Called before a line that a process of the run is shown.
+        Called before a line of a run's process is shown.
 
     Raises
     ------
@@ -70,16 +69,16 @@ class Screen:
             log.parent.mkdir(parents=True, exist_ok=True)
             self._file = RotatingFileHandler(log, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
         except OSError as error:
-            raise RunError(f"cannot write the log {log} ({error.strerror}): name another file with --log") from None
+            raise RunError(f"cannot write the log {log} ({error.strerror}): choose another file with --log") from None
         self._file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
     def print(self, text: str) -> None:
-        """Show a line, and keep it."""
+        """Show and log a line."""
         self._show(Line(text))
 
     @contextmanager
     def status_file(self) -> Iterator[dict[str, str]]:
-        """Show what processes tell in this block that have the environment variables that it yields."""
+        """Show status messages within the block, from processes with the environment variables that it yields."""
         with tempfile.TemporaryDirectory(prefix="fedgraph-status-") as folder:
             status, over = StatusFile(Path(folder) / "status.jsonl"), threading.Event()
             watching = threading.Thread(target=self._watch, args=(status, over), daemon=True)
@@ -92,7 +91,7 @@ class Screen:
 
     @contextmanager
     def reading(self, started: subprocess.Popen[bytes]) -> Iterator[None]:
-        """Show and keep what a program writes in this block, whose output and errors are pipes."""
+        """Show and log the output of a program, from its pipes, within the block."""
         assert started.stdout is not None
         assert started.stderr is not None
         readers = [
@@ -118,11 +117,11 @@ class Screen:
                 show(Line(text, logging.WARNING), self._console)
 
     def _replaced(self, text: str) -> bool:
-        """Show another line in place of one of Flower's, where there is one."""
+        """Show the replacement of one of Flower's lines, and return whether it has one."""
         for pattern, reaction in self._reactions.items():
-            found = pattern.search(text)
-            if found is not None:
-                instead = reaction(found)
+            match = pattern.search(text)
+            if match is not None:
+                instead = reaction(match)
                 if instead is not None:
                     self.print(instead)
                 return True

@@ -1,7 +1,7 @@
-"""Commented files to begin with, which ``fedgraph new`` writes; their experiments are those of ``fedgraph check``.
+"""Templates of ``fedgraph new``, whose experiments are also used by ``fedgraph check``.
 
 ``my_strategy.py``, ``my_data_set.py`` and ``my_graphs.py`` run as they are. In the experiments, ``NAME`` and ``METHOD``
-stand for what a user chooses::
+are placeholders::
 
     template(kind_of_data(built_in("f3")))
 """
@@ -18,22 +18,19 @@ _SERIES = ("f3-forecast", "simple-forecast")
 _TABLES = ("fedngm",)
 
 GO_ON_WITH = {"f3-inference": "f3", "f3-secret": "f3", "f3-forecast-inference": "f3-forecast"}
-"""Methods that go on with a finished run of another method."""
+"""Methods that continue a finished run, with the method of that run."""
 
 
 def template(kind: str) -> str:
-    """Return the text of an experiment, such as ``digits``, or of a class, ``my_strategy`` or ``my_data_set``."""
+    """Return the template of an experiment, such as ``digits``, or of a class, such as ``my_strategy``."""
     name = f"{kind}.py" if kind.startswith("my_") else f"{kind}.toml"
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 def kind_of_data(strategy: type[Any]) -> str | None:
-    """Return which of the experiments fits a strategy, by the built-in method that it is or extends.
+    """Return the name of the experiment template for a strategy, by the built-in method that it is or extends.
 
-    Returns
-    -------
-    str or None
-        ``digits`` where nothing else is known; None for methods that go on with an earlier run.
+    The default is ``digits``; None for methods that continue a finished run.
     """
     for name in (vars(base).get("name") for base in strategy.__mro__):
         if name in GO_ON_WITH:

@@ -1,10 +1,10 @@
-"""MyData: patients of four wards, made up here; put your own data in their place.
+"""MyData: simulated patients of four wards; replace them by your own data.
 
     fedgraph run my_data_set.toml
-    fedgraph check my_data_set:MyData     # whether it does what every run relies on
+    fedgraph check my_data_set:MyData     # test it against the contract of data sets
 
-What is below runs as it is. Each node makes the class and asks it for the clients that the node hosts; the server asks
-for nothing but its graph. Whatever the class reads lies in ``self.data_dir``, the data folder of the node.
+The code below runs as it is. Each node creates the class and loads its own clients; the server only asks for the client
+graph. Read files from ``self.data_dir``, the data folder of the node.
 """
 
 import torch
@@ -18,14 +18,14 @@ from fedgraph.support.settings import Settings
 FEATURES = ("age", "dose", "weight")
 
 
-# The keys of [data] beside ``set``. Types and bounds are checked, unknown keys refused.
+# The keys of [data], in addition to ``set``. Types and bounds are checked, unknown keys refused.
 class MyDataSettings(Settings):
     """The table ``[data]``.
 
     Attributes
     ----------
     patients : number of patients of each ward.
-    seed     : of what is made up.
+    seed     : seed of the simulation.
     """
 
     patients: int = Field(default=120, ge=10)
@@ -40,12 +40,12 @@ class MyData(DataSet[MyDataSettings]):
         return ["east", "north", "south", "west"]
 
     def task(self) -> TaskSpec:
-        """Return what is learned: here a number; of classes, outputs are as many as there are."""
+        """Return the task: here a regression; a classification has an output per class."""
         return TaskSpec("regression", (len(FEATURES),), (1,), unit="days", features=FEATURES)
 
-    # The same for every call: a run repeats bit for bit, and a node may ask for some of its clients alone.
+    # Must be the same on every call: runs are reproducible bit for bit, and a node may load some of its clients.
     def examples(self, client: str) -> Examples:
-        """Return inputs ``[examples, features]`` and targets of each split, in their own units; NaN where missing."""
+        """Return inputs ``[examples, features]`` and targets of each split in original units, NaN where missing."""
         draws = generator(self.settings.seed, "patients", client)
         place = self.client_names().index(client)
         inputs = torch.randn(self.settings.patients, len(FEATURES), generator=draws)
@@ -58,16 +58,16 @@ class MyData(DataSet[MyDataSettings]):
             "test": (inputs[validation:], targets[validation:]),
         }
 
-    # How a client's inputs are scaled, by its own training examples; leave both out if yours are scaled already.
+    # Scaling of a client's inputs and targets by its training examples; delete both if your data are scaled already.
     def input_scale(self, client: str) -> InputScale:
-        """Return mean and deviation of each feature; a missing one counts as the mean."""
+        """Return mean and deviation of each feature; missing values are filled with the mean."""
         inputs, _ = self.examples(client)["train"]
         return InputScale.of(inputs.mean(0), inputs.std(0))
 
     def target_scale(self, client: str) -> tuple[float, float]:
-        """Return mean and deviation of the days; errors and predictions are in days nevertheless."""
+        """Return mean and deviation of the targets; errors and predictions stay in days."""
         _, targets = self.examples(client)["train"]
         return float(targets.mean()), float(targets.std())
 
-    # The client graph that comes with the data, if there is one: [graph] source = "data".
+    # The client graph of the data, if any, for [graph] source = "data".
     # def given_graph(self): return ClientGraph.from_edges([("east", "north"), ("south", "west")])

@@ -1,10 +1,10 @@
-"""MyGraphs: people of four towns and whom they meet, made up here; put your own graphs in their place.
+"""MyGraphs: simulated people of four towns and whom they meet; replace them by your own graphs.
 
     fedgraph run my_graphs.toml
-    fedgraph check my_graphs:MyGraphs     # whether it does what every run relies on
+    fedgraph check my_graphs:MyGraphs     # test it against the contract of data sets
 
-What is below runs as it is. Each node makes the class and asks it for the graphs of the clients that the node hosts.
-Whatever the class reads lies in ``self.data_dir``, the data folder of the node.
+The code below runs as it is. Each node creates the class and loads the graphs of its own clients. Read files from
+``self.data_dir``, the data folder of the node.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ from fedgraph.data.graphs import GraphDataSet, GraphOptions
 from fedgraph.support.randomness import generator
 
 
-# The keys of [data] beside ``set``, and beside level, classes, masks, shares and split-seed, which all such sets have.
+# The keys of [data], in addition to those of all graph data sets: set, level, classes, masks, shares and split-seed.
 class MyGraphsSettings(GraphOptions):
     """The table ``[data]``.
 
     Attributes
     ----------
     people : number of people of each town.
-    seed   : of what is made up.
+    seed   : seed of the simulation.
     """
 
     people: int = Field(default=80, ge=10)
@@ -37,7 +37,7 @@ class MyGraphs(GraphDataSet[MyGraphsSettings]):
         """Return all clients, in a stable order."""
         return ["east", "north", "south", "west"]
 
-    # The same for every call: a run repeats bit for bit, and a node may ask for some of its clients alone.
+    # Must be the same on every call: runs are reproducible bit for bit, and a node may load some of its clients.
     def graphs(self, client: str) -> Any:
         """Return a graph, or a list of graphs: a ``torch_geometric.data.Data``, or a dict as here."""
         draws = generator(self.settings.seed, "people", client)
@@ -53,5 +53,5 @@ class MyGraphs(GraphDataSet[MyGraphsSettings]):
             # "edge_weight": [edges]; "train_mask", "val_mask", "test_mask": [nodes], instead of a draw by [data] shares
         }
 
-    # The client graph that comes with the data, if there is one: [graph] source = "data".
+    # The client graph of the data, if any, for [graph] source = "data".
     # def given_graph(self): return ClientGraph.from_edges([("east", "north"), ("south", "west")])

@@ -1,9 +1,9 @@
 """MyStrategy: every client moves towards the mean of its neighbours on the client graph, with momentum.
 
     fedgraph run my_strategy.toml             # on handwritten digits, in seconds
-    fedgraph check my_strategy:MyStrategy     # whether it does what every run relies on
+    fedgraph check my_strategy:MyStrategy     # test it against the contract of strategies
 
-What is below runs as it is. Change the settings and ``round`` first; all else may stay, or go.
+The code below runs as it is. Change the settings and ``round`` first.
 """
 
 import torch
@@ -30,30 +30,30 @@ class MyStrategySettings(Settings):
 class MyStrategy(Algorithm[MyStrategySettings]):
     """U = Theta + V with V = momentum V + share (A_hat Theta - Theta); rows of the client graph A_hat sum to one."""
 
-    # The experiment must have a table [graph]; leave this out if your method needs no graph.
+    # The experiment must have a table [graph]; delete this if your method needs no graph.
     needs_graph = True
-    # What clients do besides training, such as adding a term to the gradient, is a class of its own:
+    # For clients that do more than train, such as adding a term to the gradient, write a client class:
     # default_client = "my_strategy:MyClient", a subclass of fedgraph.clients.engine.base.CohortClient.
 
     def init(self, clients: Clients, models: Models) -> State:
-        """Return what is remembered before the first round: each client's model ``[clients, parameters]``, no move."""
+        """Return the state before the first round: each client's model ``[clients, parameters]``, and no velocity."""
         return {"models": models, "velocity": torch.zeros(models.shape)}
 
-    # What a round returns is all that is remembered, and the checkpoint from which a run that was stopped goes on:
-    # tensors, numbers, strings, lists and dicts. A method that remembers nothing but models needs no round of its own:
-    # it overrides ``aggregate(self, clients, state, answers)``, which returns the models of those who have answered.
+    # A round returns the whole state, which is also the checkpoint: tensors, numbers, strings, lists and dicts. If the
+    # state is only the models, override ``aggregate(self, clients, state, answers)`` instead, which returns the models
+    # of the clients that replied.
     def round(self, clients: Clients, state: State, number: int) -> Round:
-        """Have all clients train their models, and return the next state.
+        """Let all clients train their models, and return the next state.
 
-        ``answers.parameters`` are the trained models, ``[present, parameters]``, sorted by the names of their clients
-        (``answers.names``); what is not finite or of another shape was left out. ``answers.num_examples`` has how many
-        training examples they have. Clients may be absent: ``answers.positions`` says which rows of ``[clients, ...]``
-        these are, and ``answers.graph`` is the graph among them.
+        ``answers.parameters`` are the trained models, ``[present, parameters]``, sorted by client name
+        (``answers.names``), without replies that are not finite or have another shape; ``answers.num_examples`` are
+        their numbers of training examples. Clients may be absent: ``answers.positions`` are the present rows of
+        ``[clients, ...]``, and ``answers.graph`` is the graph among them.
         """
         answers = yield self.ask(clients, state)
         assert answers.graph is not None, "see needs_graph"
         theta, present = answers.parameters, answers.positions
-        # One step over the graph, with a self loop for each client. Your own mathematics goes here.
+        # One step over the graph with self loops. Replace it by your own computation.
         mean = answers.graph.propagate(theta, hops=1, normalisation="random-walk")
         velocity = self.settings.momentum * state["velocity"][present] + self.settings.share * (mean - theta)
         return {

@@ -1,4 +1,4 @@
-"""The figure of a table, drawn from the run folders of its cells; a file per kind."""
+"""The figure of a table, drawn from its run folders; a module per kind."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ KINDS: dict[str, Callable[[Results], Any]] = {
     "curves": by_round,
     "none": lambda results: None,
 }
-"""By name in ``[table] figure``, functions that return a matplotlib figure, or None when there is nothing to draw."""
+"""Functions by ``[table] figure``, which return a Matplotlib figure, or None if there is nothing to draw."""
 
 
 def draw(results: Results, path: Path) -> bool:
-    """Draw the figure of a table; return False, without a file, when there is nothing to draw yet.
+    """Draw the figure of a table, and return whether there was anything to draw.
 
-    Raises
-    ------
-    ExperimentError
-        When ``[table] figure`` names a function that cannot be found.
+    Raises ExperimentError when the function of ``[table] figure`` cannot be imported.
     """
     kind = results.table.table.figure
     make = KINDS[kind] if kind in KINDS else load_object(kind, "[table] figure")

@@ -14,24 +14,24 @@ from fedgraph.support.errors import ExperimentError
 
 
 def over_columns(results: Results) -> Any:
-    """Draw a line per row, with the deviation over seeds, over ``at`` of the columns; a panel per ``panel``."""
+    """Draw a line per row over ``at`` of the columns, with deviations over seeds; a panel per ``panel``."""
     return _drawn(results.table, results.table.rows, results.ours)
 
 
 def over_columns_of_file(file: ResultFile, rows: Sequence[str]) -> Any:
-    """Draw the same for some rows of a result file, in the order given.
+    """Draw the same for some rows of a result file.
 
     Raises
     ------
     ExperimentError
-        When the file belongs to no table with such a figure, or the table lacks a row.
+        When the file has no table with such a figure, or the table lacks a row.
     """
     if file.table is None or file.table.table.figure != "lines":
         raise ExperimentError(f'{file.path}: its table does not have figure = "lines"')
     known = {row.label: row for row in file.table.rows}
     for label in rows:
         if label not in known:
-            raise ExperimentError(f"the table of {file.path} has no row '{label}'; it has: {'; '.join(known)}")
+            raise ExperimentError(f"the table of {file.path} has no row '{label}'; known: {'; '.join(known)}")
 
     def values(row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
         spread = file.spread(row.label, column.key, metric.title)

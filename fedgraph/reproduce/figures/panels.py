@@ -1,4 +1,4 @@
-"""Common parts of figures: panels of one size, and colours that are easy to distinguish."""
+"""Common parts of figures: panels of equal size, and distinguishable colours."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ from typing import Any
 
 
 def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Any, list[Any]]:
-    """Create a figure with ``count`` panels, at most ``most`` side by side.
-
-    Parameters
-    ----------
-    count : int
-        Number of panels.
-    width, height : float
-        Size of a panel in inches.
-    most : int, default 2
-        Panels side by side.
+    """Create a figure with ``count`` panels of ``width`` x ``height`` inches, at most ``most`` side by side.
 
     Returns
     -------
@@ -37,7 +28,7 @@ def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Any,
 
 
 def calm(axis: Any, title: str, x: str, y: str) -> None:
-    """Give a panel a title and names of its axes, small labels and a pale grid, and no box."""
+    """Set title and axis labels of a panel, with small ticks, a pale grid and no box."""
     axis.set_title(title, fontsize=10)
     axis.set_xlabel(x, fontsize=8)
     axis.set_ylabel(y, fontsize=8)
@@ -48,13 +39,13 @@ def calm(axis: Any, title: str, x: str, y: str) -> None:
 
 def legend_columns(figure: Any, labels: Sequence[str], most: int = 4) -> int:
     """Return how many labels of 8 points fit side by side below a figure."""
-    # A letter is about 0.066 inches wide, the line before it and the gap after it 0.6.
+    # A letter is about 0.066 inches wide, the handle and the gap 0.6.
     widest = 0.6 + 0.066 * max(map(len, labels))
     return max(1, min(most, int(figure.get_figwidth() / widest)))
 
 
 def palette(count: int) -> list[tuple[Any, str]]:
-    """Return ten distinguishable colours, then the same ones dashed and dotted."""
+    """Return ``count`` line styles: ten colours solid, then dashed, then dotted."""
     from matplotlib import colormaps
 
     colours = colormaps["tab10"].colors  # type: ignore[attr-defined]

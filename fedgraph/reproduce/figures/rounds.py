@@ -1,4 +1,4 @@
-"""A metric of every row, round by round: the first one with a value after every evaluation."""
+"""Learning curves of every row: the first metric with a value after every evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedgraph.runs import RunFolder
 
 
 def by_round(results: Results) -> Any:
-    """Draw a panel per column, a line per row: the mean over seeds, with a band from the lowest to the highest seed."""
+    """Draw a panel per column and a line per row: the mean over seeds, with a band from lowest to highest."""
     curves = {column.key: _curves(results, column) for column in results.columns}
     drawn = [column for column in results.columns if curves[column.key]]
     if not drawn:
@@ -28,8 +28,8 @@ def by_round(results: Results) -> Any:
         metric = _metric(results, column)
         for label, (rounds, values) in curves[column.key].items():
             colour, style = colours[labels.index(label)]
-            own = label.startswith(results.table.table.highlight)
-            look = {"color": colour, "linestyle": style, "linewidth": 2.6 if own else 1.6}
+            highlighted = label.startswith(results.table.table.highlight)
+            look = {"color": colour, "linestyle": style, "linewidth": 2.6 if highlighted else 1.6}
             axis.plot(rounds, values.mean(axis=0), label=label, **look)
             axis.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.13, linewidth=0)
         calm(axis, column.title, "round", f"{metric.title} on each client's {metric.quantity.split} data")
@@ -49,7 +49,7 @@ def _metric(results: Results, column: ColumnTable) -> MetricTable:
 
 
 def _curves(results: Results, column: ColumnTable) -> dict[str, tuple[list[int], NDArray[np.float64]]]:
-    """Return by row label the rounds that all seeds have evaluated, and the values ``[seeds, rounds]``."""
+    """Return the rounds evaluated by all seeds and their values ``[seeds, rounds]``, by row label."""
     metric = _metric(results, column)
     curves = {}
     for row in results.rows(column):
@@ -66,10 +66,10 @@ def _curves(results: Results, column: ColumnTable) -> dict[str, tuple[list[int],
 def _history(cell: Cell, quantity: Quantity, factor: float) -> dict[int, float]:
     """Return the metric of a run after each evaluation."""
     if quantity.client is not None:
-        found = {number: values.get(quantity.client) for number, values in quantity.by_round(cell.path).items()}
+        history = {number: values.get(quantity.client) for number, values in quantity.by_round(cell.path).items()}
     else:
-        found = {
+        history = {
             line["round"]: line["metrics"].get(quantity.metric, {}).get(quantity.statistic)
             for line in RunFolder(cell.path).evaluations(quantity.split)
         }
-    return {number: value * factor for number, value in found.items() if value is not None}
+    return {number: value * factor for number, value in history.items() if value is not None}

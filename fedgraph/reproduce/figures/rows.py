@@ -1,4 +1,4 @@
-"""The first metric of every row: bars or dots, with published values next to them, or apart if of other data."""
+"""Bars or dots of the first metric of every row, with published values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HIGHLIGHTED, _OTHERS, _PUBLISHED = "#1f6fb4", "#9aa7b3", "#c04a1d"
 
 
 class _Panel(NamedTuple):
-    """Title and rows of a panel: label, whether it is highlighted, our and the published value."""
+    """A panel: title, metric, and rows (label, whether to highlight it, our and the published value)."""
 
     title: str
     metric: MetricTable
@@ -24,7 +24,7 @@ class _Panel(NamedTuple):
 def by_row(results: Results, bars: bool) -> Any:
     """Draw a line per row: our value with the deviation over seeds, and the published value as an open diamond.
 
-    Published values for other data than ours have a panel of their own, whose title names these.
+    Published values on other data than ours have their own panel, titled with that data.
     """
     drawn: list[_Panel] = []
     table = results.table.table
@@ -40,8 +40,8 @@ def by_row(results: Results, bars: bool) -> Any:
             continue
         elsewhere = results.published_of(column)
         if elsewhere and any(published is not None for *_, published in shown):
-            ours_alone = [(label, own, ours, None) for label, own, ours, _ in shown if ours is not None]
-            theirs = [(label, own, None, printed) for label, own, _, printed in shown if printed is not None]
+            ours_alone = [(label, high, ours, None) for label, high, ours, _ in shown if ours is not None]
+            theirs = [(label, high, None, printed) for label, high, _, printed in shown if printed is not None]
             drawn.append(_Panel(column.title, metric, ours_alone))
             drawn.append(_Panel(f"{column.title}:\npublished, {elsewhere}", metric, theirs))
         else:
@@ -91,7 +91,7 @@ def _draw_line(
             axis.plot(ours.mean, height, "o", color=colour, markersize=7, zorder=3)
         if deviation:
             axis.errorbar(ours.mean, height, xerr=deviation, color="0.2", capsize=2.5, linewidth=1, zorder=4)
-        # Right of a bar; of dots in a column of their own, which no published value hides.
+        # Right of a bar; for dots at the right edge, where no published value hides it.
         place, xycoords = (ours.mean + deviation, "data") if bars else (1, ("axes fraction", "data"))
         axis.annotate(
             f"{ours.mean:.3f}" if abs(ours.mean) < 10 else f"{ours.mean:.2f}", (place, height), xycoords=xycoords,

@@ -1,4 +1,4 @@
-"""``fedgraph worth``: does a client graph pay on one's data, and does the method that uses it?"""
+"""``fedgraph worth``: whether a client graph, and the method that uses it, improve on simpler methods."""
 
 from fedgraph.reproduce.worth.runs import RATES, worth
 from fedgraph.reproduce.worth.verdict import Effect, Worth

@@ -1,4 +1,4 @@
-"""The runs of a comparison: every row with every seed, tuned alike over learning rates, all on validation data."""
+"""The runs of a comparison: every row with every seed, with a learning rate tuned on validation data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import add_plugin_paths
 
 RATES = (0.3, 1.0, 3.0)
-"""Factors of the experiment's learning rate that every row is tried with, by default."""
+"""Default factors of the experiment's learning rate to try."""
 
 
 def worth(
@@ -58,48 +58,47 @@ def worth(
     out: str | Path = "worth",
     progress: bool = True,
 ) -> Worth:
-    """Find out whether a client graph, and the method that uses it, pay on this data.
+    """Find out whether a client graph, and the method that uses it, improve on simpler methods.
 
-    Compared are training alone, FedAvg, FedAvg with fine-tuning, the method, and the method over a permuted and over a
-    complete graph. Each is run with every seed, with the learning rate that was best for it with the first one.
-    Finished runs are not repeated.
+    Compares training alone, FedAvg, FedAvg with fine-tuning, the method, and the method over a permuted and over a
+    complete graph. Each is run with every seed, with its best learning rate for the first seed. Finished runs are not
+    repeated.
 
     Parameters
     ----------
     experiment : str, Path or mapping
         As for :func:`fedgraph.run`, as are ``set``, ``nodes`` and ``data_dir``.
     seeds : sequence of int
-        Seeds of training, of the partition of data sets that are dealt out, and of the permutation; two at least.
+        At least two seeds, of training, of the partition of the data, and of the permutation.
     metric : str, optional
-        ``validation/<metric>``; by default the experiment's monitored metric, else the accuracy, or the mean absolute
-        error.
+        ``validation/<metric>``; by default the experiment's monitored metric, else accuracy or mean absolute error.
     rates : sequence of float
-        Factors of the experiment's learning rate that each row is tried with.
+        Factors of the experiment's learning rate to try.
     jobs : int
-        Processes that share the runs.
+        Number of processes.
     out : str or Path
         Folder for the runs and results.
     progress : bool
-        Whether to show the runs.
+        Whether to show the progress of runs.
 
     Returns
     -------
     Worth
-        The table, the verdict, and the settings to go on with.
+        The table, the verdict, and the settings of the best row.
 
     Raises
     ------
     ExperimentError
-        For a method of phases, or one that this data does not fit, before anything is run.
+        For a method of phases, or one that does not fit the data, before anything is run.
     DataError
-        When the data are not there, or have no validation part.
+        When the data are missing, or have no validation split.
     RunError
         When a run fails.
     """
     if len({*seeds}) < 2:
-        raise ExperimentError("give two seeds at least: differences are judged by how they vary over seeds")
+        raise ExperimentError("at least two seeds are needed: differences are judged by their spread over seeds")
     if not rates or any(rate <= 0 for rate in rates):
-        raise ExperimentError("rates are factors above 0 of the learning rate, one at least")
+        raise ExperimentError("rates must be positive factors of the learning rate, at least one")
     name, file = _file(experiment, Path(out))
     overrides = tuple(f"{key}={json.dumps(value)}" for key, value in overrides_by_key(set).items())
     plugins = tuple(plugin_folders(file))
@@ -109,8 +108,8 @@ def worth(
     method = ChosenMethod(base)
     if has_phases(method.strategy_class):
         raise ExperimentError(
-            f"method '{base.method.name}' trains in phases, and not a model of each client in rounds: `fedgraph run "
-            "--compare` puts it beside others"
+            f"method '{base.method.name}' trains in phases, not in rounds with a model per client: compare it with "
+            "others by `fedgraph run --compare`"
         )
     problem = missing_data(base, data)
     if problem is not None:
@@ -136,14 +135,14 @@ def worth(
     results = Results(
         "worth", table, "small", table.profiles["small"], tuple(seeds), overrides, read_outcomes(cells, data)
     )
-    found = replace(
+    comparison = replace(
         _found(results, choices, base, quantity, name, target), seconds=_seconds([*cells, *_tried(choices)], data)
     )
     target.mkdir(parents=True, exist_ok=True)
-    write_atomically(target / "worth.md", found.markdown().encode())
-    write_atomically(target / "worth.csv", found.frame.to_csv().encode())
-    found.write_page({cell.row: cell.path for cell in cells if cell.seed == min(seeds)})
-    return found
+    write_atomically(target / "worth.md", comparison.markdown().encode())
+    write_atomically(target / "worth.csv", comparison.frame.to_csv().encode())
+    comparison.write_page({cell.row: cell.path for cell in cells if cell.seed == min(seeds)})
+    return comparison
 
 
 def _tried(choices: Sequence[Choice]) -> list[Cell]:
@@ -151,7 +150,7 @@ def _tried(choices: Sequence[Choice]) -> list[Cell]:
 
 
 def _seconds(cells: Sequence[Cell], data: Path) -> float:
-    """Return the seconds of all runs, each counted once."""
+    """Return the total seconds of all runs, each counted once."""
     each = {cell.path: cell for cell in cells}.values()
     return sum(
         outcome.summary["seconds"] for outcome in read_outcomes(tuple(each), data) if outcome.summary is not None
@@ -159,7 +158,7 @@ def _seconds(cells: Sequence[Cell], data: Path) -> float:
 
 
 def _file(experiment: str | Path | Mapping[str, Any], out: Path) -> tuple[str, Path]:
-    """Return how to call an experiment, and its file; one of tables alone is written to ``out``."""
+    """Return name and file of an experiment; one that is given as tables is written to ``out``."""
     if not isinstance(experiment, Mapping):
         return str(experiment), find_experiment(experiment)
     tables = apply_overrides(experiment, ())
@@ -178,19 +177,20 @@ def _usual_metric(base: Experiment, data: Path) -> str:
 def _table(
     base: Experiment, method: ChosenMethod, file: Path, metric: str, seeds: tuple[int, ...], rates: tuple[float, ...]
 ) -> PublishedTable:
-    """Return the rows as a table, whose cells ``fedgraph reproduce`` knows how to run."""
-    own, name = base.experiment.strategy or base.method.name, base.method.name
+    """Return the rows as a table for ``fedgraph reproduce``."""
+    strategy, name = base.experiment.strategy or base.method.name, base.method.name
     without = ['graph.source="none"']
     rows: list[dict[str, Any]] = [
         {"label": ALONE, "method": "local", "set": without},
         {"label": AVERAGE, "method": "fedavg", "set": without},
         {"label": TUNED, "method": "fedavg-ft", "set": without},
-        {"label": name, "method": own},
+        {"label": name, "method": strategy},
     ]
     if method.uses_graph and base.graph.source not in ("none", "complete"):
         if GraphTable.fits("permute-seed", base.graph.source):
-            rows.append({"label": f"{name} over a permuted graph", "method": own, "set": ["graph.permute-seed={seed}"]})
-        rows.append({"label": f"{name} over a complete graph", "method": own, "set": ['graph.source="complete"']})
+            permuted = {"method": strategy, "set": ["graph.permute-seed={seed}"]}
+            rows.append({"label": f"{name} over a permuted graph", **permuted})
+        rows.append({"label": f"{name} over a complete graph", "method": strategy, "set": ['graph.source="complete"']})
     if len(rates) > 1:
         tried = [round(base.train.learning_rate * rate, 12) for rate in rates]
         rows = [{**row, "choose": {"train.learning-rate": tried}} for row in rows]
@@ -216,7 +216,7 @@ def _found(
     for row in results.table.rows:
         spread = results.ours(row, column, metric)
         if spread is None:
-            raise RunError(f"'{row.label}' has no value of {metric.value}: look at its runs in {folder.parent}")
+            raise RunError(f"'{row.label}' has no value of {metric.value}: see its runs in {folder.parent}")
         spreads[row.label] = spread
     method, is_error = base.method.name, quantity.better == "lower"
     effects = {
@@ -237,7 +237,7 @@ def _found(
 
 @contextmanager
 def _helpers(count: int, arguments: Sequence[str]) -> Iterator[None]:
-    """Have further processes share the runs, which lock those that they work on."""
+    """Start further processes that share the runs; each locks the run that it works on."""
     command = [sys.executable, "-m", "fedgraph", "worth", *arguments, "--quiet"]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = [subprocess.Popen(command, **quiet) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The verdict of a comparison: the method against each rival, with intervals, and a verdict in one sentence."""
+"""The verdict of a comparison: the method against each rival, with intervals, and a conclusion in one sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Effect:
     Attributes
     ----------
     mean : float
-        Mean over seeds; below 0 the method's error, above 0 its score is the better one.
+        Mean over seeds; the method is better if it is negative for an error, positive for a score.
     low, high : float
         The 95 % interval of the mean.
     is_error : bool
@@ -44,21 +44,21 @@ class Effect:
 
     @classmethod
     def between(cls, method: Spread, rival: Spread, is_error: bool) -> Effect:
-        """Compare seed by seed."""
+        """Compare paired by seed."""
         seeds = sorted(method.values.keys() & rival.values.keys())
         change = {
             seed: 100 * (method.values[seed] / rival.values[seed] - 1 if is_error else
                          method.values[seed] - rival.values[seed])
             for seed in seeds
         }  # fmt: skip
-        found = Difference.between(Spread.over(change), Spread.over(dict.fromkeys(seeds, 0.0)), overlap=0.0)
-        assert found is not None
-        margin = float("inf") if found.margin is None else found.margin
-        return cls(found.mean, found.mean - margin, found.mean + margin, is_error)
+        difference = Difference.between(Spread.over(change), Spread.over(dict.fromkeys(seeds, 0.0)), overlap=0.0)
+        assert difference is not None
+        margin = float("inf") if difference.margin is None else difference.margin
+        return cls(difference.mean, difference.mean - margin, difference.mean + margin, is_error)
 
     @property
     def relation(self) -> str:
-        """Whether the method is ``better`` or ``worse``, or ``level`` where the interval has both."""
+        """``better``, ``worse``, or ``level`` if the interval contains 0."""
         if self.low <= 0 <= self.high:
             return "level"
         return "better" if (self.high < 0) == self.is_error else "worse"
@@ -71,26 +71,26 @@ class Effect:
 
 @dataclass(frozen=True)
 class Worth:
-    """The results. Printed on a rich console, it is a table and the verdict.
+    """The results of a comparison. Printed on a rich console, it is a table and the verdict.
 
     Attributes
     ----------
     method : str
         The method of the experiment.
     metric : str
-        What was measured, on validation data.
+        The metric, on validation data.
     spreads : dict of str to Spread
-        Mean, deviation and values by seed of each row; the method's own has its name.
+        Mean, deviation and values by seed of each row; the method's row has its name.
     effects : dict of str to Effect
         The method against each other row.
     settings : dict of str to list of str
-        What was chosen for each row, as overrides.
+        Chosen settings of each row, as overrides.
     experiment : str
-        The experiment, as it was given.
+        Name or path of the experiment.
     folder : Path
-        Where ``worth.html``, ``worth.md`` and ``worth.csv`` are, and the runs.
+        Folder of ``worth.html``, ``worth.md`` and ``worth.csv``.
     seconds : float
-        Of all runs together.
+        Total duration of all runs.
     """
 
     method: str
@@ -117,29 +117,29 @@ class Worth:
 
     @property
     def verdict(self) -> str:
-        """Return the conclusion from the numbers, in one sentence."""
+        """The conclusion in one sentence."""
         against_alone = (
             f"neighbours help {{}} against {ALONE}",
             f"neighbours hurt {{}} against {ALONE}",
             f"neighbours make no clear difference {{}} against {ALONE}",
         )
-        said = [_phrase(self.effects[ALONE], *against_alone)]
+        parts = [_phrase(self.effects[ALONE], *against_alone)]
         permuted = self.effects.get(f"{self.method} over a permuted graph")
         if permuted is not None:
-            said.append(
+            parts.append(
                 _phrase(
                     permuted,
                     "the graph itself helps {} against a permuted one",
                     "the graph is worse than a permuted one {}",
-                    "that it is this graph makes no clear difference {} against a permuted one",
+                    "the graph itself makes no clear difference {} against a permuted one",
                 )
             )
-        said.append(
+        parts.append(
             _phrase(
                 self.effects[TUNED], f"{TUNED} is behind {{}}", f"{TUNED} is better {{}}", f"{TUNED} is as good {{}}"
             )
         )
-        return f"{'Yes' if self.pays else 'No'}: {'; '.join(said)}."
+        return f"{'Yes' if self.pays else 'No'}: {'; '.join(parts)}."
 
     @property
     def command(self) -> str:
@@ -149,7 +149,7 @@ class Worth:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row for each method, with columns ``mean``, ``deviation``, ``change``, ``low``, ``high``, and the seeds."""
+        """A row per method, with columns ``mean``, ``deviation``, ``change``, ``low``, ``high``, and one per seed."""
         import pandas as pd
 
         rows = {}
@@ -162,7 +162,7 @@ class Worth:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     def result_lines(self) -> list[ResultLine]:
-        """Return the numbers as lines of a result file: a row for each method, the experiment as column."""
+        """Return the numbers as lines of a result file: a row per method, the experiment as column."""
         lines = []
         for label, numbers in self.frame.to_dict("index").items():
             source = f"fedgraph worth {self.experiment}"
@@ -171,13 +171,13 @@ class Worth:
                 for metric, value in numbers.items()
                 if value is not None and isfinite(value)
             ]
-        said = {"pays": int(self.pays), "seconds": round(self.seconds)}
+        totals = {"pays": int(self.pays), "seconds": round(self.seconds)}
         verdict = [ResultLine("verdict", self.experiment, key, value=str(each), source=self.verdict)
-                   for key, each in said.items()]  # fmt: skip
+                   for key, each in totals.items()]  # fmt: skip
         return [*lines, *verdict]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table, the verdict, and how to go on."""
+        """Yield the table, the verdict, and the command to continue."""
         seeds = len(self.spreads[self.method].values)
         table = Table(title=f"{self.metric}, {seeds} seeds", title_justify="left")
         for heading in ("", "mean", f"{self.method} against it"):
@@ -186,10 +186,10 @@ class Worth:
             table.add_row(label, mean, Text(effect))
         yield table
         yield Text(self.verdict)
-        yield Text(f"To go on with {self.best}, the best here: {self.command}")
+        yield Text(f"To continue with {self.best}, the best here: {self.command}")
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return each row with its mean and deviation, and the method's difference to it, as text."""
+        """Return label, mean with deviation, and the method's difference of each row, as text."""
         rows = []
         for label, spread in self.spreads.items():
             deviation = "" if spread.deviation is None else f" ± {spread.deviation:.4f}"
@@ -198,7 +198,7 @@ class Worth:
         return rows
 
     def markdown(self) -> str:
-        """Return the table, the verdict, and how to go on."""
+        """Return the table, the verdict, and the command to continue, as Markdown."""
         lines = [
             f"# Is {self.method} worth it? {self.experiment}",
             "",
@@ -211,23 +211,23 @@ class Worth:
         tuned = "; ".join(f"{label}: {', '.join(chosen)}" for label, chosen in self.settings.items())
         return "\n".join([
             *lines, "",
-            "Intervals are of the mean over seeds (Student's t, 95 %), paired by seed. Every row was tuned alike, on "
-            f"the same validation data: {tuned}.",
-            "", f"To go on with {self.best}, the best here:", "", f"    {self.command}", "",
+            "Intervals are of the mean over seeds (Student's t, 95 %), paired by seed. Every row was tuned in the same "
+            f"way, on the same validation data: {tuned}.",
+            "", f"To continue with {self.best}, the best here:", "", f"    {self.command}", "",
         ])  # fmt: skip
 
     def write_page(self, runs: Mapping[str, Path]) -> Path:
-        """Write ``worth.html``: verdict, command, table and intervals, and below them ``runs``, a run for each row."""
+        """Write ``worth.html``: verdict, command, table and intervals, then ``runs``, a run folder per row."""
         from fedgraph.runs import compare
         from fedgraph.runs.reports import charts
         from fedgraph.runs.reports.page import Block, write_page
 
         some = next(iter(self.effects.values()))
-        said = f"{'Below' if some.is_error else 'Above'} 0 {self.method} is better. 95 % intervals over seeds, paired."
+        text = f"{'Below' if some.is_error else 'Above'} 0 {self.method} is better. 95 % intervals over seeds, paired."
         drawn = charts.intervals(
             {label: (each.mean, each.low, each.high) for label, each in self.effects.items()},
             "change of the error, %" if some.is_error else "change of the score, points",
-            title=f"{self.method} against the others", text=said,
+            title=f"{self.method} against the others", text=text,
         )  # fmt: skip
         compared = compare(list(runs.values()))
         compared.labels = list(runs)

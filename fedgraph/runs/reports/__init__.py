@@ -1,6 +1,6 @@
 """Reports of runs: live display, tables, sentences, charts, and comparisons of the models of peers.
 
-:class:`Results` is the table from which terminal, page, notebook, pictures and JSON take their numbers.
+:class:`Results` is the table behind terminal, page, notebook, pictures and JSON.
 """
 
 from fedgraph.runs.reports import charts

@@ -1,4 +1,4 @@
-"""What the charts of runs show, described once: Plotly draws them in a page, Matplotlib in files and notebooks."""
+"""Descriptions of charts: drawn by Plotly in a page, by Matplotlib in files and notebooks."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from fedgraph.runs.reports.words import mean_text
 
 Floats = NDArray[np.float64]
 Histories = Mapping[str, Mapping[int, Sequence[float]]]
-"""Values of every client, NaN for absent ones, by round, by the name of their curve."""
+"""Values of all clients, NaN for absent ones, by curve and round."""
 
 FEW_POINTS = 3
-"""Rounds that make no curve: a line would claim to know what lies between them."""
+"""Largest number of rounds that are drawn as points instead of a line."""
 
 _PHASES = ("training", "evaluation")
 
 
 @dataclass(frozen=True)
 class Series:
-    """What has one name and one colour in a chart.
+    """A named series of a chart, drawn in one colour.
 
     Attributes
     ----------
     kind : {"line", "points", "bars", "box"}
-        How it is drawn; a box has a point for each of its values.
+        How it is drawn; a box also shows its points.
     name : str
-        What it is called.
+        Its name.
     x, y : sequence
-        Its points; where series lie, those have no ``y``.
+        Its points; without ``y`` in a lying chart.
     low, high : sequence of float
-        The spread around each point, a band of a line and bars of points; empty for none.
+        Bounds at each point: the band of a line, or error bars of points; empty for none.
     texts : sequence of str
-        Text that is shown for each point.
+        Text of each point.
     soft : bool
-        Whether it is there for comparison alone.
+        Whether to draw it in a muted colour.
     """
 
     kind: Literal["line", "points", "bars", "box"]
@@ -61,13 +61,13 @@ class Chart:
     Attributes
     ----------
     series : tuple of Series
-        What is shown.
+        The series.
     x, y : str
-        What is counted along the axes.
+        Labels of the axes.
     lying : bool
-        Whether each series is a line of its own, below the one before, with its name above.
+        Whether series are stacked vertically, each with its name above.
     from_zero : bool
-        Whether the axis of numbers begins at 0.
+        Whether the value axis begins at 0.
     title, text : str
         Heading, and an explanation in a sentence or two.
     """
@@ -83,7 +83,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A matrix of pairs: a row for each name, and a column for each, or for each of ``columns``."""
+    """A matrix of values for pairs of names."""
 
     names: Sequence[str]
     matrix: Floats
@@ -96,9 +96,9 @@ AnyChart = Chart | HeatMap | GraphChart
 
 
 def curves(histories: Histories, unit: str, metric: str, title: str = "") -> Chart:
-    """Describe learning curves: the mean over clients, and the band of the middle half of them.
+    """Describe learning curves: the mean over clients, with a band for the middle half of them.
 
-    Of up to ``FEW_POINTS`` rounds there are points with bars, and no line; of a single client there is no band.
+    Up to ``FEW_POINTS`` rounds become points with error bars; a single client has no band.
     """
     series = []
     for name, history in histories.items():
@@ -115,21 +115,21 @@ def curves(histories: Histories, unit: str, metric: str, title: str = "") -> Cha
 
 
 def ends(results: Results, metric: str) -> Chart:
-    """Describe the metric of every client at the end: a box with its points for each model, and the mean."""
-    found = [
+    """Describe the final metric of every client: a box with points and mean for each model."""
+    rows = [
         (f"{column.name}  {mean_text(values)}", results.clients(metric, column))
         for column, values in zip(results.columns, results.row(metric), strict=True)
         if values
     ]
-    boxes = (Series("box", name, list(of.values()), texts=list(of)) for name, of in found)
-    many = any(len(of) > 1 for _, of in found)
+    boxes = (Series("box", name, list(of.values()), texts=list(of)) for name, of in rows)
+    many = any(len(of) > 1 for _, of in rows)
     title = f"{'Clients at' if many else 'At'} the end: {metric}"
     text = "Every point is a client; the dashed line and the number are their mean." if many else ""
     return Chart(tuple(boxes), f"{results.split} {metric}", lying=True, title=title, text=text)
 
 
 def ranked(values: Mapping[str, float], texts: Mapping[str, str], own: str = "") -> Chart:
-    """Describe a number of each of several as bars across, with the number at the end; that of ``own`` stands out."""
+    """Describe one number per name as horizontal bars with their values; the bar of ``own`` is highlighted."""
     bars = (Series("bars", name, [of], texts=[texts[name]], soft=own not in ("", name)) for name, of in values.items())
     return Chart(tuple(bars), lying=True, from_zero=True)
 
@@ -142,12 +142,12 @@ def bars(
     title: str = "",
     text: str = "",
 ) -> Chart:
-    """Describe bars side by side, one group for each label."""
+    """Describe grouped bars, one group per label."""
     return Chart(tuple(Series("bars", name, labels, of) for name, of in series.items()), x, y, title=title, text=text)
 
 
 def intervals(values: Mapping[str, tuple[float, float, float]], axis: str, title: str = "", text: str = "") -> Chart:
-    """Describe a mean with its interval, ``(mean, low, high)``, for each label; without finite bounds just the mean."""
+    """Describe ``(mean, low, high)`` for each label; without finite bounds only the mean."""
     points = []
     for name, (mean, low, high) in values.items():
         known = np.isfinite([low, high]).all()
@@ -156,7 +156,7 @@ def intervals(values: Mapping[str, tuple[float, float, float]], axis: str, title
 
 
 def learning_curves(folders: Mapping[str, RunFolder], split: str) -> dict[tuple[str, str], Chart]:
-    """Return a chart for each split, or phase, and metric that runs have measured, that of the given split first."""
+    """Return a chart for each measured split (or phase) and metric, beginning with the given split."""
     histories: dict[tuple[str, str], dict[str, dict[int, Sequence[float]]]] = {}
     units: dict[str, str] = {}
     for label, folder in folders.items():
@@ -166,12 +166,12 @@ def learning_curves(folders: Mapping[str, RunFolder], split: str) -> dict[tuple[
             of_rounds, series = line["phase"] in _PHASES, label
             name = line["split"] if of_rounds else line["phase"]
             if of_rounds:
-                found = {metric: list(values.values()) for metric, values in line["per_client"].items()}
+                metrics = {metric: list(values.values()) for metric, values in line["per_client"].items()}
             else:
-                found = {key.replace("_", " "): [value] for key, value in line.items() if key.endswith("loss")}
+                metrics = {key.replace("_", " "): [value] for key, value in line.items() if key.endswith("loss")}
                 series += f", learning rate {line['learning_rate']:g}" if "learning_rate" in line else ""
             units[name] = "round" if of_rounds else "epoch"
-            for metric, values in found.items():
+            for metric, values in metrics.items():
                 histories.setdefault((name, metric), {}).setdefault(series, {})[line["round"]] = values
     order = {split: 0, "validation": 1, "train": 2}
     wanted = sorted(histories, key=lambda key: order.get(key[0], 3))
@@ -179,24 +179,24 @@ def learning_curves(folders: Mapping[str, RunFolder], split: str) -> dict[tuple[
 
 
 def client_graphs(folders: Mapping[str, RunFolder], results: Results, metric: str) -> list[GraphChart]:
-    """Describe the given client graph of the first run that has one, and what each run has learned.
+    """Describe the given client graph of the first run that has one, and the learned graph of each run.
 
-    Clients are coloured by the metric of their run, and lie where they are on a map, if all of these places are known:
-    else neighbours are together, in the same places in all the graphs.
+    Clients are coloured by the metric of their run. They are placed by their coordinates if all are known, else by a
+    layout of the graph; all graphs have the same places.
     """
-    found: list[tuple[str, ClientGraph, int]] = []
+    graphs: list[tuple[str, ClientGraph, int]] = []
     for run, (label, folder) in enumerate(folders.items()):
-        if (folder.path / "graph.npz").is_file() and not any(title == "The client graph" for title, *_ in found):
-            found.insert(0, ("The client graph", read_graph(folder.path / "graph.npz"), run))
+        if (folder.path / "graph.npz").is_file() and not any(title == "The client graph" for title, *_ in graphs):
+            graphs.insert(0, ("The client graph", read_graph(folder.path / "graph.npz"), run))
         if (folder.path / "learned-graph.npz").is_file():
-            found.append((f"Learned by {label}", read_graph(folder.path / "learned-graph.npz"), run))
+            graphs.append((f"Learned by {label}", read_graph(folder.path / "learned-graph.npz"), run))
     drawn: list[GraphChart] = []
-    for title, graph, run in found:
-        own = next(column for column in results.columns if column.run == run)
+    for title, graph, run in graphs:
+        column = next(column for column in results.columns if column.run == run)
         places = drawn[0].places if drawn else _on_map(graph, list(folders.values())[run])
-        chart = graph.chart(places=places, values=results.clients(metric, own), label=metric, title=title)
-        said = f"{graph.describe()}{f'; the {chart.left_out} weakest edges are not drawn' if chart.left_out else ''}."
-        drawn.append(replace(chart, text=said, on_map=drawn[0].on_map if drawn else places is not None))
+        chart = graph.chart(places=places, values=results.clients(metric, column), label=metric, title=title)
+        text = f"{graph.describe()}{f'; the {chart.left_out} weakest edges are not drawn' if chart.left_out else ''}."
+        drawn.append(replace(chart, text=text, on_map=drawn[0].on_map if drawn else places is not None))
     return drawn
 
 
@@ -204,6 +204,6 @@ def _on_map(graph: ClientGraph, folder: RunFolder) -> dict[str, tuple[float, flo
     known = folder.coordinates()
     if not known or not all(name in known for name in graph.names):
         return None
-    # East is as long as north only at the equator.
+    # A degree of longitude shrinks with the cosine of the latitude.
     middle = np.cos(np.radians(np.mean([known[name][0] for name in graph.names])))
     return {name: (known[name][1] * middle, known[name][0]) for name in graph.names}

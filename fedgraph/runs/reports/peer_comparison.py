@@ -25,7 +25,7 @@ FILE = "peers.npz"
 
 DISTANCES, COUNTS = ("l1", "l2"), ("hamming", "both-right", "both-wrong")
 MEASURES = (*DISTANCES, *COUNTS)
-"""Measures of every pair, as they are called in files and tables."""
+"""Measures of every pair, as named in files and tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,21 +37,21 @@ class PeerComparison:
     names : tuple of str
         The peers, in the order of rows and columns.
     examples : int
-        Number of examples that all of them have predicted.
+        Number of examples that all peers have predicted.
     l1, l2 : Tensor
         Sum of absolute differences, and Euclidean distance, of the models' parameters; float64.
     hamming : Tensor
         Number of examples for which the two predict different classes, int64.
     both_right : Tensor
-        Number of examples that both predict correctly, int64; on the diagonal, those that a peer predicts correctly.
+        Number of examples that both predict correctly, int64; on the diagonal, those of one peer.
     both_wrong : Tensor
-        Number of examples that both predict wrongly, whether with the same class or not, int64.
+        Number of examples that both predict wrongly, int64.
 
     Raises
     ------
     FedgraphError
-        For fewer than two peers, names that are not unique, no examples, and matrices of another shape or type, that
-        are not symmetric, finite and nonnegative, or that count more than ``examples``.
+        For fewer than two peers, duplicate names, no examples, and matrices that have another shape or type, are not
+        symmetric, finite and nonnegative, or count more than ``examples``.
     """
 
     names: tuple[str, ...]
@@ -66,31 +66,31 @@ class PeerComparison:
         count = len(self.names)
         if count < 2 or len(set(self.names)) < count or self.examples < 1:
             raise FedgraphError(
-                f"two peers at least, of different names, are compared by one example at least; got {list(self.names)} "
-                f"and {self.examples} examples"
+                "a comparison needs at least two peers with distinct names, and at least one example; got "
+                f"{list(self.names)} and {self.examples} examples"
             )
         for measure in MEASURES:
             matrix, dtype = self.matrix(measure), torch.float64 if measure in DISTANCES else torch.int64
             if matrix.shape != (count, count) or matrix.dtype != dtype:
                 raise FedgraphError(
-                    f"{measure} of {count} peers is a matrix {[count, count]} of {dtype}; got {list(matrix.shape)} of "
+                    f"{measure} must have shape {[count, count]} and type {dtype}; got {list(matrix.shape)} and "
                     f"{matrix.dtype}"
                 )
             if not bool((matrix.isfinite() & (matrix >= 0) & (matrix == matrix.T)).all()):
-                raise FedgraphError(f"{measure} must be symmetric, finite and not below 0 anywhere")
+                raise FedgraphError(f"{measure} must be symmetric, finite and nonnegative")
             if measure in COUNTS and bool((matrix > self.examples).any()):
-                raise FedgraphError(f"{measure} counts more than the {self.examples} examples that there are")
+                raise FedgraphError(f"{measure} must not exceed the {self.examples} examples")
 
     @classmethod
     def of(cls, names: tuple[str, ...], models: Tensor, predicted: Tensor, targets: Tensor) -> PeerComparison:
-        """Compare peers; takes as much memory as the arguments, beside the matrices.
+        """Compare peers.
 
         Parameters
         ----------
         names : tuple of str
             The peers.
         models : Tensor
-            The parameters that training changes, ``[peers, parameters]``.
+            The trained parameters, ``[peers, parameters]``.
         predicted : Tensor
             Predicted classes, integers ``[peers, examples]``.
         targets : Tensor
@@ -99,14 +99,14 @@ class PeerComparison:
         Raises
         ------
         FedgraphError
-            For shapes that do not fit.
+            For inconsistent shapes.
         """
         if len(models) != len(names) or predicted.shape != (len(names), *targets.shape):
             raise FedgraphError(
-                f"{len(names)} peers have models {list(models.shape)}, predictions {list(predicted.shape)} and targets "
-                f"{list(targets.shape)}; the first two need a row for each peer, the last two equally many examples"
+                f"inconsistent shapes for {len(names)} peers: models {list(models.shape)}, predictions "
+                f"{list(predicted.shape)}, targets {list(targets.shape)}"
             )
-        # In float64 distances of diverged models are finite, and counts, by matrix products, exact.
+        # float64 keeps distances of diverged models finite, and counts by matrix products exact.
         parameters, classes = models.double(), predicted.double()
         right = (predicted == targets).double()
         wrong = 1 - right
@@ -126,7 +126,7 @@ class PeerComparison:
         return matrix
 
     def of_pairs(self, measure: str) -> Tensor:
-        """Return a measure of every pair once, ``[pairs]``, in the order of ``itertools.combinations``."""
+        """Return a measure of all pairs, ``[pairs]``, in the order of ``itertools.combinations``."""
         one, other = torch.triu_indices(len(self.names), len(self.names), offset=1)
         return self.matrix(measure)[one, other]
 
@@ -145,7 +145,7 @@ class PeerComparison:
         return as_csv([("peer", "other", *MEASURES), *((*pair, *numbers) for pair, *numbers in lines)])
 
     def write(self, path: Path) -> None:
-        """Write the matrices as ``.npz``, which :meth:`read` reads, and beside it the pairs as ``.csv``."""
+        """Write the matrices as ``.npz``, and the pairs as ``.csv`` under the same name."""
         packed = io.BytesIO()
         content: dict[str, Any] = {"names": np.array(self.names), "examples": np.array(self.examples)}
         content |= {measure: self.matrix(measure).numpy() for measure in MEASURES}
@@ -155,12 +155,12 @@ class PeerComparison:
 
     @classmethod
     def read(cls, path: Path) -> PeerComparison:
-        """Read a file of :meth:`write`. Raises RunError when it is missing, damaged or something else."""
+        """Read a file of :meth:`write`. Raises RunError when it is missing or invalid."""
         if not path.is_file():
-            raise RunError(f"{path} is not there: peers are compared by runs with [evaluation] compare-peers = true")
+            raise RunError(f"no file {path}: run with [evaluation] compare-peers = true to compare peers")
         try:
             with np.load(path, allow_pickle=False) as content:
                 matrices = {measure.replace("-", "_"): torch.from_numpy(content[measure]) for measure in MEASURES}
                 return cls(tuple(map(str, content["names"].tolist())), int(content["examples"]), **matrices)
         except Exception as error:  # damaged archives raise almost anything
-            raise RunError(f"{path} is no comparison of peers ({error}); remove the run and run it again") from None
+            raise RunError(f"{path} is not a comparison of peers ({error}): delete the run and run it again") from None

@@ -1,4 +1,4 @@
-"""Charts as pictures of Matplotlib, for files and notebooks: the client graph, and curves or clients at the end."""
+"""Charts drawn by Matplotlib for files and notebooks: the client graph, and curves or final metrics."""
 
 from __future__ import annotations
 
@@ -21,28 +21,22 @@ PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
 
 def picture_of_runs(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw runs of the same clients, as their report does.
+    """Draw runs of the same clients.
 
-    Left, where a run has one: the client graph, each client coloured by the metric of its final model. Right: mean over
-    clients of the metric that results begin with, round by round, with the middle half of the clients shaded; of runs
-    of few rounds every client at the end instead, under each of the run's models.
+    Left, if a run has one: the client graph, coloured by each client's final metric. Right: the first metric by round,
+    its mean over clients with the middle half shaded; for runs of few rounds, the final value of every client.
 
-    Parameters
-    ----------
-    folders : sequence of RunFolder
-        The run folders.
-    summaries : sequence of mapping
-        Content of each ``summary.json``, with a label in place of the method.
+    ``summaries`` are the contents of ``summary.json``, with labels in place of methods.
 
     Raises
     ------
     RunError
-        When nothing was measured in a run.
+        When a run has measured nothing.
     """
     results = Results(summaries)
     for place, folder in enumerate(folders):
         if not any(column.run == place and results.measured(column) for column in results.columns):
-            raise RunError(f"{folder.path} measured nothing: there is nothing to draw")
+            raise RunError(f"{folder.path} has no metrics to draw")
     metric = results.rows[0]
     named = {str(summary["method"]): folder for summary, folder in zip(summaries, folders, strict=True)}
     graphs = client_graphs(named, results, metric)[:1]
@@ -58,7 +52,7 @@ def picture_of_runs(folders: Sequence[RunFolder], summaries: Sequence[Mapping[st
 
 
 def draw(chart: Chart, axes: Any) -> None:
-    """Draw curves, points or boxes into axes of Matplotlib."""
+    """Draw curves, points or boxes into Matplotlib axes."""
     for place, each in enumerate(chart.series):
         if each.kind == "box":
             axes.boxplot([each.x], positions=[place], vert=False, showmeans=True, meanline=True, widths=0.5)

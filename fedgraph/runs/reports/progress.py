@@ -20,11 +20,11 @@ from fedgraph.support.status import report_status
 log = logging.getLogger("fedgraph")
 
 _LEAST_SECONDS = 0.2
-"""Time between two changes of a line in a notebook, each of which is a message to the browser."""
+"""Minimum time between two updates of a notebook, each a message to the browser."""
 
 
 class LogProgress(Callback):
-    """Callback that logs a line per round and evaluation, for runs without a terminal.
+    """Callback that logs a line per round and evaluation.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class LogProgress(Callback):
 
 
 class LiveDisplay(Callback):
-    """Callback with a progress bar on a terminal: round or epoch, metrics and time left. A context manager.
+    """Callback with a progress bar on a terminal, also a context manager: round or epoch, metrics, time left.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class LiveDisplay(Callback):
     label : str
         Label of the bar.
     total : int or None
-        Number of rounds or epochs; None where it is not known: the bar then only shows that the run is alive.
+        Number of rounds or epochs, or None if unknown.
     """
 
     def __init__(self, console: Console, label: str, total: int | None) -> None:
@@ -92,7 +92,7 @@ class LiveDisplay(Callback):
 
     def __exit__(self, *error: object) -> None:
         task = self._progress.tasks[0]
-        # An error before anything was computed says all there is to say.
+        # The bar of a run that failed before its first result shows nothing: remove it.
         if error[0] is not None and not task.completed and not task.fields["metrics"]:
             self._progress.remove_task(self._task)
         self._progress.stop()
@@ -102,14 +102,14 @@ class LiveDisplay(Callback):
         self._update(completed=training.round)
 
     def on_epoch(self, phase: str, epoch: int) -> None:
-        """Advance the bar, or show the number of epochs where the total is not known."""
+        """Advance the bar, or show the epoch if the total is unknown."""
         if self._counts:
             self._update(completed=epoch)
         else:
             self._update(metrics=f"{phase} epoch {epoch}")
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Show the latest mean over clients, where anything could be measured."""
+        """Show the latest mean over clients."""
         self._update(metrics=_means(evaluation, most=1))
         return False
 
@@ -118,7 +118,7 @@ class LiveDisplay(Callback):
         self._changed()
 
     def _changed(self) -> None:
-        """Show what has changed; a terminal is redrawn by the bar itself."""
+        """Redraw the display; on a terminal the bar does so itself."""
 
     def on_line(self, line: Mapping[str, Any]) -> None:
         """Update the display from a line of ``metrics.jsonl``, for a run in another process."""
@@ -132,16 +132,9 @@ class LiveDisplay(Callback):
 
 
 class NotebookDisplay(LiveDisplay):
-    """The display of a notebook: one line below the cell that changes as the run goes on. Needs no widgets.
+    """The display of a notebook: one line below the cell that is updated during the run, without widgets.
 
-    Parameters
-    ----------
-    console : Console
-        Its lines are not shown.
-    label : str
-        Label of the line.
-    total : int or None
-        Number of rounds or epochs; None where it is not known.
+    Parameters are those of :class:`LiveDisplay`.
     """
 
     def __init__(self, console: Console, label: str, total: int | None) -> None:
@@ -188,10 +181,10 @@ def live_display(console: Console, label: str, total: int | None) -> LiveDisplay
 
 def _means(evaluation: Evaluation, most: int = 8) -> str:
     shown = [(name, float(values.nanmean())) for name, values in list(evaluation.metrics.items())[:most]]
-    told = ", ".join(f"{name} {mean:.4g}" for name, mean in shown if not math.isnan(mean))
+    text = ", ".join(f"{name} {mean:.4g}" for name, mean in shown if not math.isnan(mean))
     everybody = len(evaluation.names)
     measured = sum(any(not math.isnan(value) for value in of) for of in zip(*_columns(evaluation), strict=True))
-    return f"{told} ({in_words(measured, everybody)})" if told and measured < everybody else told
+    return f"{text} ({in_words(measured, everybody)})" if text and measured < everybody else text
 
 
 def _columns(evaluation: Evaluation) -> list[list[float]]:

@@ -1,7 +1,7 @@
-"""The results of runs as one table, from which terminal, page, notebook, pictures and JSON take numbers and names.
+"""The table of results behind terminal, page, notebook, pictures and JSON.
 
-A metric such as ``mae-60min-no-graph`` is a row, ``mae-60min``, of the column of the model that it measures: errors of
-several models of one run stand beside each other.
+A metric such as ``mae-60min-no-graph`` is the row ``mae-60min`` in the column of the model without a graph, so that
+several models of one run can be compared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MODELS = {
     AFTER_TURN: "after its turn",
     LAST: "last round",
 }
-"""Endings of metrics that are of another model than the run's: what they are called in tables."""
+"""Labels of the models that are evaluated in addition to the run's own, by suffix of their metrics."""
 
 _AHEAD = re.compile(r"-(?=(\d+(\.\d+)?(min|hours?|days?|weeks?)|step\d+)(-|$))")
 
@@ -50,13 +50,13 @@ class Column:
     Attributes
     ----------
     run : int
-        Place of its run.
+        Index of its run.
     label : str
-        What the run is called.
+        Name of the run.
     ending : str
-        What its metrics end with, a key of ``MODELS``; empty for the model that the run is about.
+        Suffix of its metrics, a key of ``MODELS``; empty for the run's own model.
     name : str
-        What the column is called: by the run, by the model, or by both where several runs have several models.
+        Heading: the run, the model, or both if several runs have several models.
     """
 
     run: int
@@ -74,7 +74,7 @@ class Results:
     summaries : sequence of mappings
         Contents of ``summary.json``, one per run, with labels for methods.
     further : bool
-        Whether models beside those that runs are about have columns.
+        Whether models other than the runs' own have columns.
     """
 
     summaries: Sequence[Mapping[str, Any]]
@@ -82,13 +82,13 @@ class Results:
 
     @cached_property
     def split(self) -> str:
-        """The split that results are shown for, which is test if it was measured, else the last that was."""
+        """The split to show: test if it was measured, else the last one."""
         return shown_split(self.summaries)
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The models, run by run."""
-        found = []
+        """A column per model, ordered by run."""
+        columns = []
         for place, summary in enumerate(self.summaries):
             label = str(summary["method"])
             endings = dict.fromkeys(ending for metric in self._metrics(place) for _, ending in [parts(metric)])
@@ -96,49 +96,49 @@ class Results:
             for ending in models if self.further else models[:1]:
                 model = MODELS.get(ending, "")
                 alone = model if len(self.summaries) == 1 else f"{label}: {model}"
-                found.append(Column(place, label, ending, alone if ending else label))
-        return tuple(found)
+                columns.append(Column(place, label, ending, alone if ending else label))
+        return tuple(columns)
 
     @property
     def heads(self) -> list[str]:
-        """What columns are called, with the remark that is needed to read the numbers of a run in a line below."""
+        """Headings of columns, with the remark of a run on a second line."""
         remarks = ("" if each.ending else self.summaries[each.run].get("remark", "") for each in self.columns)
         named = zip(self.columns, remarks, strict=True)
         return [f"{column.name}\n({remark})" if remark else column.name for column, remark in named]
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
-        """Metrics without the endings of models; those of one measure together, as the first of them was measured."""
-        found = dict.fromkeys(
+        """Metrics without the suffixes of models, grouped by measure, in order of measurement."""
+        names = dict.fromkeys(
             parts(metric)[0] for place in range(len(self.summaries)) for metric in self._metrics(place)
         )
-        families = {family: number for number, family in enumerate(dict.fromkeys(map(_family, found)))}
-        return tuple(sorted(found, key=lambda row: families[_family(row)]))
+        families = {family: number for number, family in enumerate(dict.fromkeys(map(_family, names)))}
+        return tuple(sorted(names, key=lambda row: families[_family(row)]))
 
     @cached_property
     def features(self) -> dict[str, tuple[str, str]]:
-        """The feature of each row like ``age-mae``, and what is measured of it, where there is a row ``mean-mae``."""
+        """Feature and measure of each row such as ``age-mae``, if there is a row ``mean-mae``."""
         measures = sorted((row[5:] for row in self.rows if row.startswith("mean-")), key=len, reverse=True)
-        found = {}
+        features = {}
         for row in self.rows:
             measure = next((each for each in measures if row.endswith(f"-{each}")), None)
             if measure is not None and row != f"mean-{measure}":
-                found[row] = (row.removesuffix(f"-{measure}"), measure)
-        return found
+                features[row] = (row.removesuffix(f"-{measure}"), measure)
+        return features
 
     @property
     def overall(self) -> list[str]:
-        """Rows that are not of single features."""
+        """Rows that do not belong to a single feature."""
         return [row for row in self.rows if row not in self.features]
 
     @cached_property
     def telling(self) -> str | None:
-        """The first metric in which clients differ, failing that the first; None where nothing was measured."""
+        """The first metric in which clients differ, else the first; None if nothing was measured."""
         differing = (row for row in self.rows if any((of or {}).get("std") for of in self.row(row)))
         return next(differing, self.rows[0] if self.rows else None)
 
     def by_run(self, rows: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Return rows with a cell for each run as rows of columns: the cells are in the first column of each run."""
+        """Expand rows with a cell per run to a cell per column, placed in the first column of each run."""
         first = {column.run: place for place, column in reversed(list(enumerate(self.columns)))}
         cells = list(enumerate(self.columns))
         return {
@@ -147,43 +147,43 @@ class Results:
         }
 
     def of_longest(self, most: int) -> list[str]:
-        """Return the last rows that most runs have, one for each measure: those of the longest forecast."""
-        own = [column for column in self.columns if not column.ending]
-        having = {row: sum(self.cell(row, column) is not None for column in own) for row in self.rows}
-        last = {_family(row): row for row in self.rows if having[row] == max(having.values())}
+        """Return the last row of each measure (the longest forecast) among those that most runs have."""
+        columns = [column for column in self.columns if not column.ending]
+        counts = {row: sum(self.cell(row, column) is not None for column in columns) for row in self.rows}
+        last = {_family(row): row for row in self.rows if counts[row] == max(counts.values())}
         return list(last.values())[-most:]
 
     @property
     def groups(self) -> list[str]:
-        """Groups of clients that results are summarised over."""
-        found = (group for each in self.summaries for group in each.get("per_group", {}).get(self.split, {}))
-        return list(dict.fromkeys(found))
+        """Groups of clients with results of their own."""
+        groups = (group for each in self.summaries for group in each.get("per_group", {}).get(self.split, {}))
+        return list(dict.fromkeys(groups))
 
     def row(self, metric: str, group: str | None = None) -> list[Spread | None]:
-        """Return a metric of every column, None where it was not measured; of a group of clients, if one is given."""
+        """Return :meth:`cell` for every column."""
         return [self.cell(metric, column, group) for column in self.columns]
 
     def cell(self, metric: str, column: Column, group: str | None = None) -> Spread | None:
-        """Return a metric of a column; None where it was not measured, or of no client."""
+        """Return a metric of a column, over all clients or a group; None if it was not measured."""
         summary = self.summaries[column.run]
-        found = summary["metrics"] if group is None else {
+        metrics = summary["metrics"] if group is None else {
             split: of.get(group, {}) for split, of in summary.get("per_group", {}).items()
         }  # fmt: skip
-        values = found.get(self.split, {}).get(f"{metric}{column.ending}")
+        values = metrics.get(self.split, {}).get(f"{metric}{column.ending}")
         return values if values and values.get("mean") is not None else None
 
     def measured(self, column: Column) -> bool:
-        """Return whether anything of a column was measured."""
+        """Return whether a column has any metric."""
         return any(self.cell(row, column) is not None for row in self.rows)
 
     def clients(self, metric: str, column: Column) -> dict[str, float]:
-        """Return a metric of each client that was measured, by name."""
-        found = self.summaries[column.run].get("per_client", {}).get(self.split, {})
-        values = found.get(f"{metric}{column.ending}", {})
+        """Return a metric by client, without clients that were not measured."""
+        metrics = self.summaries[column.run].get("per_client", {}).get(self.split, {})
+        values = metrics.get(f"{metric}{column.ending}", {})
         return {name: value for name, value in values.items() if value is not None}
 
     def records(self, run: int) -> list[dict[str, Any]]:
-        """Return the numbers of a run, fit for JSON: mean, deviation and extremes of each metric and model."""
+        """Return mean, deviation and extremes of each metric and model of a run, as JSON values."""
         return [
             {"metric": row, "model": MODELS.get(column.ending, column.label), "split": self.split, **values}
             for column in self.columns
@@ -193,7 +193,7 @@ class Results:
         ]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each ``<split>/<metric>`` of every split, and for each run the columns mean and std."""
+        """Return a row per ``<split>/<metric>``, and columns ``mean`` and ``std`` for each run."""
         import pandas as pd
 
         columns = {
@@ -212,17 +212,17 @@ class Results:
 
 
 def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return the split that results are shown for: test if it was measured, else the last that was."""
+    """Return the split to show: test if it was measured, else the last one."""
     measured = list(summaries[0]["metrics"])
     return "test" if "test" in measured or not measured else measured[-1]
 
 
 def parts(metric: str) -> tuple[str, str]:
-    """Return the row of a metric, and the ending that says of which model it is; empty for that of the run."""
+    """Split a metric into its row and the suffix of its model, empty for the run's own."""
     for ending in MODELS:
         row = metric.removesuffix(ending)
         if row != metric:
-            # Of a metric that is not known, a name such as gap-mean says nothing about models.
+            # An unknown metric such as gap-mean has no suffix of a model.
             with suppress(ExperimentError):
                 direction(row)
                 return row, ending

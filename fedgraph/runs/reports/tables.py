@@ -1,4 +1,4 @@
-"""Results of runs as tables of a terminal, and of a notebook."""
+"""Results of runs as tables for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -46,18 +46,8 @@ _Part = Mapping[str, Sequence[str]]
 def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Build a table of results: mean and standard deviation over clients of each metric, then the cost of the run.
 
-    Up to four runs are columns, one for each of their models, if the terminal is wide enough. Others become rows, with
-    the means of the last metrics that most runs have, those of the longest forecast.
-
-    Parameters
-    ----------
-    summaries : sequence of mappings
-        Contents of ``summary.json``, one per run.
-
-    Returns
-    -------
-    RenderableType
-        To print on a rich console.
+    Models of up to four runs are columns, if the terminal is wide enough. Otherwise runs are rows, with the means of
+    the last metrics that most runs have (the longest forecast).
     """
     few = len(summaries) <= _MOST_RUNS
     results = Results(summaries, further=few)
@@ -75,30 +65,30 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _metrics(results: Results, shows: Callable[[Spread | None], str], wanted: Sequence[str]) -> _Part:
-    """Return rows of metrics, fairness where it was followed, and of the first metric best, worst and groups."""
-    found: dict[str, Sequence[str]] = {metric: list(map(shows, results.row(metric))) for metric in wanted}
+    """Return rows of metrics, of fairness if measured, and of extremes and groups for the first metric."""
+    rows: dict[str, Sequence[str]] = {metric: list(map(shows, results.row(metric))) for metric in wanted}
     summaries = results.summaries
     if any("fairness" in each for each in summaries):
         last = [shown_number(each.get("fairness", {}).get("last")) for each in summaries]
-        found |= results.by_run({"fairness": last})
+        rows |= results.by_run({"fairness": last})
     if not wanted:
-        return found
+        return rows
     first = wanted[0]
     over = extreme_clients(summaries, results.split, first)
     for key, label in EXTREMES.items():
         extremes = [shown_number((values or {}).get(key)) for values in results.row(first)]
         if set(extremes) != {"-"}:
-            found[f"{first}, {label}, {over}"] = extremes
+            rows[f"{first}, {label}, {over}"] = extremes
     if len(results.groups) <= _MOST_GROUPS:
-        found |= {f"{first}, {group}": list(map(shows, results.row(first, group))) for group in results.groups}
-    return found
+        rows |= {f"{first}, {group}": list(map(shows, results.row(first, group))) for group in results.groups}
+    return rows
 
 
 @dataclass(frozen=True)
 class _ColumnPerRun:
-    """A table with a column for each run, or ``otherwise`` where the terminal is too narrow to read it.
+    """A table with a column per run, or ``otherwise`` if the terminal is too narrow.
 
-    Without ``otherwise`` columns that do not fit stand in further tables below.
+    Without ``otherwise``, columns that do not fit go into further tables below.
     """
 
     title: str
@@ -127,7 +117,7 @@ class _ColumnPerRun:
             yield _ColumnPerRun(self.title, self.runs[fit:], (rest,), None)
 
     def _table(self, count: int, parts: Callable[[str], list[str]]) -> Table:
-        """Return the table of the first runs, columns as wide as numbers and the parts of names: labels alone fold."""
+        """Return the table of the first ``count`` runs, in which only row labels are folded."""
         table = Table(title=self.title, title_justify="left", caption=self.caption or None, caption_justify="left")
         table.add_column(_OF_RUNS_AND_SPREAD)
         for place, run in enumerate(self.runs[:count]):
@@ -142,9 +132,9 @@ class _ColumnPerRun:
 
 @dataclass(frozen=True)
 class _RowPerRun:
-    """A table with a row for each run, as wide as the terminal: what is less important is left out where it is narrow.
+    """A table with a row per run, without the less important columns on a narrow terminal.
 
-    Numbers are never cut, and names are broken between words alone.
+    Numbers are never cut, and names are broken only between words.
     """
 
     title: str
@@ -158,17 +148,17 @@ class _RowPerRun:
             label: _longest(line for text in (_lines(label), *of) for line in text.splitlines())
             for label, of in self.columns.items()
         }
-        kept = list(self.columns)
-        for label in sorted(kept[1:], key=_importance):
-            if names + sum(1 + widths[each] for each in kept) <= options.max_width:
+        labels = list(self.columns)
+        for label in sorted(labels[1:], key=_importance):
+            if names + sum(1 + widths[each] for each in labels) <= options.max_width:
                 break
-            kept.remove(label)
+            labels.remove(label)
         table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
         table.add_column(_OF_RUNS, min_width=names)
-        for label in kept:
+        for label in labels:
             table.add_column(escape(_lines(label)), justify="right", no_wrap=True, min_width=widths[label])
         for place, run in enumerate(self.runs):
-            table.add_row(run, *(escape(self.columns[label][place]) for label in kept))
+            table.add_row(run, *(escape(self.columns[label][place]) for label in labels))
         yield table
 
 
@@ -184,20 +174,14 @@ def _lines(label: str) -> str:
 
 
 def _importance(label: str) -> int:
-    """Return 0 for what is left out first: best clients, then time, traffic and worst clients, then metrics."""
+    """Return the rank of a column, 0 for the first to leave out."""
     if EXTREMES["best5"] in label:
         return 0
     return {"seconds": 1, UP: 2}.get(label, 3 if EXTREMES["worst5"] in label else 4)
 
 
 def as_text(summary: Mapping[str, Any]) -> str:
-    """Format table and sentence of one run.
-
-    Returns
-    -------
-    str
-        Plain text, 100 columns wide.
-    """
+    """Format the table and sentence of one run as plain text, 100 columns wide."""
     console = Console(file=io.StringIO(), width=100, color_system=None)
     console.print(results_table([summary]))
     console.print(sentence([summary]), markup=False)
@@ -206,7 +190,7 @@ def as_text(summary: Mapping[str, Any]) -> str:
 
 
 def as_html(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return what a notebook shows of runs: the table of results, and a sentence."""
+    """Return the table of results and the sentence as HTML, for notebooks."""
     results = Results(summaries)
     rows = [(row, *map(spread_text, results.row(row))) for row in results.rows]
     heads = (f"{results.split} data", *(column.name for column in results.columns))

@@ -1,4 +1,4 @@
-"""What tables, pages and sentences say of results: names of runs, labels of rows, numbers as text, sentences."""
+"""Texts of reports: names of runs, labels of rows, formatted numbers, sentences."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedgraph.training import num_extreme
 DOWN, UP = "MB down, per client", "MB up, per client"
 
 _MOST_KEYS = 3
-"""Keys that a name has room for."""
+"""Maximum number of keys in the name of a run."""
 _WITHOUT_EFFECT = ("experiment.name", "evaluation.yardsticks", "output.")
 _NAMED = 3
-"""Clients that a cell of a table names."""
+"""Maximum number of clients named in a cell."""
 
 
 def labels(methods: Sequence[str], experiments: Sequence[Mapping[str, Any]], codes: Sequence[str] = ()) -> list[str]:
-    """Return a name for each run: its method and, where methods repeat, the keys in which experiments differ.
+    """Return a name for each run: its method and, if methods repeat, the keys in which experiments differ.
 
     Parameters
     ----------
@@ -31,34 +31,33 @@ def labels(methods: Sequence[str], experiments: Sequence[Mapping[str, Any]], cod
     experiments : sequence of mapping
         Tables of each run's experiment.
     codes : sequence of str
-        What the code of the user's that each run used is told apart by; empty where there is none.
+        Digest of the user's code of each run; empty without one.
 
     Returns
     -------
     list of str
-        ``sfl`` and ``sfl (permute-seed=0)``, for example, or ``Mine (code 3f2a1c)`` where the user's code differs;
-        ``sfl #1`` and ``sfl #3``, by their places, where experiments differ in more keys than a name has room for, or
-        in none; ``sfl (permute-seed=0) #2`` where some are the same.
+        For example ``sfl`` and ``sfl (permute-seed=0)``, or ``Mine (code 3f2a1c)`` if the user's code differs. Runs
+        that differ in too many keys, or in none, are numbered by position: ``sfl #1``, ``sfl (permute-seed=0) #2``.
     """
-    found = list(methods)
+    names = list(methods)
     for method in (method for method, count in Counter(methods).items() if count > 1):
         places = [place for place, each in enumerate(methods) if each == method]
         keys = [_keys(experiments[place]) for place in places]
-        for own, place in zip(keys, places, strict=True):
+        for values, place in zip(keys, places, strict=True):
             if codes and codes[place]:
-                own["code"] = f"code {codes[place]}"
-        every = dict.fromkeys(key for own in keys for key in own)
-        differing = [key for key in every if any(own.get(key) != keys[0].get(key) for own in keys)]
-        named = [_named(method, {key: own[key] for key in differing if key in own}) for own in keys]
+                values["code"] = f"code {codes[place]}"
+        every = dict.fromkeys(key for values in keys for key in values)
+        differing = [key for key in every if any(values.get(key) != keys[0].get(key) for values in keys)]
+        named = [_named(method, {key: values[key] for key in differing if key in values}) for values in keys]
         if len(differing) > _MOST_KEYS:
             named = [method for _ in places]
         for place, name in zip(places, named, strict=True):
-            found[place] = name if named.count(name) == 1 else f"{name} #{place + 1}"
-    return found
+            names[place] = name if named.count(name) == 1 else f"{name} #{place + 1}"
+    return names
 
 
 def _keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of all tables together, without those that change no result."""
+    """Return the keys of all tables as ``table.key``, without those that do not affect results."""
     return {key: value for key, value in _flat(experiment) if not key.startswith(_WITHOUT_EFFECT)}
 
 
@@ -73,9 +72,9 @@ def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _named(method: str, values: Mapping[str, Any]) -> str:
-    # Words such as "ridge" say enough; a number needs its key.
-    told = [value if isinstance(value, str) else f"{key.rpartition('.')[2]}={value}" for key, value in values.items()]
-    return f"{method} ({', '.join(told)})" if told else method
+    # A word such as "ridge" stands without its key.
+    parts = [value if isinstance(value, str) else f"{key.rpartition('.')[2]}={value}" for key, value in values.items()]
+    return f"{method} ({', '.join(parts)})" if parts else method
 
 
 def title(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
@@ -85,10 +84,10 @@ def title(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
 
 
 def costs(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return rounds, exchanges, traffic and time of each run, by their names in tables.
+    """Return rounds, exchanges, traffic and time of each run, by label.
 
-    Bytes of a client are those of a client on a node of its own: the totals of nodes with several clients cannot be
-    compared between methods that answer with a mean and methods that answer with every client's own model.
+    Bytes per client assume one client per node: with several, totals of methods that reply with a mean cannot be
+    compared with totals of methods that reply with every client's model.
     """
     nodes = list(dict.fromkeys(summary["nodes"] for summary in summaries if summary.get("nodes")))
     took = {
@@ -115,10 +114,7 @@ def _in_all(summary: Mapping[str, Any], with_nodes: bool) -> str:
 
 
 def targets(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the cost until each target was reached by the mean over clients, and in brackets by the first client.
-
-    The rows are rounds, bytes per client and seconds.
-    """
+    """Return rounds, bytes per client and seconds until the mean (the first client in brackets) reached each target."""
     wanted = {
         (name, reached["target"])
         for summary in summaries
@@ -143,13 +139,7 @@ def _mean_and_first(reached: Mapping[str, Any], shown: Callable[[Any], str]) -> 
 
 
 def extreme_clients(summaries: Sequence[Mapping[str, Any]], split: str, metric: str) -> str:
-    """Return in words how many clients the best and the worst 5 % are.
-
-    Returns
-    -------
-    str
-        For example ``1 client``, or ``2 or 3 clients`` where runs differ.
-    """
+    """Return how many clients 5 % are: ``1 client``, or ``2 or 3 clients`` if runs differ."""
     counts = set()
     for summary in summaries:
         values = summary.get("per_client", {}).get(split, {}).get(metric)
@@ -160,13 +150,13 @@ def extreme_clients(summaries: Sequence[Mapping[str, Any]], split: str, metric: 
 
 
 def captions(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
-    """Say how many clients were measured on what, who was not and why; for each run where runs differ."""
-    said = [_caption(summary, split) for summary in summaries]
-    if len(set(said)) == 1:
-        return said[0]
+    """Describe how many clients were measured on which data, and which were not; by run if runs differ."""
+    texts = [_caption(summary, split) for summary in summaries]
+    if len(set(texts)) == 1:
+        return texts[0]
     if all("measured" in summary for summary in summaries) and not any("not_measured" in each for each in summaries):
-        return "; ".join(dict.fromkeys(said))
-    return "; ".join(f"{summary['method']}: {text}" for summary, text in zip(summaries, said, strict=True))
+        return "; ".join(dict.fromkeys(texts))
+    return "; ".join(f"{summary['method']}: {text}" for summary, text in zip(summaries, texts, strict=True))
 
 
 def _caption(summary: Mapping[str, Any], split: str) -> str:
@@ -175,13 +165,13 @@ def _caption(summary: Mapping[str, Any], split: str) -> str:
     who = in_words(*counts(summary, split))
     usual = f"{who}, each measured on its own {split} data with the model it holds at the end"
     lost = summary.get("not_measured", {}).get(split, {})
-    said = [str(summary.get("measured", usual))]
+    parts = [str(summary.get("measured", usual))]
     if lost:
-        said.append(f"not measured: {'; '.join(by_reason(lost))}")
+        parts.append(f"not measured: {'; '.join(by_reason(lost))}")
     never = {name: of["reason"] for name, of in summary.get("missed_training", {}).items() if _never(of)}
     if never:
-        said.append(f"never trained: {'; '.join(by_reason(never))}")
-    return "; ".join(said)
+        parts.append(f"never trained: {'; '.join(by_reason(never))}")
+    return "; ".join(parts)
 
 
 def _never(missed: Mapping[str, Any]) -> bool:
@@ -189,21 +179,21 @@ def _never(missed: Mapping[str, Any]) -> bool:
 
 
 def lost_clients(summaries: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[str]]:
-    """Return rows of a table about clients that were lost, by label, with a cell for each run; none without any."""
+    """Return rows on absent clients, by label, with a cell per run; empty if all took part."""
     counted = [counts(summary, split) for summary in summaries]
     missed = [summary.get("missed_training", {}) for summary in summaries]
     never = [{name: of for name, of in each.items() if _never(of)} for each in missed]
     some = [{name: of for name, of in each.items() if not _never(of)} for each in missed]
-    found = {}
+    rows = {}
     if any(measured < everybody for measured, everybody in counted):
-        found["clients measured"] = [f"{measured} of {everybody}" for measured, everybody in counted]
+        rows["clients measured"] = [f"{measured} of {everybody}" for measured, everybody in counted]
     if any(never):
-        found["never trained"] = [_cell(list(each)) for each in never]
+        rows["never trained"] = [_cell(list(each)) for each in never]
     if any(some):
-        found["missed rounds"] = [
+        rows["missed rounds"] = [
             _cell([f"{name}: {of['rounds']} of {of['of']}" for name, of in each.items()]) for each in some
         ]
-    return found
+    return rows
 
 
 def _cell(entries: Sequence[str]) -> str:
@@ -212,18 +202,7 @@ def _cell(entries: Sequence[str]) -> str:
 
 
 def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Describe in plain words what was measured on which data, and what bytes per client mean.
-
-    Parameters
-    ----------
-    summaries : sequence of mappings
-        Contents of ``summary.json``, one per run.
-
-    Returns
-    -------
-    str
-        One or more sentences.
-    """
+    """Describe which clients were measured on which data, and the meaning of metrics and bytes per client."""
     split = shown_split(summaries)
     data = " / ".join(dict.fromkeys(summary["data"] for summary in summaries))
     measured = captions(summaries, split)
@@ -232,33 +211,33 @@ def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _about_metrics(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
-    """Say what F1 and the area under the curve are of, and the unit of errors, where the runs have one task."""
+    """Explain F1 and AUC and the unit of errors, if all runs have the same task."""
     tasks = [summary["task"] for summary in summaries if summary.get("task")]
     if not tasks or any(task != tasks[0] for task in tasks):
         return ""
     task, names = tasks[0], [name for summary in summaries for name in summary["metrics"].get(split, {})]
-    found = {part for name in names for part in name.split("-")}
+    measures = {part for name in names for part in name.split("-")}
     classes, two = task["classes"], task["output_shape"][:1] == [2]
-    said = []
-    if "f1" in found:
+    parts = []
+    if "f1" in measures:
         of_one = f"that of the class '{classes[1] if classes else 1}'"
-        said.append(f"f1 is {of_one if two else 'the mean over the classes'}")
-    if "auc" in found:
-        said.append(f"auc is the area under the ROC curve{'' if two else ', the mean over pairs of classes'}")
-    errors = [name for name in ("mae", "rmse") if name in found]
+        parts.append(f"f1 is {of_one if two else 'the mean over the classes'}")
+    if "auc" in measures:
+        parts.append(f"auc is the area under the ROC curve{'' if two else ', the mean over pairs of classes'}")
+    errors = [name for name in ("mae", "rmse") if name in measures]
     if errors and task["unit"]:
-        said.append(f"{' and '.join(errors)} {'is' if len(errors) == 1 else 'are'} in {task['unit']}")
-    return f" {'; '.join(said)}." if said else ""
+        parts.append(f"{' and '.join(errors)} {'is' if len(errors) == 1 else 'are'} in {task['unit']}")
+    return f" {'; '.join(parts)}." if parts else ""
 
 
 def _about_training(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Say how models were trained, where nodes have said so, and all runs alike."""
-    found = {summary.get("trained", "") for summary in summaries}
-    return f" Models were trained {found.pop()}." if len(found) == 1 and "" not in found else ""
+    """Describe how models were trained, if known and the same for all runs."""
+    texts = {summary.get("trained", "") for summary in summaries}
+    return f" Models were trained {texts.pop()}." if len(texts) == 1 and "" not in texts else ""
 
 
 def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Explain bytes per client, and where nodes of several clients have sent less than these together."""
+    """Explain bytes per client, and name runs in which clients of a node shared downloads."""
     saved = []
     counted = [summary for summary in summaries if summary.get("bytes_down_per_client") is not None]
     for summary in counted:
@@ -269,12 +248,12 @@ def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
             )
     if not counted:
         return ""
-    here = f"; here clients of a node share downloads ({', '.join(saved)})" if saved else ""
-    return f" MB per client assumes one client per node{here}."
+    shared = f"; here clients of a node share downloads ({', '.join(saved)})" if saved else ""
+    return f" MB per client assumes one client per node{shared}."
 
 
 def spread_text(values: Spread | None) -> str:
-    """Return mean and deviation as tables show them; a dash for none."""
+    """Format mean and deviation; a dash for none."""
     if not values:
         return "-"
     mean = shown_number(values["mean"])
@@ -282,12 +261,12 @@ def spread_text(values: Spread | None) -> str:
 
 
 def mean_text(values: Spread | None) -> str:
-    """Return a mean as tables show it; a dash for none."""
+    """Format a mean; a dash for none."""
     return shown_number(values["mean"]) if values else "-"
 
 
 def range_text(values: Spread | None) -> str:
-    """Return the means of the worst and the best clients; nothing where they are not known."""
+    """Format the means of the worst and the best clients; empty if unknown."""
     worst, best = (None if values is None else values.get(key) for key in ("worst5", "best5"))
     ends = (shown_number(worst), shown_number(best))
     return "" if "-" in ends or ends[0] == ends[1] else " to ".join(ends)
@@ -306,5 +285,5 @@ def _megabytes(value: float | None) -> str:
 
 
 def shown_number(value: float | None) -> str:
-    """Return a number as tables show it; a dash for none."""
+    """Format a number; a dash for none."""
     return "-" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"

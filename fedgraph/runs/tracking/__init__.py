@@ -1,7 +1,7 @@
-"""Trackers: parameters, metrics by round and results for TensorBoard, MLflow, Weights & Biases, or a class of your own.
+"""Trackers log parameters, metrics and results to TensorBoard, MLflow, Weights & Biases, or your own class.
 
-An experiment names them, ``[output] track = ["tensorboard", "my_module:MyTracker"]``. A class of your own has the four
-functions of :class:`Tracker`, and is made from the run folder and the experiment::
+An experiment names them: ``[output] track = ["tensorboard", "my_module:MyTracker"]``. Your own class has the four
+methods of :class:`Tracker`, and is created with the run folder and the experiment::
 
     class Printed:
         def __init__(self, folder, experiment): ...

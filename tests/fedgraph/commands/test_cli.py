@@ -131,13 +131,13 @@ def test_resume_of_a_run_that_lost_its_end(file, tmp_path):
     [
         (("run", "nowhere.toml"), "no experiment file 'nowhere.toml'"),
         (("run", "--grid", "cloud"), "the grid is 'local' or 'flower', not 'cloud'"),
-        (("run", "--model", "owner-0"), "--model 'owner-0' is not of the form key=value"),
+        (("run", "--model", "owner-0"), "--model 'owner-0' must be key=value"),
         (("run", "--set", "rounds=3"), "override 'rounds=3' is not of the form table.key=value"),
         (("run", "--set", "experiment.round=3"), "[experiment] has no key 'round'; known keys: "),
         (("run", "--compare", "fedavgg"), "method 'fedavgg' is not a built-in"),
-        (("run", "--resume", "."), "is no run folder"),
-        (("data", "--download", "digitz"), "no data set 'digitz'; known: "),
-        (("data", "digitz"), "no data set 'digitz'; known: "),
+        (("run", "--resume", "."), "is not a run folder"),
+        (("data", "--download", "digitz"), "unknown data set 'digitz'; known: "),
+        (("data", "digitz"), "unknown data set 'digitz'; known: "),
         (("data", "digits", "--download", "mnist"), "not both"),
     ],
 )
@@ -233,7 +233,7 @@ def test_ctrl_c_tells_what_is_finished_and_how_to_go_on(file, tmp_path, monkeypa
     monkeypatch.setattr(running, "run_one", interrupted)
     result = call("run", file, "--out", str(tmp_path / "others"))
     assert result.exit_code == 130
-    assert result.output.endswith("Stopped.\nNothing was computed yet, and nothing is left.\n")
+    assert result.output.endswith("Stopped.\nNothing was computed yet, and no files are left.\n")
     assert not list((tmp_path / "others").iterdir())
 
 
@@ -266,10 +266,10 @@ def test_plot_is_written(file, tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("resume", "there is no command 'resume': `fedgraph run --resume RUN` does that"),
-        ("predct", "there is no command 'predct'; did you mean 'predict'?\n"),
-        ("rnu", "there is no command 'rnu'; did you mean 'run'?\n"),
-        ("blah", "there is no command 'blah'\n"),
+        ("resume", "unknown command 'resume': use `fedgraph run --resume RUN`"),
+        ("predct", "unknown command 'predct'; did you mean 'predict'?\n"),
+        ("rnu", "unknown command 'rnu'; did you mean 'run'?\n"),
+        ("blah", "unknown command 'blah'\n"),
     ],
 )
 def test_a_command_that_is_not_there_says_what_is(given, told):
@@ -320,10 +320,10 @@ def test_keys_of_a_method_of_ones_own(tmp_path, monkeypatch):
         "",
         "    trim-share : left out at either end.",
     ]
-    assert "has no keys of its own" in call("keys", "a_method_with_keys:Plain").output
+    assert "has no keys; " in call("keys", "a_method_with_keys:Plain").output
     assert "[Stock]\n    beta = 0.5" in call("keys", "a_method_with_keys:Stock").output
     assert "has no 'Other'" in refused("keys", "a_method_with_keys:Other")
-    assert "is no method" in refused("keys", "a_method_with_keys:Own")
+    assert "is neither a method" in refused("keys", "a_method_with_keys:Own")
 
 
 def test_data_has_a_line_for_each_set_that_says_whether_it_is_here(tmp_path):
@@ -332,7 +332,7 @@ def test_data_has_a_line_for_each_set_that_says_whether_it_is_here(tmp_path):
     folder = tmp_path / "data"
     result = call("data", "--data-dir", folder)
     assert result.exit_code == 0
-    assert "Data of your own: series, table, mixed-table, table-columns, panel, images" in result.output
+    assert "Your own data: series, table, mixed-table, table-columns, panel, images" in result.output
     assert f"Data folder: {folder}" in result.output
     lines = result.output.splitlines()[2 : 2 + len(catalogue_entries())]
     assert [line.split()[0] for line in lines] == [entry.name for entry in catalogue_entries()]
@@ -365,7 +365,7 @@ def test_data_by_name_says_where_the_files_are_looked_for(tmp_path):
     assert f"looked for: {folder}/cora/cora.content + {folder}/cora/cora.cites" in by_hand
     assert "get it: by hand from (https://linqs-data.soe.ucsc.edu/public/lbc/cora.tgz)" in by_hand
     told = call("data", "--download", "cora", "--data-dir", folder).output
-    assert f"fetch it by hand and put it at {folder}/cora/cora.cites" in " ".join(told.split())
+    assert f"download it by hand to {folder}/cora/cora.cites" in " ".join(told.split())
 
 
 def test_download_of_what_needs_none_and_of_what_is_there(tmp_path):
@@ -437,7 +437,7 @@ def test_keys_of_every_table():
     assert "resnet9, gcn, graphsage, gin, scikit-learn" in call("keys", "model").output
     assert "proximal-mu = 0.1" in call("keys", "fedprox").output
     assert "Arguments of flwr.serverapp.strategy.FedAvg." in call("keys", "fedavg").output
-    assert "has no keys of its own" in call("keys", "local").output
+    assert "has no keys; " in call("keys", "local").output
 
 
 def test_one_key():
@@ -449,7 +449,7 @@ def test_one_key():
     assert "further factor: a number, or by round" in factor
     assert '"ges"' in call("keys", "fedngm.recovery.method").output
     assert "[sfl] has no key 'alhpa'; known: alpha," in refused("keys", "sfl.alhpa")
-    assert "there is no table 'tain'; known: train, " in refused("keys", "tain")
+    assert "unknown table 'tain'; known: train, " in refused("keys", "tain")
 
 
 def test_every_key_is_explained():
@@ -479,7 +479,7 @@ def test_a_wrong_method_table_leaves_no_run_folder(file, tmp_path):
 
 def test_results_that_have_nowhere_to_go_are_refused_before_the_run(file, tmp_path):
     for arguments, message in (
-        (("--plot", tmp_path / "w.xyz"), "known kinds are .png, .svg"),
+        (("--plot", tmp_path / "w.xyz"), "must be one of .png, .svg"),
         (("--json", tmp_path), "it is a folder"),
         (("--json", "/proc/nope/x.json"), "cannot write"),
     ):

@@ -87,14 +87,14 @@ def test_a_new_data_set_of_graphs_runs_and_keeps_the_contract(tmp_path):
     assert checked.exit_code == 0, checked.output
     assert "8 passed, 1 skipped" in checked.output
     sys.modules.pop("town_habits")
-    assert "--graphs is about a dataset" in call("new", "strategy", "mine", "--graphs").stderr
+    assert "--graphs needs a dataset" in call("new", "strategy", "mine", "--graphs").stderr
 
 
 def test_what_is_there_is_not_overwritten(tmp_path):
     (tmp_path / "mine.toml").write_text("mine")
     told = call("new", "strategy", "mine")
     assert told.exit_code == 1
-    assert "mine.toml exists already" in told.stderr
+    assert "mine.toml already exists" in told.stderr
     assert (tmp_path / "mine.toml").read_text() == "mine"
     assert not (tmp_path / "mine.py").exists()
 
@@ -103,22 +103,25 @@ def test_what_is_there_is_not_overwritten(tmp_path):
     ("arguments", "message"),
     [
         (("strategy",), "a strategy needs a name"),
-        (("strategy", "3x"), "'3x' is no name for a strategy: letters and digits"),
-        (("strategy", "../evil"), "is no name for a strategy"),
-        (("strategy", "class"), "is no name for a strategy"),
-        (("strategy", "random"), "'random' is the name of a module or class that exists already"),
-        (("strategy", "Algorithm"), "is the name of a module or class that exists already"),
+        (("strategy", "3x"), "'3x' is not a valid name for a strategy: use words of letters and digits"),
+        (("strategy", "../evil"), "is not a valid name for a strategy"),
+        (("strategy", "class"), "is not a valid name for a strategy"),
+        (("strategy", "random"), "'random' is the name of an existing module or class"),
+        (("strategy", "Algorithm"), "is the name of an existing module or class"),
         (("dataset",), "a dataset needs a name: fedgraph new dataset wards"),
-        (("dataset", "3x"), "'3x' is no name for a dataset: letters and digits"),
-        (("experiment", "a/b"), "'a/b' is no name for an experiment"),
+        (("dataset", "3x"), "'3x' is not a valid name for a dataset: use words of letters and digits"),
+        (("experiment", "a/b"), "'a/b' is not a valid name for an experiment"),
         (("experiment", "--method", "slf"), "'slf' is not a built-in method; known: centralised, "),
         (
             ("experiment", "--method", "f3-secret"),
-            "'f3-secret' goes on with a finished run, .*predict RUN_FOLDER --secret",
+            "'f3-secret' continues a finished run .*predict RUN_FOLDER --secret",
         ),
         (("project",), "a project needs a name: fedgraph new project groups"),
-        (("project", "my_groups"), "'my_groups' is no name for a project: a letter, then letters, digits and dashes"),
-        (("method",), "there is no 'method' to begin with: fedgraph new strategy, dataset, experiment or project"),
+        (
+            ("project", "my_groups"),
+            "'my_groups' is not a valid name for a project: use a letter, then letters, digits and dashes",
+        ),
+        (("method",), "unknown kind 'method'; known: strategy, dataset, experiment, project"),
     ],
 )
 def test_what_cannot_be_written_is_one_message(arguments, message, tmp_path):
@@ -158,7 +161,7 @@ def test_names_of_modules_and_classes():
 @pytest.mark.parametrize("name", built_ins())
 def test_an_experiment_of_every_method_is_valid(name):
     if name.endswith("-inference") or name == "f3-secret":
-        with pytest.raises(ExperimentError, match=f"'{name}' goes on with a finished run"):
+        with pytest.raises(ExperimentError, match=f"'{name}' continues a finished run"):
             experiment_file("x", name)
         return
     (text,) = experiment_file("x", name).values()

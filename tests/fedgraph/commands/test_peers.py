@@ -43,9 +43,9 @@ def test_means_over_pairs(folder):
 @pytest.mark.parametrize(
     ("without", "message"),
     [
-        ("peers.npz", "peers.npz is not there: peers are compared by runs with [evaluation] compare-peers = true"),
+        ("peers.npz", "run with [evaluation] compare-peers = true to compare peers"),
         ("summary.json", "is not finished"),
-        ("experiment.toml", "is no run folder"),
+        ("experiment.toml", "is not a run folder"),
     ],
 )
 def test_what_has_nothing_to_show_is_said(folder, without, message):

@@ -139,6 +139,6 @@ def test_new_samples_are_scaled_and_encoded_as_in_training(people, tmp_path, bro
 
 def test_the_help_describes_the_files_of_both_methods():
     told = " ".join(CliRunner().invoke(app, ["predict", "--help"]).output.split())
-    assert "With a run of f3, samples are predicted: predictions.csv" in told
-    assert "window, time (of the step that is forecast), forecast, reading" in told
+    assert "For a run of f3, predictions.csv has the probabilities" in told
+    assert "window, time (of the forecast step), forecast, reading" in told
     assert "readings_in_window" in told

@@ -131,9 +131,9 @@ def test_newest_first_and_what_is_no_run_is_told(digits_tables, tmp_path):
     found, problems = list_runs(tmp_path / "runs")
     assert [run.name.partition("-")[0] for run in found] == ["new", "middle", "old"]
     told = dict(zip(("broken", "damaged", "foreign"), problems, strict=True))
-    assert "experiment.toml cannot be used" in told["broken"]
-    assert "summary.json cannot be used" in told["damaged"]
-    assert told["foreign"] == f"{foreign} is no run folder: it has no experiment.toml"
+    assert "invalid experiment.toml" in told["broken"]
+    assert "invalid summary.json" in told["damaged"]
+    assert told["foreign"] == f"{foreign} is not a run folder: it has no experiment.toml"
     result = call("runs")
     assert result.exit_code == 0
     assert [f"Left out: {problem}" for problem in problems] == result.stderr.splitlines()
@@ -143,7 +143,7 @@ def test_newest_first_and_what_is_no_run_is_told(digits_tables, tmp_path):
     ("tables", "message"),
     [
         ({"experiment": {"method": "sfl"}}, "it has no 'data'"),
-        ({"experiment": 3, "data": {"set": "digits"}}, "experiment.toml cannot be used"),
+        ({"experiment": 3, "data": {"set": "digits"}}, "invalid experiment.toml"),
         ({"experiment": {}, "data": {"set": "digits"}}, "it has no 'strategy'"),
     ],
 )
@@ -164,13 +164,13 @@ def test_json_on_standard_output(folder, tmp_path):
     result = call("runs", "--json")
     (told,) = json.loads(result.stdout)
     assert (told["name"], told["state"], told["value"]) == (folder.name, "stopped before its first round", None)
-    assert "foreign is no run folder" in result.stderr
+    assert "foreign is not a run folder" in result.stderr
 
 
 def test_no_folder_and_no_runs(tmp_path):
     result = call("runs")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: there is no folder runs")
+    assert result.stderr.startswith("Error: no folder runs")
     (tmp_path / "empty").mkdir()
     assert call("runs", "empty").output == "No runs in empty.\n"
     assert call("runs", "empty", "--json").output == "[]\n"
@@ -204,10 +204,10 @@ def test_compare_tells_runs_of_one_method_apart(ran):
 def test_compare_refuses_what_cannot_be_compared(ran, folder, tmp_path):
     finished, other = ran("local"), ran("local", shards=1)
     for arguments, message in (
-        ((finished.path, folder.path), f"{folder.path} is not finished. Leave it out"),
+        ((finished.path, folder.path), f"{folder.path} is not finished: leave it out"),
         ((finished.path, other.path), "cannot be compared"),
         ((finished.path, other.path), "shards is 1 there and 2 here"),
-        ((finished.path, tmp_path), "is no run folder"),
+        ((finished.path, tmp_path), "is not a run folder"),
     ):
         result = call("compare", *arguments)
         assert result.exit_code == 1
@@ -227,4 +227,4 @@ def test_report_of_one_run_and_of_several(ran, tmp_path):
     call("report", one.path, other.path)
     assert (one.path / "comparison.html").is_file()
     result = call("report", tmp_path)
-    assert (result.exit_code, "is no run folder" in result.stderr) == (1, True)
+    assert (result.exit_code, "is not a run folder" in result.stderr) == (1, True)

@@ -127,8 +127,8 @@ def test_what_the_command_line_says_is_not_chosen(choosing, choices_of):
     ("change", "message"),
     [
         ({"choose-by": ""}, "row 'SFL' has settings to choose: give [table] choose-by"),
-        ({"choose-by": "test/accuracy"}, "'test/accuracy': settings are chosen on validation data"),
-        ({"choose-by": "validation/accuracy:std"}, "has no better and no worse value"),
+        ({"choose-by": "test/accuracy"}, "'test/accuracy': settings must be chosen on validation data"),
+        ({"choose-by": "validation/accuracy:std"}, "has no better or worse values"),
     ],
 )
 def test_only_validation_data_choose(choosing, write, change, message):

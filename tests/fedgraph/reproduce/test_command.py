@@ -111,9 +111,9 @@ def test_interrupted(file, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--profile", "full"), "tiny has no profile 'full'; it has small"),
-        (("--rows", "SFL,FedAvgg"), "tiny has no row 'FedAvgg'; it has: FedAvg, SFL, Oracle"),
-        (("--columns", "x"), "tiny has no column 'x'; it has: digits"),
+        (("--profile", "full"), "tiny has no profile 'full'; known: small"),
+        (("--rows", "SFL,FedAvgg"), "tiny has no row 'FedAvgg'; known: FedAvg, SFL, Oracle"),
+        (("--columns", "x"), "tiny has no column 'x'; known: digits"),
         (("--seeds", "a"), "--seeds takes whole numbers with commas between them; got 'a'"),
         (("--set", "rounds=3"), "override 'rounds=3' is not of the form"),
         (("--out", "small.toml"), "--out: cannot write to small.toml"),

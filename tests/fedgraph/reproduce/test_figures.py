@@ -159,7 +159,7 @@ def test_a_figure_of_ones_own(table, results_of, tmp_path, monkeypatch):
     with pytest.raises(ExperimentError, match="'nothing'"):
         draw(results_of(table), tmp_path / "figure.png")
     table["table"]["figure"] = "pies"
-    with pytest.raises(ExperimentError, match="'pies' is not a figure: give bars, dots"):
+    with pytest.raises(ExperimentError, match="unknown figure 'pies': use bars, dots"):
         results_of(table)
 
 

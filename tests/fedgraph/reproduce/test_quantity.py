@@ -16,9 +16,9 @@ def test_quantities():
     assert [each.is_count for each in taken] == [True, False, False]
     assert not Quantity.of("test/loss:bytes").has_course
     assert (Quantity.of("test/loss").better, Quantity.of("test/loss:fairness").better) == ("lower", "higher")
-    with pytest.raises(ValueError, match="fairness is that of all clients, not of a group"):
+    with pytest.raises(ValueError, match="fairness is known for all clients, not for a group"):
         Quantity.of("test/accuracy:fairness@cold")
-    with pytest.raises(ValueError, match="counted for all clients, not for a group"):
+    with pytest.raises(ValueError, match="known for all clients, not for a group"):
         Quantity.of("test/accuracy:first-rounds@cold")
     assert Quantity.of("peers/both-right") == ("peers", "both-right", "mean", None, None)
     assert (Quantity.of("peers/hamming").better, Quantity.of("test/accuracy:std").better) == (None, None)
@@ -55,7 +55,7 @@ def test_one_client_and_one_of_several_models():
     assert weight.at("north", "-local").better == "lower"
     assert Quantity.of("test/accuracy:worst5@cold").at(None, "-local").metric == "accuracy-local"
     for text in ("test/accuracy:worst5", "test/accuracy@cold", "test/accuracy:rounds", "peers/l1"):
-        with pytest.raises(ValueError, match=f"'{text}' is of several clients together: client 'north' has none"):
+        with pytest.raises(ValueError, match=f"'{text}' is defined over several clients, not for client 'north' alone"):
             Quantity.of(text).at("north", "")
     assert Quantity.of("run/bytes").at("north", "-local") == Quantity.of("run/bytes"), "of the whole run"
     with pytest.raises(ValueError, match="'peers/l1' has no suffix '-local'"):

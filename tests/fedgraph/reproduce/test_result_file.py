@@ -54,7 +54,7 @@ def test_what_was_measured_is_exported_seed_by_seed_and_added_to(table, write):
 def test_overrides_that_no_row_names_are_refused_before_anything_is_run(table, write):
     result = call(write(table), "--out", "out", "--results", "kept", "--set", "sfl.hops=2")
     assert result.exit_code == 1
-    assert "write the setting into a row of the table" in result.output
+    assert "add a row with this setting to the table" in result.output
     assert not Path("out").exists()
     assert not Path("kept").exists()
 
@@ -118,10 +118,10 @@ def test_published_values_are_those_of_the_table_or_of_lines_of_their_own(file):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n", "is no result file"),
-        (HEAD + "A,c,m,0,1\n", "line 2: 5 entries"),
-        (HEAD + "A,c,m,0,nan,,,,\n", "are numbers"),
-        (HEAD + "A,c,m,x,1,,,,\n", "a seed is a whole number"),
+        ("a,b\n", "is not a result file"),
+        (HEAD + "A,c,m,0,1\n", "line 2: expected 9 entries, got 5"),
+        (HEAD + "A,c,m,0,nan,,,,\n", "must be numbers"),
+        (HEAD + "A,c,m,x,1,,,,\n", "a seed must be a whole number"),
     ],
 )
 def test_a_file_that_is_no_result_file_is_refused(tmp_path, text, message):

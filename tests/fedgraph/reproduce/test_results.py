@@ -144,7 +144,7 @@ def test_rows_and_columns_of_one_client_and_of_one_of_several_models(made, table
     lines = list(csv.DictReader(io.StringIO(summary_csv(results))))
     assert [line["value"] for line in lines] == ["test/weight-mae of south", "test/weight-mae-local of north"]
     # Six runs, each of which counts once.
-    assert "took 9 s in all" in markdown(results)
+    assert "took 9 s in total" in markdown(results)
     table["rows"][1]["client"] = "south"
     row, column, (error,) = parts(results := made({("SFL", seed): found for seed in (0, 1, 2)}), 1)
     assert results.ours(row, column, error) is None

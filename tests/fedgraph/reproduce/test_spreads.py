@@ -107,5 +107,7 @@ def test_without_a_reference_there_is_nothing_to_show(results):
 
 def test_a_reference_must_be_a_row_that_is_run(table, write):
     table["table"]["compare"] = "Oracle"
-    with pytest.raises(ExperimentError, match="compare names a row 'Oracle'; the rows that are run are FedAvg, SFL"):
+    with pytest.raises(
+        ExperimentError, match="compare must name a row with a method, got 'Oracle'; known: FedAvg, SFL"
+    ):
         load_table(str(write(table)))

@@ -21,7 +21,7 @@ def test_tables_come_along():
 
 
 def test_an_unknown_table_is_answered_with_the_known():
-    with pytest.raises(ExperimentError, match="there is no table 'sfl-tabel1'; known tables: .*sfl-table1"):
+    with pytest.raises(ExperimentError, match="unknown table 'sfl-tabel1'; known: .*sfl-table1"):
         load_table("sfl-tabel1")
 
 
@@ -41,35 +41,35 @@ def test_an_unknown_table_is_answered_with_the_known():
         (("table", "metrics", 0), {"value": "test/mea"}, "unknown metric 'mea'"),
         (("rows", 1), {"label": "SFL, ours"}, "label"),
         (("rows", 1), {"label": "FedAvg"}, "row label 'FedAvg' is given more than once"),
-        (("rows", 1), {"columns": ["digit"]}, "row 'SFL' names a column 'digit'; the columns are digits"),
-        (("rows", 0, "published"), {"digits": [1.0]}, "has 1 published values for column 'digits' of 2 metrics"),
-        (("profiles", "small"), {"experiments": {"x": "y"}}, "profile 'small' names a column 'x'"),
-        (("table",), {"metrics": []}, "column 'digits' has no metrics"),
+        (("rows", 1), {"columns": ["digit"]}, "row 'SFL' names unknown column 'digit'; known: digits"),
+        (("rows", 0, "published"), {"digits": [1.0]}, "column 'digits' has 2 metrics, but 1 published values"),
+        (("profiles", "small"), {"experiments": {"x": "y"}}, "profile 'small' names unknown column 'x'"),
+        (("table",), {"metrics": []}, "column 'digits' needs metrics"),
         (
             ("columns", 0),
             {"client": "a"},
-            "'test/accuracy:worst5' is of several clients together: client 'a' has none",
+            "'test/accuracy:worst5' is defined over several clients, not for client 'a' alone",
         ),
         (("rows", 0), {"suffix": "local"}, "suffix"),
-        (("table",), {"stand-alone": "alone"}, "a row 'alone'; the rows that are run are FedAvg, SFL$"),
-        (("table",), {"stand-alone": "Oracle"}, "a row 'Oracle'; the rows that are run are FedAvg, SFL$"),
+        (("table",), {"stand-alone": "alone"}, "a row with a method, got 'alone'; known: FedAvg, SFL$"),
+        (("table",), {"stand-alone": "Oracle"}, "a row with a method, got 'Oracle'; known: FedAvg, SFL$"),
         (("table", "metrics", 0), {"value": "test/loss:fairness"}, r"test/loss:fairness needs \[table\] stand-alone"),
         (
             ("table", "metrics", 0),
             {"rounds": [1, 2]},
-            "rounds go with a value of ':fairness', not with 'test/accuracy'",
+            "rounds need a value with ':fairness', got 'test/accuracy'",
         ),
-        (("table", "metrics", 0), {"value": "test/loss:fairness", "rounds": [5, 1]}, r"\[first, last\], not \[5, 1\]"),
+        (("table", "metrics", 0), {"value": "test/loss:fairness", "rounds": [5, 1]}, r"\[first, last\], got \[5, 1\]"),
         (
             ("rows", 1),
             {"after": "Oracle"},
-            "row 'SFL' comes after 'Oracle', which is no earlier row .*those are: FedAvg$",
+            "row 'SFL': after must name an earlier row .*, got 'Oracle'; known: FedAvg$",
         ),
-        (("rows", 0), {"after": "SFL"}, "row 'FedAvg' comes after 'SFL', which is no earlier row .*those are: none$"),
+        (("rows", 0), {"after": "SFL"}, "row 'FedAvg': after must name an earlier row .*, got 'SFL'; known: none$"),
         (
             ("rows",),
             [{"label": "A"}, {"label": "B", "method": "sfl", "after": "A"}],
-            "column 'digits', which row 'A' is",
+            "row 'B' needs row 'A', which is not run for 'digits'",
         ),
     ],
 )

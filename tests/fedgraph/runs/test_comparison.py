@@ -51,13 +51,13 @@ def test_runs_of_code_that_was_changed_are_told_apart(digits_tables, run_experim
 
 
 def test_only_what_can_be_compared(ran, digits_tables, tmp_path):
-    with pytest.raises(ExperimentError, match="cannot be compared: .* shards is 1 there and 2 here"):
+    with pytest.raises(ExperimentError, match="cannot be compared with .*: shards is 1 there and 2 here"):
         fedgraph.compare([ran(), ran(shards=1)])
     with pytest.raises(RunError, match="no runs to compare"):
         fedgraph.compare([])
-    with pytest.raises(RunError, match="are a list of runs or of their folders.*not '.*'"):
+    with pytest.raises(RunError, match="expects a list of runs or run folders.*got '.*'"):
         fedgraph.compare(str(tmp_path))
-    with pytest.raises(RunError, match=r"are a list of runs or of their folders, such as \[run, other\], not 3"):
+    with pytest.raises(RunError, match=r"expects a list of runs or run folders, such as \[run, other\], got 3"):
         fedgraph.compare(3)
-    with pytest.raises(RunError, match="from the path of its folder, not from 3"):
+    with pytest.raises(RunError, match="expects the path of a run folder, got 3"):
         fedgraph.compare([3])

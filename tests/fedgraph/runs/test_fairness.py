@@ -276,12 +276,12 @@ def test_what_is_wrong_with_the_stand_alone_run(tables, alone, tmp_path):
         with pytest.raises(ExperimentError, match=r"\[fairness\] stand-alone: .*" + message):
             stand_alone_values(experiment.fairness, experiment, tuple(named(range(clients))))
 
-    refused("is no run folder", fairness={"stand-alone": str(tmp_path / "nowhere")})
+    refused("no run folder", fairness={"stand-alone": str(tmp_path / "nowhere")})
     refused(
-        "has not measured 'test/mae', but test/acc.*, test/loss",
+        "has not measured 'test/mae'; measured: test/acc.*, test/loss",
         fairness={"stand-alone": str(alone.path), "metric": "test/mae"},
     )
-    refused("other clients; only in one of the two: client-4$", clients=5)
+    refused("has other clients; in only one of the two runs: client-4$", clients=5)
     refused("client-6 and 3 more$", clients=12)
     data = {**tables["data"], "test": "matched", "partition-seed": 1}
     refused(

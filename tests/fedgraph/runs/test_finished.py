@@ -46,9 +46,9 @@ def test_a_model_as_a_module(ran):
     assert not module.training
     assert module(torch.zeros(3, *run.summary["task"]["input_shape"])).shape == (3, 10)
     assert all(torch.equal(run.global_model[name], value) for name, value in run.module(raw=False).state_dict().items())
-    with pytest.raises(RunError, match="no model of 'client-99'; it has those of client-0, client-1"):
+    with pytest.raises(RunError, match="no model of 'client-99'; clients: client-0, client-1"):
         run.module("client-99")
-    with pytest.raises(RunError, match="no model of 'client-99'; it has those of client-0, client-1, .*client-4, ..."):
+    with pytest.raises(RunError, match="no model of 'client-99'; clients: client-0, client-1, .*client-4, ..."):
         _ = run.models["client-99"]
     assert "client-99" not in run.models
     with pytest.raises(RunError, match="'local' has no global model: name a client"):
@@ -57,7 +57,7 @@ def test_a_model_as_a_module(ran):
 
 def test_what_a_method_does_not_leave_is_said(patches_tables, run_experiment):
     run = fedgraph.load_run(run_experiment(patches_tables).path)
-    with pytest.raises(RunError, match="'f3' does not train models of clients"):
+    with pytest.raises(RunError, match="'f3' does not train client models"):
         _ = run.models
     with pytest.raises(RunError, match="'f3' does not learn one"):
         _ = run.graphical_model
@@ -87,7 +87,7 @@ def test_groups_and_absences(run_experiment):
 
 
 def test_only_finished_runs_are_read(digits_tables, tmp_path):
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         fedgraph.load_run(tmp_path)
     unfinished = RunFolder.create(parse_experiment(digits_tables), tmp_path)
     with pytest.raises(RunError, match="is not finished"):

@@ -93,14 +93,14 @@ def test_what_a_run_has_written_keeps_its_folder(folder, digits_tables, tmp_path
 
 def test_a_folder_that_cannot_be_made(digits_tables, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot make the run folder .*/file/small-"):
+    with pytest.raises(RunError, match="cannot create the run folder .*/file/small-"):
         RunFolder.create(parse_experiment(digits_tables), tmp_path / "file")
 
 
 def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="is no run folder: it has no experiment.toml"):
+    with pytest.raises(RunError, match="is not a run folder: it has no experiment.toml"):
         RunFolder.open(tmp_path)
-    with pytest.raises(RunError, match="there is no run folder .*gone: `fedgraph runs` lists those in the folder runs"):
+    with pytest.raises(RunError, match="no run folder .*gone: `fedgraph runs` lists those in the folder runs"):
         RunFolder.open(tmp_path / "gone")
 
 
@@ -417,4 +417,4 @@ def test_one_client_alone_is_noted(tmp_path, clients, told):
     folder.write_summary({"clients": clients, "notes": ["last"]})
     notes = folder.summary()["notes"]
     assert (notes[0], notes[-1]) == ("first", "last")
-    assert any("nothing is federated" in note for note in notes) == told
+    assert any("nothing was federated" in note for note in notes) == told

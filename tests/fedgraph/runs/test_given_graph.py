@@ -76,7 +76,7 @@ def test_clients_that_share_a_main_class_are_linked(build, tmp_path):
 
 
 def test_labels_of_data_without_classes(build, tmp_path):
-    with pytest.raises(GraphError, match=r'source = "labels" needs data with classes; this data has none'):
+    with pytest.raises(GraphError, match='source = "labels" needs data with classes'):
         build({"source": "labels"}, tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_the_graph_of_the_data_is_cut_down_to_those_present(build, published, tm
 
 def test_data_without_a_graph(build, published, tmp_path):
     published(None)
-    with pytest.raises(GraphError, match="this data set comes without a graph"):
+    with pytest.raises(GraphError, match="the data set has no graph"):
         build({"source": "data"}, tmp_path)
 
 
@@ -128,7 +128,7 @@ def test_directed_file_made_symmetric(build, tmp_path):
 
 def test_missing_file_names_both_places(build, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(GraphError, match=rf"no file 'g\.csv' from {tmp_path}, nor in the data folder {tmp_path}/data"):
+    with pytest.raises(GraphError, match=rf"no file 'g\.csv' in {tmp_path} or the data folder {tmp_path}/data"):
         build({"source": "file", "path": "g.csv"}, tmp_path / "data")
 
 
@@ -215,12 +215,12 @@ def test_the_graph_that_a_run_has_learned_or_was_given(build, run, tmp_path):
 def test_a_run_without_a_graph_that_can_be_used(build, run, tmp_path):
     for name in ("learned-graph.npz", "graph.npz"):
         (run.path / name).unlink()
-    with pytest.raises(GraphError, match="no client graph: take a run of a method that learns one"):
+    with pytest.raises(GraphError, match="no client graph: use a run with a"):
         build(of_run(run), tmp_path)
     (run.path / "summary.json").unlink()
-    with pytest.raises(GraphError, match=r"is not finished; its graph can be used once it is \(fedgraph run --resume"):
+    with pytest.raises(GraphError, match=r"is not finished: finish it to use its graph \(fedgraph run --resume"):
         build(of_run(run), tmp_path)
-    with pytest.raises(GraphError, match=r"\[graph\] path: .* is no run folder"):
+    with pytest.raises(GraphError, match=r"\[graph\] path: .* is not a run folder"):
         build({"source": "run", "path": str(tmp_path)}, tmp_path)
     with pytest.raises(ExperimentError, match='source = "run" needs a path'):
         experiment({"source": "run"})
@@ -241,7 +241,7 @@ def test_a_run_with_other_data_may_have_other_clients_of_the_same_names(build, r
         build(of_run(run), tmp_path)
         assert not caplog.records
         build(of_run(run), tmp_path, **{"partition-seed": 5})
-    assert "has other [data] (partition-seed is 0 there and 5 here): its clients are taken to be" in caplog.text
+    assert "has other [data] (partition-seed is 0 there and 5 here); its clients are matched by name" in caplog.text
 
 
 COORDINATES = {"b": (50.5, 8.25), "a": (50.0, 8.0)}
@@ -281,8 +281,8 @@ def test_places_that_cannot_be_read(tmp_path):
     with pytest.raises(GraphError, match="coordinates: no file 'none.csv'"):
         client_coordinates(with_coordinates("none.csv"), NAMES, tmp_path)
     for text, message in (
-        ("name,latitude\na,1\n", "needs columns name, latitude and longitude; it has name, latitude"),
-        ("a,north,8\n", "a line is not name, latitude, longitude"),
+        ("name,latitude\na,1\n", "needs columns name, latitude and longitude; got name, latitude"),
+        ("a,north,8\n", "each line must be name, latitude, longitude"),
     ):
         (tmp_path / "places.csv").write_text(text)
         with pytest.raises(GraphError, match=message):
@@ -311,7 +311,7 @@ def test_the_kernel_of_a_list_of_distances_is_chosen_and_told(tmp_path):
     graph = given_graph(experiment(table), federation(), tmp_path, notes)
     assert graph.num_edges == 1
     assert notes[0].startswith("the client graph has 1 of the 2 edges of its list of distances")
-    assert notes[1:] == ["1 of 3 clients are isolated in the client graph: they have no edge"]
+    assert notes[1:] == ["1 of 3 clients are isolated in the client graph (no edges)"]
     notes.clear()
     assert given_graph(experiment({**table, "cut": 0}), federation(), tmp_path, notes).num_edges == 2
     assert notes == []

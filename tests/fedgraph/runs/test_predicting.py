@@ -73,10 +73,12 @@ def test_a_client_that_the_run_does_not_know(trained):
     with pytest.raises(DataError, match=r"5 rows are too few to measure a scale, which needs 20.*one of county"):
         run.predict(new[:5])
     local = fedgraph.load_run(trained("local").path)
-    with pytest.raises(RunError, match="the run has no client 'north', and there is no global model; clients: county"):
+    with pytest.raises(
+        RunError, match="the run has no client 'north', and no global model: name a client .*, one of county"
+    ):
         local.predict(new)
     nobody = new.drop(columns="hospital")
-    with pytest.raises(RunError, match=r"say whose data it is \(client\), .* clients: county, mercy"):
+    with pytest.raises(RunError, match=r"no client is named, .* name a client \(client\), one of county, mercy"):
         local.predict(nobody)
     assert (local.predict(nobody, client="mercy")["client"] == "mercy").all()
     with pytest.raises(DataError, match="has no row of 'mercy' in its column 'hospital'; it has 'north'"):
@@ -85,8 +87,8 @@ def test_a_client_that_the_run_does_not_know(trained):
 
 @pytest.mark.parametrize(
     ("method", "kept"),
-    [("fedavg", "how the data of 'county' become inputs is kept by their nodes"),
-     ("fedper", "the model of 'county' that was measured is with its node, .* or work on the node, with a copy")],
+    [("fedavg", "the preprocessing of 'county' is at their nodes"),
+     ("fedper", "the final model of 'county' is at its node, .* or work on the node, with a copy")],
 )  # fmt: skip
 def test_scales_stay_with_the_nodes_and_are_found_there(method, kept, trained, tmp_path, monkeypatch):
     """A run folder as the server has it, with nothing of the nodes; then on the node."""
@@ -97,7 +99,9 @@ def test_scales_stay_with_the_nodes_and_are_found_there(method, kept, trained, t
     monkeypatch.setenv("FEDGRAPH_STATE", str(tmp_path / "nothing"))
     new = rows(3, 25).assign(hospital="mercy")
     for ask in (lambda: run.predict(new), lambda: fedgraph.load_run(folder.path).score(new)):
-        with pytest.raises(RunError, match=r"kept by their nodes, as scales are data: copy the folder .*preprocessing"):
+        with pytest.raises(
+            RunError, match=r"at their nodes, since scales are private: copy the folder .*preprocessing"
+        ):
             ask()
     assert not list(folder.path.rglob("preprocessing"))
     monkeypatch.setenv("FEDGRAPH_STATE", str(places["mercy"]))
@@ -125,7 +129,7 @@ def test_a_module_takes_what_people_have(trained):
         mean = run._predictor.preprocessing["county"].of("county")["centre"][0].item()
         assert missing.item() == pytest.approx(run.module("county")(torch.tensor([[mean, 1.0, 0.0, 0.0]])).item())
     own = fedgraph.load_run(trained().path)
-    with pytest.raises(RunError, match=r"the global model takes inputs on the scale of each client"):
+    with pytest.raises(RunError, match=r"the global model has no scale, as each client scales its own inputs"):
         own.module()
     assert own.module(raw=False)(torch.zeros(1, 4)).shape == (1, 1)
     assert fedgraph.load_run(trained(scaling="none").path).module()(torch.zeros(1, 4)).shape == (1, 1)
@@ -151,16 +155,16 @@ def test_the_commands(trained, tmp_path):
     new[:3].drop(columns=["hospital", "stay"]).to_csv(tmp_path / "few.csv", index=False)
     told("predict", str(folder.path), "--data", str(tmp_path / "few.csv"), "--client", "mercy", *options)
     assert pd.read_parquet(tmp_path / "out.parquet")["client"].tolist() == ["mercy"] * 3
-    assert "--samples is about runs of f3" in told(
+    assert "--samples only applies to runs of f3" in told(
         "predict", str(folder.path), "--data", str(tmp_path / "new.csv"), "--samples", "test"
     )
     assert "is a run of local: name the data that it shall predict (--data new.csv" in told("predict", str(folder.path))
-    assert "the kinds of files are .onnx and .safetensors" in told(
+    assert "the suffix must be .onnx or .safetensors" in told(
         "export", str(folder.path), str(tmp_path / "model.pt"), "--client", "mercy"
     )
     assert "Model:" in told("export", str(folder.path), str(tmp_path / "mercy.safetensors"), "--client", "mercy")
     assert (tmp_path / "mercy.safetensors").exists()
-    with pytest.raises(ExperimentError, match="samples is about runs of f3"):
+    with pytest.raises(ExperimentError, match="samples only applies to runs of f3"):
         fedgraph.predict(folder.path, new, samples="test")
     assert len(fedgraph.predict(folder.path, new)) == 30
 

@@ -45,7 +45,7 @@ def check(folder, own=()):
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"experiment__seed": 7}, "experiment.seed was 0 and is 7. Set it back"),
+        ({"experiment__seed": 7}, "experiment.seed was 0 and is 7. Restore the old value in"),
         ({"data__normalise": "standard"}, "data.normalise was 'unit' and is 'standard'"),
         ({"data__clients": 5}, "data.clients was 6 and is 5"),
         ({"train__learning_rate": 0.2}, "train.learning-rate was 0.1 and is 0.2"),
@@ -56,14 +56,19 @@ def check(folder, own=()):
         ({"defence__clip": 2.0}, "defence.clip was 0.0 and is 2.0"),
         ({"evaluation__every": 2}, "evaluation.every was 1 and is 2"),
         ({"sfl__hops": 3}, "sfl.hops was 1 and is 3"),
-        ({"sfl__hops": 3, "experiment__seed": 1}, "seed was 0 and is 1; sfl.hops was 1 and is 3. Set them back"),
-        ({"experiment__method": "local"}, "experiment.method was 'sfl' and is 'local'. Set it back"),
+        (
+            {"sfl__hops": 3, "experiment__seed": 1},
+            "seed was 0 and is 1; sfl.hops was 1 and is 3. Restore the old values",
+        ),
+        ({"experiment__method": "local"}, "experiment.method was 'sfl' and is 'local'. Restore the old value in"),
         ({"experiment__client": "a.b:C"}, "experiment.client was not given and is 'a.b:C'"),
     ],
 )
 def test_another_experiment_is_refused_key_by_key(begun, keys, told):
     changed(begun, **keys)
-    with pytest.raises(ExperimentError, match=rf"{begun.path} has trained with another experiment .*{told}") as error:
+    with pytest.raises(
+        ExperimentError, match=rf"{begun.path} cannot be resumed with another experiment: .*{told}"
+    ) as error:
         check(begun)
     assert "may change: experiment.name, experiment.rounds, " in str(error.value)
 
@@ -136,7 +141,7 @@ def test_code_that_was_changed_is_noted(digits_tables, tmp_path, monkeypatch, ca
     assert folder.notes == []
     file.write_text("def train(model, examples, **others):\n    return 1.0\n")
     folder.begin_or_go_on(experiment)
-    told = "the code of 'a_loop_of_ones_own' was changed since the run began"
+    told = "the code of 'a_loop_of_ones_own' has changed since the run began"
     assert [note.partition(":")[0] for note in folder.notes] == [told]
     assert told in caplog.text
 
@@ -186,7 +191,7 @@ def test_installed_packages_are_noted_by_the_named_module_alone(digits_tables, t
 
 def test_what_is_not_an_experiment_any_more_says_which_file(begun):
     begun.begun_with.write_text("[experiment]\nmethod = 'gone'\n")
-    with pytest.raises(ExperimentError, match=r"begun-with.toml, with which the run began, cannot be used now"):
+    with pytest.raises(ExperimentError, match=r"begun-with.toml, with which the run began, is invalid now"):
         check(begun)
 
 

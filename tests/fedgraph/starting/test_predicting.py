@@ -45,7 +45,7 @@ def test_samples_of_f3_are_as_far_off_as_its_own(people, tmp_path):
     assert accuracy == pytest.approx(run.summary["metrics"]["test"]["accuracy"]["mean"])
     with pytest.raises(RunError, match=r"fedgraph\.predict\(run, data\)"):
         run.predict(new)
-    with pytest.raises(ExperimentError, match="client is about"):
+    with pytest.raises(ExperimentError, match="client only applies"):
         fedgraph.predict(run, new, client="bank")
 
 
@@ -93,7 +93,7 @@ def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path
     east = run.predict(new, client="east", target="weight")["predicted"].to_numpy() - new["weight"].to_numpy()
     scores = run.score(new, client="east", target="weight")
     assert scores.loc["east", "weight-mae"] == pytest.approx(np.abs(east).mean(), rel=1e-5)
-    with pytest.raises(RunError, match="by 'fedngm' have no windows"):
+    with pytest.raises(RunError, match="of 'fedngm' have no option windows"):
         run.predict(new, windows=3, target="ill")
 
 

@@ -137,4 +137,4 @@ def test_the_command_and_going_on(hospitals, tmp_path):
     (folder / "summary.json").unlink()
     assert fedgraph.resume(folder, progress=False).summary["weights_sha256"] == digest
     twice = CliRunner().invoke(app, ["run", "sites.toml", "--site", "a=county.csv", "--site", "a=mercy.csv"])
-    assert "--site is given twice for one name" in " ".join(twice.output.split())
+    assert "--site has a repeated name" in " ".join(twice.output.split())

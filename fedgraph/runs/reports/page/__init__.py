@@ -1,4 +1,4 @@
-"""The report of runs: one HTML page without anything from elsewhere, for one run or for several side by side."""
+"""The report of one or several runs: a self-contained HTML page."""
 
 from fedgraph.runs.reports.page.write import Block, leave_report, place_of_report, report, write_page
 

@@ -1,4 +1,4 @@
-"""Charts as Plotly figures, whose colours for ground and text the page sets: light or dark."""
+"""Charts as Plotly figures; the page sets the colours of background and text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedgraph.graph import GraphChart
 from fedgraph.runs.reports.charts import AnyChart, Chart, HeatMap, Series
 
 COLOURS = ("#3b7ddd", "#e8730c", "#2a9d5c", "#b5449a", "#8a6d3b", "#d64550", "#5aa9b8", "#777fb5")
-"""One for each series, legible on light and on dark ground."""
+"""Colours of series, legible on light and dark backgrounds."""
 
 _SOFT = "#a3adba"
 _WIDTHS = (0.6, 1.4, 2.8)
 _MANY = 40
-"""Clients from which on points are small, and names of rows are left out."""
+"""Number of clients above which points are small and names of rows are left out."""
 
 
 def figure(chart: AnyChart) -> go.Figure:
@@ -49,7 +49,7 @@ def _standing(chart: Chart) -> go.Figure:
 
 
 def _lying(chart: Chart) -> go.Figure:
-    """Draw series below each other, each with its name above: on a telephone too."""
+    """Draw series below each other, each with its name above, to fit narrow screens."""
     kinds = {each.kind for each in chart.series}
     coloured = "box" in kinds  # one number each needs no colours
     traces = [trace for place, each in enumerate(chart.series) for trace in _traces(each, place * coloured, "x")]
@@ -64,10 +64,10 @@ def _lying(chart: Chart) -> go.Figure:
 
 
 def _traces(series: Series, number: int, values: str) -> Iterator[Any]:
-    """Yield the traces of a series; ``values`` is the axis of its numbers, ``x`` where it lies."""
+    """Yield the traces of a series; ``values`` is its value axis, ``x`` in a lying chart."""
     colour = _SOFT if series.soft else COLOURS[number % len(COLOURS)]
     lies, x, y = values == "x", np.asarray(series.x).tolist(), list(series.y)
-    told: dict[str, Any] = {"name": series.name, "legendgroup": series.name}
+    named: dict[str, Any] = {"name": series.name, "legendgroup": series.name}
     if series.kind == "box":
         yield go.Box(
             x=x, y0=series.name, text=list(series.texts), boxpoints="all", jitter=0.5, pointpos=0, width=0.5,
@@ -78,7 +78,7 @@ def _traces(series: Series, number: int, values: str) -> Iterator[Any]:
         shape = {"y": [series.name], "orientation": "h", "width": 0.4, "textposition": "outside", "cliponaxis": False,
                  "text": list(series.texts), "hoverinfo": "skip"}  # fmt: skip
         standing = {"y": y, "hovertemplate": "%{x}: %{y:.4g}"}
-        yield go.Bar(x=x, marker={"color": colour}, **told, **(shape if lies else standing))
+        yield go.Bar(x=x, marker={"color": colour}, **named, **(shape if lies else standing))
     elif series.kind == "points":
         middle = np.array(x if lies else y)
         spread = {
@@ -87,7 +87,7 @@ def _traces(series: Series, number: int, values: str) -> Iterator[Any]:
         } if len(series.low) else {}  # fmt: skip
         marker = {"color": colour, "size": 9}
         yield go.Scatter(
-            x=x, y=[series.name] if lies else y, mode="markers", marker=marker, **{f"error_{values}": spread}, **told
+            x=x, y=[series.name] if lies else y, mode="markers", marker=marker, **{f"error_{values}": spread}, **named
         )
     else:
         if len(series.low):
@@ -95,11 +95,11 @@ def _traces(series: Series, number: int, values: str) -> Iterator[Any]:
                 x=x + x[::-1], y=[*series.high, *reversed(series.low)], mode="lines", fill="toself", fillcolor=colour,
                 opacity=0.18, line={"width": 0}, hoverinfo="skip", showlegend=False, legendgroup=series.name,
             )  # fmt: skip
-        yield go.Scatter(x=x, y=y, mode="lines", line={"color": colour, "width": 2.2}, **told)
+        yield go.Scatter(x=x, y=y, mode="lines", line={"color": colour, "width": 2.2}, **named)
 
 
 def _bold(name: str) -> str:
-    """Return a name with the number behind it in bold."""
+    """Return a name whose trailing number is bold."""
     first, gap, number = name.partition("  ")
     return f"{first}{gap}<b>{number}</b>" if gap else name
 
@@ -112,8 +112,8 @@ def _graph(chart: GraphChart) -> go.Figure:
     kind = np.minimum((share * len(_WIDTHS)).astype(int), len(_WIDTHS) - 1)
     traces = []
     for number in sorted(set(kind.tolist())):
-        ends = [(chart.places[one], chart.places[other]) for (one, other, _), own in
-                zip(chart.edges, kind, strict=True) if own == number]  # fmt: skip
+        ends = [(chart.places[one], chart.places[other]) for (one, other, _), width in
+                zip(chart.edges, kind, strict=True) if width == number]  # fmt: skip
         across, up = ([at for one, other in ends for at in (one[axis], other[axis], None)] for axis in (0, 1))
         line = {"width": _WIDTHS[number], "color": "rgba(128,128,128,0.45)"}
         traces.append(go.Scatter(x=across, y=up, mode="lines", hoverinfo="skip", showlegend=False, line=line))

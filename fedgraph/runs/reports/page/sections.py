@@ -1,4 +1,4 @@
-"""What each method has to show in a report: F3's owners, the distances of IPA's peers, FedNGM's dependencies."""
+"""Charts of single methods in a report: F3's owners, distances of IPA's peers, FedNGM's dependencies."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ENTROPY_BINS = 6
 
 
 def method_charts(run: Run) -> list[AnyChart]:
-    """Return the charts that the files of a run allow; none for methods that leave no such files."""
+    """Return the charts of a run, as far as it has the files for them."""
     makers: dict[str, Callable[[Run], list[AnyChart]]] = {
         "alignment.npz": _alignment,
         "entropies.csv": _disagreement,
         FILE: _peers,
         "dependencies.csv": _dependencies,
     }
-    found = [shown for name, make in makers.items() if (run.path / name).is_file() for shown in make(run)]
+    charts = [chart for name, make in makers.items() if (run.path / name).is_file() for chart in make(run)]
     if run.method == "ipa" and not (run.path / FILE).is_file():
-        found += _distances(run)
+        charts += _distances(run)
     if "model_file" in run.summary:
-        found += _answer(run.graphical_model)
-    return found
+        charts += _answer(run.graphical_model)
+    return charts
 
 
 def _alignment(run: Run) -> list[AnyChart]:
@@ -49,7 +49,7 @@ def _alignment(run: Run) -> list[AnyChart]:
 
 
 def _disagreement(run: Run) -> list[AnyChart]:
-    """Show in how many test samples the owners disagree, and how often the fusion is right there."""
+    """Return a chart of the entropy of the owners' predictions, and of the fusion's accuracy by entropy."""
     with (run.path / "entropies.csv").open(newline="") as stream:
         entropies = {row["key"]: float(row["entropy"]) for row in csv.DictReader(stream) if row["split"] == "test"}
     right: dict[str, bool] = {}
@@ -70,8 +70,8 @@ def _disagreement(run: Run) -> list[AnyChart]:
         "Test samples by how much the owners' own predictions differ (entropy in bits; 0: all agree): which share of "
         "the samples this is, and for how many of them the fusion is right."
     )
-    found: dict[str, list[float | None]] = {"share of samples": [*shares], "fusion right": accuracy}
-    return [bars(labels, found, "share", "entropy, bits", title="Where owners disagree", text=text)]
+    values: dict[str, list[float | None]] = {"share of samples": [*shares], "fusion right": accuracy}
+    return [bars(labels, values, "share", "entropy, bits", title="Where owners disagree", text=text)]
 
 
 def _peers(run: Run) -> list[AnyChart]:
@@ -107,19 +107,19 @@ def _dependencies(run: Run) -> list[AnyChart]:
 
 
 def _answer(model: GraphicalModel) -> list[AnyChart]:
-    """Ask the model about a feature with few categories, for each category of one that it is joined to."""
+    """Return a chart of the conditional distribution of a feature, given each category of a neighbour."""
     schema = model.encoding.schema
     few = [name for name in schema.names if schema[name].categories and len(schema[name].categories) <= _MOST_QUERIED]
     degree = {name: sum(name in edge for edge in model.graph.edges) for name in few}
     pairs = [edge for edge in model.graph.edges if set(edge) <= set(few)]
     if not pairs:
         return []
-    asked, given = max(pairs, key=lambda edge: (degree[edge[0]] + degree[edge[1]], edge))
-    categories = [str(each) for each in schema[given].categories]
+    target, evidence = max(pairs, key=lambda edge: (degree[edge[0]] + degree[edge[1]], edge))
+    categories = [str(each) for each in schema[evidence].categories]
     answers = {}
-    for category in schema[given].categories:
-        answer: Any = model.conditional({given: category}, [asked])[asked]
-        answers[f"{given} = {category}"] = [float(share) for share in answer.probabilities[0]]
-    text = f"The distribution of {asked} if all that is known is {given}, for each of its {len(categories)} values."
-    labels = [str(each) for each in schema[asked].categories]
-    return [bars(labels, answers, "probability", asked, title="An answer of the model", text=text)]
+    for category in schema[evidence].categories:
+        answer: Any = model.conditional({evidence: category}, [target])[target]
+        answers[f"{evidence} = {category}"] = [float(share) for share in answer.probabilities[0]]
+    text = f"The distribution of {target} given {evidence} alone, for each of its {len(categories)} values."
+    labels = [str(each) for each in schema[target].categories]
+    return [bars(labels, answers, "probability", target, title="An answer of the model", text=text)]

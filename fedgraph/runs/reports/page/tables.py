@@ -1,4 +1,4 @@
-"""The tables of a page: results, features, clients, costs and absences, with the numbers of the table of results."""
+"""The tables of a page: results, features, clients, costs and absences."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class PageTable:
     Attributes
     ----------
     heads : sequence of str
-        What columns are called. Of heads and cells, lines after the first are small.
+        Headings. In headings and cells, lines after the first are small.
     rows : sequence of sequence of str
         The cells.
     title, text, below : str
-        Heading, and what is said above and below the table.
+        Heading, and texts above and below the table.
     groups : sequence of pair
-        Headings above those of several columns, each with their number.
+        Headings that span several columns, each with their number.
     sortable : bool
         Whether a click on a heading sorts the rows.
     """
@@ -44,7 +44,7 @@ class PageTable:
 
 
 def results_of(results: Results) -> PageTable:
-    """Return the table of results: of one model worst and best clients in columns of their own, of more below means."""
+    """Return the table of results; worst and best clients are columns for one model, else a line below the mean."""
     title = f"Results on {results.split} data"
     if len(results.columns) == 1:
         (column,) = results.columns
@@ -60,19 +60,19 @@ def results_of(results: Results) -> PageTable:
 
 
 def features_of(results: Results) -> PageTable:
-    """Return the table of single features: a row for each, a column for each measure, a line for each model."""
+    """Return the table of features: a row per feature, a column per measure, a line per model."""
     measures = list(dict.fromkeys(measure for _, measure in results.features.values()))
-    found: dict[str, dict[str, str]] = {}
+    cells: dict[str, dict[str, str]] = {}
     for row, (feature, measure) in results.features.items():
-        found.setdefault(feature, {})[measure] = "\n".join(map(mean_text, results.row(row)))
-    rows = [[name, *(of.get(measure, "") for measure in measures)] for name, of in found.items()]
+        cells.setdefault(feature, {})[measure] = "\n".join(map(mean_text, results.row(row)))
+    rows = [[name, *(of.get(measure, "") for measure in measures)] for name, of in cells.items()]
     names = ", ".join(column.name for column in results.columns)
     below = f"Means over clients{f', from above: {names}' if len(results.columns) > 1 else ''}."
     return PageTable(("feature", *measures), rows, "Feature by feature", below=below, sortable=True)
 
 
 def clients_of(results: Results) -> PageTable:
-    """Return the table of clients, a column for each model: of one run of every metric, else of the telling one."""
+    """Return the table of clients, a column per model: every metric of one run, or one metric of several."""
     one = len(results.summaries) == 1
     wanted = results.overall if one else [results.telling] if results.telling else []
     columns = [(row, column, results.clients(row, column)) for row in wanted for column in results.columns]
@@ -100,7 +100,7 @@ def clients_of(results: Results) -> PageTable:
 
 
 def costs_of(results: Results) -> PageTable:
-    """Return the table of traffic and time, and of clients that were lost."""
+    """Return the table of traffic, time and absent clients."""
     lost = lost_clients(results.summaries, results.split)
     rows = [[label, *of] for label, of in (lost | costs(results.summaries)).items()]
     names = [str(summary["method"]) for summary in results.summaries]
@@ -108,7 +108,7 @@ def costs_of(results: Results) -> PageTable:
 
 
 def absences_of(runs: Mapping[str, Run]) -> PageTable:
-    """Return the table of clients that were absent, by run: in how many rounds, and the last reason."""
+    """Return the table of absent clients by run: number of rounds, and the last reason."""
     rows = [
         [str(client), *([label] if len(runs) > 1 else []), str(missed["round"].nunique()), missed["reason"].iloc[-1]]
         for label, run in runs.items()
@@ -119,19 +119,19 @@ def absences_of(runs: Mapping[str, Run]) -> PageTable:
 
 
 def made(labels: Sequence[str], environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """Return labels, time and command of runs; without labels where all were made together."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Return labels, time and command of runs; without labels if one command made all."""
+    by_command: dict[tuple[str, str], list[str]] = {}
     for label, environment in zip(labels, environments, strict=True):
         began = str(environment.get("began", ""))[:16].replace("T", " ")
-        found.setdefault((began, _typed(environment.get("command", ()))), []).append(label)
-    if len({command for _, command in found}) == 1:
+        by_command.setdefault((began, _typed(environment.get("command", ()))), []).append(label)
+    if len({command for _, command in by_command}) == 1:
         # Runs of one command begin one after the other.
-        return [("", *next(iter(found)))]
-    return [(", ".join(who), *made) for made, who in found.items()]
+        return [("", *next(iter(by_command)))]
+    return [(", ".join(who), *made) for made, who in by_command.items()]
 
 
 def _typed(arguments: Sequence[str]) -> str:
-    """Return a command as it was typed; nothing for programs that nobody types, such as the kernel of a notebook."""
+    """Return a command as it was typed; empty for other programs, such as the kernel of a notebook."""
     program, *rest = arguments or [""]
     path = Path(program)
     if path.name == "fedgraph" or path.parts[-2:] == ("fedgraph", "__main__.py"):

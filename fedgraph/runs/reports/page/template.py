@@ -1,4 +1,4 @@
-"""The page as a Jinja2 template: in a module, because app bundles of Flower leave out HTML files."""
+"""The page as a Jinja2 template, in a module because Flower's app bundles leave out HTML files."""
 
 PAGE = r"""<!doctype html>
 <html lang="en">
@@ -178,7 +178,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     heads.forEach(each => each.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const text = row => row.cells[column].firstChild?.textContent ?? "";
-    // A client without a value stands last, whichever way the others are sorted.
+    // Clients without a value are last in both orders.
     const missing = row => text(row) === "-";
     const compare = (a, b) => missing(a) - missing(b) || (up ? 1 : -1) * text(a).localeCompare(text(b), "en", { numeric: true });
     const number = row => parseFloat(text(row));
@@ -188,17 +188,17 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
-// A table that does not show all it has says so.
+// Tables that scroll get a note.
 function hint(box) {
   const aside = box.scrollWidth > box.clientWidth + 1, down = box.scrollHeight > box.clientHeight + 1;
-  let said = box.nextElementSibling;
-  if (!said || !said.classList.contains("hint")) {
-    said = document.createElement("p");
-    said.className = "soft hint";
-    box.after(said);
+  let note = box.nextElementSibling;
+  if (!note || !note.classList.contains("hint")) {
+    note = document.createElement("p");
+    note.className = "soft hint";
+    box.after(note);
   }
-  said.hidden = !aside && !down;
-  said.textContent = down ? `This table scrolls: ${box.querySelectorAll("tbody tr").length} rows.` : "This table scrolls sideways.";
+  note.hidden = !aside && !down;
+  note.textContent = down ? `This table scrolls: ${box.querySelectorAll("tbody tr").length} rows.` : "This table scrolls sideways.";
 }
 const hints = () => document.querySelectorAll(".scroll").forEach(hint);
 hints();

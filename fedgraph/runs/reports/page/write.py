@@ -1,4 +1,4 @@
-"""Put together the report of one run, or of several side by side, and write it as one HTML page."""
+"""Writing of reports: one HTML page about one run, or several side by side."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ log = logging.getLogger("fedgraph")
 
 
 def place_of_report(runs: Sequence[Run]) -> Path:
-    """Return where the page about one run or about several lies: in the folder of the first."""
+    """Return the path of the report, in the folder of the first run."""
     return runs[0].path / ("report.html" if len(runs) == 1 else "comparison.html")
 
 
 def leave_report(runs: Sequence[Run]) -> None:
-    """Write the report of runs into the folder of the first, unless its experiment says ``report = false``.
+    """Write the report into the folder of the first run, unless its experiment has ``report = false``.
 
-    A report that cannot be made is a warning in the log: the results are there without it.
+    A failure is only logged: the results do not depend on the report.
     """
     if not runs[0].experiment.output.report:
         return
@@ -45,7 +45,7 @@ def leave_report(runs: Sequence[Run]) -> None:
     try:
         report(runs, path)
     except Exception as error:
-        log.warning("the report %s could not be made: %s", path, error, exc_info=True)
+        log.warning("the report %s could not be written: %s", path, error, exc_info=True)
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class Block:
     title, text : str
         Heading and introduction, of a page with several parts.
     command : str
-        How the runs are made, of a page with several parts.
+        Command that makes the runs, of a page with several parts.
     facts : tuple of tuple of str
-        What to look at first: rows of a table, words and a number or several.
+        Key results: rows of a table, text followed by numbers.
     compared : mapping of str to float
-        The comparison that matters: a number for each of several, which is drawn above the facts.
+        Key comparison: numbers by label, drawn above the facts.
     unit : str
-        Of these numbers.
+        Unit of these numbers.
     own : str
-        Which of them is of what the part is about.
+        Label to highlight among them.
     shown : tuple of Chart
         Charts above those of the runs.
     """
@@ -84,14 +84,14 @@ class Block:
 
     @property
     def numbers(self) -> list[tuple[str, str]]:
-        """The compared numbers as text, with their unit, and with 2 decimals below 10, else 1."""
+        """The compared numbers as text with unit: 2 decimals below 10, else 1."""
         return [
             (words, f"{value:.{2 if abs(value) < 10 else 1}f} {self.unit}") for words, value in self.compared.items()
         ]
 
 
 def report(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path | None = None) -> Path:
-    """Write a page about a run, or one that compares several: one HTML file that needs nothing from elsewhere.
+    """Write a self-contained HTML page about a run, or comparing several.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def report(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path
     ExperimentError
         When the runs have different data.
     RunError
-        When one of their files is damaged, a folder is no run folder, a run is not finished, or without runs.
+        When a folder is not a run folder, a file is damaged, a run is not finished, or there are no runs.
     """
     compared = compare([runs] if isinstance(runs, Run | str | PathLike) else runs)
     names = dict.fromkeys(str(run.summary["experiment"]) for run in compared)
@@ -143,7 +143,7 @@ def _library() -> str:
 
 
 def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the template shows of one part, and add its charts to ``figures``."""
+    """Return the content of one part for the template, and add its charts to ``figures``."""
     compared = block.runs
     results, first = compared.results, compared.results.telling
     runs = dict(zip(compared.labels, compared.runs, strict=True))
@@ -151,7 +151,7 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
     environments = [json.loads((run.path / "environment.json").read_text()) for run in compared]
 
     def placed(*charts: AnyChart, of: str = "") -> list[dict[str, Any]]:
-        """Keep charts for the page, and return for each its heading, its text, and its number there."""
+        """Add charts to the page, and return heading, text and index of each."""
         figures.extend(json.loads(figure(chart).to_json()) for chart in charts)
         titles = [f"{chart.title}{f' ({of})' if of else ''}" for chart in charts]
         return [
@@ -198,17 +198,17 @@ def _goes_on(chart: Chart) -> bool:
 
 
 def _notes(labels: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return each note once, with the runs that have it; without, where all do."""
-    told: dict[str, list[str]] = {}
+    """Return each note once with the runs that have it, empty for all."""
+    runs: dict[str, list[str]] = {}
     for label, summary in zip(labels, summaries, strict=True):
         for note in summary.get("notes", ()):
-            told.setdefault(note, []).append(label)
-    return [("" if len(who) == len(labels) else ", ".join(who), note) for note, who in told.items()]
+            runs.setdefault(note, []).append(label)
+    return [("" if len(who) == len(labels) else ", ".join(who), note) for note, who in runs.items()]
 
 
 def _shown(run: Run) -> list[AnyChart]:
     try:
         return method_charts(run)
-    except Exception as error:  # the page is worth having without what a damaged file would have shown
+    except Exception as error:  # a damaged file must not cost the whole page
         log.warning("a part of the report of %s is left out: %s", run.path, error)
         return []

@@ -86,8 +86,8 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
         (["--client", "client-9"], "names client-9, which this node's data does not have; it has client-"),
         (["--client", "cleint-3"], "names cleint-3, which this node's data does not have; it has client-3, client-"),
         (["--client", "client-0"], "is to host client-0, and hosts none of the expected clients: client-3, client-1"),
-        (["--client", "client-1", "--private-key", "nowhere"], "--private-key: there is no nowhere"),
-        (["--client", "client-1", "--config", "x"], "--config 'x' is not of the form key=value"),
+        (["--client", "client-1", "--private-key", "nowhere"], "--private-key: nowhere does not exist"),
+        (["--client", "client-1", "--config", "x"], "--config 'x' must be key=value"),
         (["--client", "client-1", "--set", "evaluation.horizons=[3]"], "steps 3 are beyond"),
         (["--client", "client-1", "--set", "data.set='mnist'"], "t10k"),
     ],
@@ -115,7 +115,7 @@ def test_a_site_sees_what_graph_it_has(blocks_tables, tmp_path):
 def test_data_can_be_checked_before_there_is_a_server(file):
     said = call("node", file, "--client", "client-1", "--check").output
     assert "Checked, not started. To start it, give --root-certificates" in said
-    assert "give --root-certificates, the certificate of" in refused("node", file, "--client", "client-1")
+    assert "give either --root-certificates, the certificate of" in refused("node", file, "--client", "client-1")
 
 
 def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path, told_config):
@@ -153,8 +153,10 @@ def test_certificates_that_nodes_would_refuse_are_refused_at_once(made, tmp_path
 
     assert "is not the key of" in start(made.certificate, other.key, made.authority)
     assert "is not signed by" in start(made.certificate, made.key, other.authority)
-    assert "is not for 127.0.0.1, under which Flower" in start(outside.certificate, outside.key, outside.authority)
-    assert "has expired" in start(expired.certificate, expired.key, expired.authority)
+    assert "is not for 127.0.0.1, the address at which Flower" in start(
+        outside.certificate, outside.key, outside.authority
+    )
+    assert "expired on" in start(expired.certificate, expired.key, expired.authority)
     assert "cannot read the server's certificates" in start(made.authority, tmp_path / "nowhere", made.authority)
     assert "give --certificate, --key" in refused("server", "--certificate", made.certificate, "--check")
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -162,7 +164,7 @@ def test_certificates_that_nodes_would_refuse_are_refused_at_once(made, tmp_path
         said = refused(
             "server", "--insecure", "--host", "127.0.0.1", "--port", port, "--database", made.folder / "x.db"
         )
-        assert f"cannot listen at port {port} of 127.0.0.1: it is in use" in said
+        assert f"cannot listen on port {port} of 127.0.0.1: it is in use" in said
     assert "cannot write --database" in refused("server", "--insecure", "--check", "--database", "no/folder/x.db")
 
 
@@ -212,11 +214,11 @@ def test_a_node_names_the_proxy_and_a_port_that_is_in_use(file, tmp_path, monkey
     arguments = ("node", file, "--client", "client-1", "--insecure", "--log", tmp_path / "node.log", "--port")
     result = call(*arguments, free_port())
     assert result.exit_code == 0, result.output
-    assert "The server is reached through the proxy 10.0.0.1:3128 (https_proxy), by Flower too." in result.output
+    assert "The server is reached through the proxy 10.0.0.1:3128 (https_proxy)." in result.output
     assert "secret" not in result.output
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert f"the node cannot listen at port {port} of 127.0.0.1: it is in use" in refused(*arguments, port)
+        assert f"the node cannot listen on port {port} of 127.0.0.1: it is in use" in refused(*arguments, port)
 
 
 def test_a_model_that_the_clients_have_is_opened_and_tried(tmp_path):

@@ -70,7 +70,7 @@ def test_a_server_of_the_authority_is_trusted(tmp_path, listen):
             ["127.0.0.1"],
             30,
             True,
-            "not to be trusted: .*certificate.*; the server's certificate is of another authority",
+            "not trusted: .*certificate.*; the server's certificate is from another authority",
         ),
         (["127.0.0.1"], -1, False, "certificate has expired; ask the operator of the server for a new one"),
         (["superlink.example"], 30, False, "the server's certificate is for other names"),
@@ -88,7 +88,7 @@ def test_a_server_that_is_not_to_be_trusted(tmp_path, listen, hosts, days, other
     [
         (
             -3600,
-            r"the clock of this machine is 3[56]\d\d s ahead of that of the server .*: have it set over the network",
+            r"the clock of this machine is 3[56]\d\d s ahead of that of the server .*: synchronise it over the network",
         ),
         (
             1000,
@@ -113,9 +113,9 @@ def test_nobody_there_no_tls_and_no_certificate(tmp_path, listen):
     made = make_test_credentials(tmp_path, ["127.0.0.1"], [])
     with pytest.raises(RunError, match="cannot reach the server 127.0.0.1:"):
         check_superlink(f"127.0.0.1:{free_port()}", made.authority)
-    with pytest.raises(RunError, match="does not speak TLS|cannot reach"):
+    with pytest.raises(RunError, match="does not use TLS|cannot reach"):
         check_superlink(listen(), made.authority)
-    with pytest.raises(RunError, match="is no certificate of an authority"):
+    with pytest.raises(RunError, match="is not a certificate of an authority"):
         check_superlink("127.0.0.1:1", made.key)
 
 
@@ -195,7 +195,7 @@ def test_the_check_goes_through_the_proxy_that_flower_goes_through(tmp_path, lis
     assert proxy.asked == [f"CONNECT {address} HTTP/1.1"]
     # And so do the checks of certificate and clock.
     other = make_test_credentials(tmp_path / "other", [ELSEWHERE], [])
-    with pytest.raises(RunError, match=rf"{address} through the proxy 127.0.0.1:{port} \(https_proxy\) is not to be"):
+    with pytest.raises(RunError, match=rf"{address} through the proxy 127.0.0.1:{port} \(https_proxy\) is not trusted"):
         check_superlink(address, other.authority)
     with pytest.raises(RunError, match="the clock of this machine is"):
         check_superlink(listen(made, host=ELSEWHERE, clock=1000), made.authority)
@@ -207,7 +207,7 @@ def test_flower_goes_the_same_way(tmp_path, listen, proxy, monkeypatch):
     """Its SuperNode asks the proxy that the check has asked; and processes on this machine do not."""
     address, port = listen(host=ELSEWHERE), proxy("403 Forbidden")
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
-    with pytest.raises(RunError, match="403 Forbidden came back"):
+    with pytest.raises(RunError, match="got 403 Forbidden instead"):
         check_superlink(address, None)
     command = [program("flower-supernode"), "--insecure", "--superlink", address, "--port", str(free_port())]
     with process(command, flower_environment(tmp_path), tmp_path / "log"):
@@ -234,7 +234,7 @@ def test_a_proxy_that_refuses_is_named_without_its_password(tmp_path, listen, pr
 def test_an_answer_of_the_proxy_is_not_one_of_the_server(listen, proxy, monkeypatch):
     address, port = listen(host=ELSEWHERE), proxy("502 Bad Gateway")
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
-    with pytest.raises(RunError, match="502 Bad Gateway came back in place of an answer of the server"):
+    with pytest.raises(RunError, match="got 502 Bad Gateway instead of a reply of the server"):
         check_superlink(address, None)
 
 
@@ -244,7 +244,7 @@ def test_a_proxy_that_is_not_there(tmp_path, proxy, monkeypatch):
     with pytest.raises(RunError, match=r"through the proxy 127.0.0.1:\d+ \(https_proxy\): .*; is the proxy running\?"):
         check_superlink(f"{ELSEWHERE}:8000", made.authority)
     monkeypatch.setenv("https_proxy", "ftp://127.0.0.1:1")
-    with pytest.raises(RunError, match="the proxy that the environment names cannot be used"):
+    with pytest.raises(RunError, match="the proxy set in the environment cannot be used"):
         check_superlink(f"{ELSEWHERE}:8000", made.authority)
 
 
@@ -259,7 +259,7 @@ def test_no_proxy_and_this_machine_are_reached_directly(tmp_path, listen, proxy,
 
 def test_a_variable_that_flower_does_not_heed_is_named(proxy, monkeypatch):
     monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
-    with pytest.raises(RunError, match="grpc_proxy is set, which Flower does not heed: it takes https_proxy"):
+    with pytest.raises(RunError, match="grpc_proxy is set, but Flower ignores it: set https_proxy"):
         check_superlink(f"{ELSEWHERE}:{free_port()}", None)
 
 
@@ -273,7 +273,7 @@ def test_processes_of_flower_on_this_machine_talk_past_proxies(proxy, monkeypatc
 
 def test_a_port_in_use_is_said(listen):
     host, port = host_and_port(listen())
-    with pytest.raises(RunError, match=rf"the node cannot listen at port {port} of 127.0.0.1: it is in use, .* --port"):
+    with pytest.raises(RunError, match=rf"the node cannot listen on port {port} of 127.0.0.1: it is in use. .* --port"):
         check_port_free(host, port, "the node")
     check_port_free("127.0.0.1", free_port(), "the node")
 
@@ -282,5 +282,5 @@ def test_addresses():
     assert host_and_port("superlink.example:8000") == ("superlink.example", 8000)
     assert host_and_port("[::1]:80") == ("::1", 80)
     for wrong in ("superlink", "superlink:", ":80", "superlink:http"):
-        with pytest.raises(RunError, match="is not of the form host:port"):
+        with pytest.raises(RunError, match="must be host:port"):
             host_and_port(wrong)

@@ -182,15 +182,15 @@ def test_a_picture_has_a_part_for_each_key(file):
 @pytest.mark.parametrize(
     ("over", "options", "reason"),
     [
-        (["sfl.alpha=0,1"], {"metric": "test/accuracy"}, "write validation/accuracy"),
+        (["sfl.alpha=0,1"], {"metric": "test/accuracy"}, "use validation/accuracy"),
         (["sfl.alpha=0,1"], {"metric": "validation/speed"}, "unknown metric 'speed'"),
-        (["sfl.alpha=0,1"], {"metric": "validation/loss:std"}, "no better and no worse"),
+        (["sfl.alpha=0,1"], {"metric": "validation/loss:std"}, "no better or worse"),
         (["sfl.alpha=0,1"], {"metric": "validation/mae"}, "was not measured; measured: validation/accuracy"),
-        (["sfl.alpha=0,1"], {"set": 'evaluation.splits=["test"]'}, 'set [evaluation] splits = ["validation", "test"]'),
+        (["sfl.alpha=0,1"], {"set": 'evaluation.splits=["test"]'}, 'splits = ["validation", "test"]'),
         (["sfl.alpa=0,1"], {}, "no key 'alpa'; known keys"),
-        (["sfl.alpha=0,1", "sfl.alpha=0:1"], {}, "names each key to vary once"),
+        (["sfl.alpha=0,1", "sfl.alpha=0:1"], {}, "must name each key once"),
         (["sfl.alpha=0,1"], {"seeds": "0,x"}, "--seeds takes whole numbers"),
-        (["sfl.alpha=0,1"], {"prune": True, "metric": "validation/loss@cold"}, "--prune needs a value after every"),
+        (["sfl.alpha=0,1"], {"prune": True, "metric": "validation/loss@cold"}, "with a value after every"),
         (["sfl.alpha=0,1"], {"set": "data.set=metr-la"}, "metr-la"),
     ],
 )  # fmt: skip

@@ -106,14 +106,14 @@ def test_files_are_read_back(four, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"names": ["a", "b", "c"]}, r"l1 of 3 peers is a matrix \[3, 3\] of torch.float64; got \[2, 2\]"),
-        ({"names": ["a", "a"]}, "of different names"),
-        ({"examples": 0}, "by one example at least"),
-        ({"l2": np.array([[0.0, np.nan], [np.nan, 0.0]])}, "l2 must be symmetric, finite and not below 0"),
+        ({"names": ["a", "b", "c"]}, r"l1 must have shape \[3, 3\] and type torch.float64; got \[2, 2\]"),
+        ({"names": ["a", "a"]}, "peers with distinct names"),
+        ({"examples": 0}, "at least one example"),
+        ({"l2": np.array([[0.0, np.nan], [np.nan, 0.0]])}, "l2 must be symmetric, finite and nonnegative"),
         ({"l1": np.array([[0.0, 1.0], [2.0, 0.0]])}, "l1 must be symmetric"),
-        ({"hamming": np.array([[0, -1], [-1, 0]])}, "hamming must be symmetric, finite and not below 0"),
-        ({"hamming": np.array([[0.0, 1.0], [1.0, 0.0]])}, "hamming of 2 peers is a matrix .* of torch.int64"),
-        ({"both-right": np.array([[3, 4], [4, 3]])}, "both-right counts more than the 3 examples"),
+        ({"hamming": np.array([[0, -1], [-1, 0]])}, "hamming must be symmetric, finite and nonnegative"),
+        ({"hamming": np.array([[0.0, 1.0], [1.0, 0.0]])}, "hamming must have shape .* and type torch.int64"),
+        ({"both-right": np.array([[3, 4], [4, 3]])}, "both-right must not exceed the 3 examples"),
         ({"both-wrong": None}, "both-wrong"),
         ({"names": np.array([{}, {}], dtype=object)}, "allow_pickle"),
     ],
@@ -128,20 +128,20 @@ def test_a_file_that_is_none_is_refused_by_name(change, message, tmp_path):
     np.savez(path, **content)
     PeerComparison.read(path)
     np.savez(path, **{key: value for key, value in {**content, **change}.items() if value is not None})
-    with pytest.raises(RunError, match=rf"peers.npz is no comparison of peers \(.*{message}"):
+    with pytest.raises(RunError, match=rf"peers.npz is not a comparison of peers \(.*{message}"):
         PeerComparison.read(path)
 
 
 def test_a_file_that_is_damaged_or_missing(tmp_path):
     (tmp_path / "peers.npz").write_bytes(b"PK\x03\x04 and so on")
-    with pytest.raises(RunError, match="peers.npz is no comparison of peers"):
+    with pytest.raises(RunError, match="peers.npz is not a comparison of peers"):
         PeerComparison.read(tmp_path / "peers.npz")
-    with pytest.raises(RunError, match="is not there: .* compare-peers = true"):
+    with pytest.raises(RunError, match="no file .*compare-peers = true"):
         PeerComparison.read(tmp_path / "none.npz")
 
 
 def test_what_does_not_fit():
-    with pytest.raises(FedgraphError, match="two peers at least"):
+    with pytest.raises(FedgraphError, match="at least two peers"):
         compared([[1, 2]], [1, 2])
-    with pytest.raises(FedgraphError, match=r"models \[2, 1\], predictions \[2, 3\] and targets \[2\]"):
+    with pytest.raises(FedgraphError, match=r"models \[2, 1\], predictions \[2, 3\], targets \[2\]"):
         compared([[1, 2, 3], [1, 2, 3]], [1, 2])

@@ -47,7 +47,7 @@ def test_runs_of_few_rounds_show_every_client_at_the_end(digits_tables, run_expe
 
 def test_nothing_measured(digits_tables, run_experiment):
     digits_tables["evaluation"] = {"splits": []}
-    with pytest.raises(RunError, match="measured nothing"):
+    with pytest.raises(RunError, match="has no metrics to draw"):
         finished(run_experiment(digits_tables)).plot()
 
 

@@ -225,7 +225,7 @@ def test_a_report_that_fails_costs_no_results(ran, monkeypatch, caplog):
 
     monkeypatch.setattr(write, "report", fail)
     leave_report([run])
-    assert "could not be made: disk full" in caplog.text
+    assert "could not be written: disk full" in caplog.text
 
 
 def test_a_damaged_file_leaves_out_its_part(patches_tables, run_experiment, caplog):
