@@ -83,7 +83,7 @@ class Comparison(Sequence[Run]):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """Final metrics: a row per ``<split>/<metric>``, and columns ``mean`` and ``std`` for each run."""
+        """Final metrics, one row per ``<split>/<metric>``, and columns ``mean`` and ``std`` for each run."""
         return self.results.to_pandas()
 
     def clients(self, metric: str) -> pd.DataFrame:

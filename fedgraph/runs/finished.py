@@ -124,7 +124,7 @@ class Run:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """Final metrics of each client: a row per client, a column per ``<split>/<metric>``.
+        """Final metrics of each client, one row per client, a column per ``<split>/<metric>``.
 
         If clients have groups, the first column is ``group``.
         """
@@ -143,7 +143,7 @@ class Run:
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """Predictions of F3: a row per sample with split, probabilities, and their standard deviation over graphs.
+        """Predictions of F3, one row per sample with split, probabilities, and their standard deviation over graphs.
 
         Raises
         ------
@@ -186,7 +186,7 @@ class Run:
 
     @cached_property
     def absences(self) -> pd.DataFrame:
-        """Clients without a usable reply: a row per round and client, with columns ``round, client, reason``."""
+        """Clients without a usable reply, one row per round and client, with columns ``round, client, reason``."""
         import pandas as pd
 
         rows = [

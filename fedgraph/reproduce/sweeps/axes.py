@@ -1,4 +1,4 @@
-"""The keys that a sweep varies, each over a list of values or a range, as distributions of Optuna."""
+"""The keys that a sweep varies, as Optuna distributions over a list of values or a range."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fedgraph.support.errors import ExperimentError
 
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 Axes = Mapping[str, Distribution]
-"""By ``table.key``, what is tried; choices that are lists are JSON, as Optuna takes none."""
+"""Distributions by ``table.key``; choices that are lists are encoded as JSON for Optuna."""
 
 _KEY = re.compile(r"[^.=\s]+(\.[^.=\s]+)+")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER}):({_NUMBER})(:log)?")
 _NOT_SETTINGS = {
     "experiment.seed": "use --seeds",
-    "experiment.name": "it changes no result",
+    "experiment.name": "it does not affect results",
     "evaluation.splits": "all trials are compared on the same data",
 }
 
@@ -35,56 +35,56 @@ def axis(text: str) -> tuple[str, Distribution]:
     Raises
     ------
     ExperimentError
-        For anything else, and for keys that are no settings.
+        For anything else, and for keys that cannot be tuned.
     """
-    key, equals, given = (part.strip() for part in text.partition("="))
-    if not equals or not given or _KEY.fullmatch(key) is None:
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not values or _KEY.fullmatch(key) is None:
         raise ExperimentError(f"--over {text}: write table.key=a,b,c or table.key=low:high or table.key=low:high:log")
-    reason = "it changes no result" if key.startswith("output.") else _NOT_SETTINGS.get(key)
+    reason = "it does not affect results" if key.startswith("output.") else _NOT_SETTINGS.get(key)
     if reason is not None:
-        raise ExperimentError(f"--over {text}: {key} is not chosen: {reason}")
-    bounds = _RANGE.fullmatch(given)
+        raise ExperimentError(f"--over {text}: {key} cannot be tuned: {reason}")
+    bounds = _RANGE.fullmatch(values)
     if bounds is None:
-        return key, CategoricalDistribution(_choices(given, text))
+        return key, CategoricalDistribution(_choices(values, text))
     low, high, log = float(bounds[1]), float(bounds[2]), bool(bounds[3])
     if not low < high or (log and low <= 0):
-        raise ExperimentError(f"--over {text}: a range goes up{', from above 0 with :log' if log else ''}")
+        raise ExperimentError(f"--over {text}: a range needs {'0 < ' if log else ''}low < high")
     if re.search(r"[.eE]", bounds[1] + bounds[2]):
         return key, FloatDistribution(low, high, log=log)
     return key, IntDistribution(int(low), int(high), log=log)
 
 
-def _choices(given: str, text: str) -> list[Any]:
+def _choices(listed: str, text: str) -> list[Any]:
     try:
-        found = tomllib.loads(f"values = [{given}]")["values"]
+        values = tomllib.loads(f"values = [{listed}]")["values"]
     except tomllib.TOMLDecodeError:
-        found = [toml_value(part.strip()) for part in given.split(",")]
-    if any(isinstance(value, dict) or value == "" for value in found):
-        raise ExperimentError(f"--over {text}: values are numbers, words, true or false, or lists of these")
-    kept = {json.dumps(value): value for value in found}
-    return [as_json if isinstance(value, list) else value for as_json, value in kept.items()]
+        values = [toml_value(part.strip()) for part in listed.split(",")]
+    if any(isinstance(value, dict) or value == "" for value in values):
+        raise ExperimentError(f"--over {text}: values must be numbers, words, true or false, or lists of these")
+    unique = {json.dumps(value): value for value in values}
+    return [as_json if isinstance(value, list) else value for as_json, value in unique.items()]
 
 
 def value_of(param: Any) -> Any:
-    """Return the setting that Optuna knows as ``param``."""
+    """Decode a parameter of Optuna."""
     return json.loads(param) if isinstance(param, str) and param.startswith("[") else param
 
 
 def first_of(axes: Axes) -> dict[str, Any]:
-    """Return one combination, to see whether the experiment has the keys."""
+    """Return one combination, to check that the experiment has the keys."""
     return {
         key: kind.choices[0] if isinstance(kind, CategoricalDistribution) else kind.low for key, kind in axes.items()
     }
 
 
 def grid(axes: Axes) -> list[dict[str, Any]] | None:
-    """Return every combination of lists of values; None where an axis is a range."""
+    """Return all combinations of lists of values; None if an axis is a range."""
     choices = [kind.choices for kind in axes.values() if isinstance(kind, CategoricalDistribution)]
     return [dict(zip(axes, each, strict=True)) for each in product(*choices)] if len(choices) == len(axes) else None
 
 
 def in_words(key: str, kind: Distribution, param: Any) -> str:
-    """Describe a chosen value, and the values that were tried."""
+    """Describe a chosen value and the values tried."""
     if isinstance(kind, CategoricalDistribution):
         return chosen_of(key, value_of(param), [*map(value_of, kind.choices)])
     return f"{key} {param:.4g} from {kind.low:g} to {kind.high:g}"

@@ -82,7 +82,7 @@ class Results:
 
     @cached_property
     def split(self) -> str:
-        """The split to show: test if it was measured, else the last one."""
+        """The split to show, which is test if it was measured, else the last one."""
         return shown_split(self.summaries)
 
     @cached_property

@@ -34,7 +34,7 @@ def test_a_client_class_with_an_experiment_of_its_own(digits_tables, tmp_path, m
     found = {line[1]: line[0] for line in lines if line and line[0] in ("pass", "fail", "skipped", "expected")}
     assert (found["finishes"], found["node-restart"]) == ("pass", "fail")
     assert "louder:Louder, a client class, with sfl on digits" in told.output
-    assert "in its node's state folder (CohortClient.remember" in " ".join(told.output.split())
+    assert "belongs in its node's state folder (CohortClient.remember" in " ".join(told.output.split())
     assert "2 clients" in told.output
 
 
@@ -47,7 +47,7 @@ def test_expected_failures_are_none(tmp_path):
 
 def test_what_cannot_be_checked_is_one_message():
     for arguments, message in (
-        (("slf",), "'slf' is not a built-in method"),
+        (("slf",), "'slf' is no built-in method"),
         (("no_such_module:X",), "cannot import 'no_such_module'"),
         (("sfl", "--experiment", "nowhere.toml"), "no experiment file 'nowhere.toml'"),
         (("sfl", "--set", "sfl.hop=2"), "[sfl] has no key 'hop'"),

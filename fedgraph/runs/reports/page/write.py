@@ -84,7 +84,7 @@ class Block:
 
     @property
     def numbers(self) -> list[tuple[str, str]]:
-        """The compared numbers as text with unit: 2 decimals below 10, else 1."""
+        """The compared numbers as text with unit, to 2 decimals below 10, else 1."""
         return [
             (words, f"{value:.{2 if abs(value) < 10 else 1}f} {self.unit}") for words, value in self.compared.items()
         ]

@@ -93,13 +93,13 @@ class WrongNames(MyData):
 @pytest.mark.parametrize(
     ("kind", "check", "message"),
     [
-        (TwoOfAName, "names", "must return unique names"),
-        (OtherEachTime, "repeats", "examples differ when it was loaded again"),
-        (InARow, "clients-alone", "examples differ when west were loaded alone"),
-        (NotANumber, "examples", "inputs are NaN or infinite; input_scale sets the fill"),
-        (AnyClient, "stranger", "load returned data for an unknown client"),
-        (HalfAGraph, "graph", "given_graph must have all clients; missing: south, west"),
-        (WrongNames, "task", "the task has 1 names of features, but an input has"),
+        (TwoOfAName, "names", "has a name twice"),
+        (OtherEachTime, "repeats", "examples are others than before when it was loaded again"),
+        (InARow, "clients-alone", "examples are others than before when west were loaded alone"),
+        (NotANumber, "examples", "inputs are NaN or infinite; input_scale says what"),
+        (AnyClient, "stranger", "load returned data of an unknown client"),
+        (HalfAGraph, "graph", "given_graph has no south, west"),
+        (WrongNames, "task", "there are 1 names of features, and an input has"),
     ],
 )
 def test_a_promise_that_is_not_kept_is_named(kind, check, message):

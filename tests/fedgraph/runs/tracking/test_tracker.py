@@ -75,7 +75,7 @@ def test_what_is_no_tracker_is_refused(digits_tables, own_tracker, monkeypatch):
         return make_trackers(parse_experiment(digits_tables), types.SimpleNamespace(name="run"))
 
     assert isinstance(made("my_trackers:Own")["my_trackers:Own"], Tracker)
-    with pytest.raises(ExperimentError, match="it lacks log_metrics, finalize"):
+    with pytest.raises(ExperimentError, match="it has no function log_metrics, finalize"):
         made("others:Half")
     with pytest.raises(ExperimentError, match="'others:Broken' cannot be started: TypeError"):
         made("others:Broken")
