@@ -86,11 +86,11 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("after", [0, 5])
-@pytest.mark.parametrize("keys", SETTINGS, ids=str)
-@pytest.mark.parametrize("name", CASES)
-def test_recorded_steps_compute_what_plain_ones_do(name, keys, after, records, monkeypatch):
-    monkeypatch.setattr(recording, "PLAIN_STEPS", after)
+@pytest.mark.parametrize(
+    ("name", "keys"), [*(("gru", keys) for keys in SETTINGS), *((name, SETTINGS[0]) for name in CASES if name != "gru")]
+)
+def test_recorded_steps_compute_what_plain_ones_do(name, keys, records, monkeypatch):
+    monkeypatch.setattr(recording, "PLAIN_STEPS", 5)
     found = trained(cohort_of(name, **keys))
     assert records.made == 1
     monkeypatch.setattr(LocalTraining, "_records", lambda self, state: False)
