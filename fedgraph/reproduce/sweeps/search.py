@@ -115,7 +115,7 @@ class Search:
         return next((each for each in self.tried() if each.state == TrialState.COMPLETE), None)
 
     def in_words(self, trial: FrozenTrial) -> str:
-        """Describe the settings of a trial, and by what they were chosen."""
+        """Describe the settings of a trial and how they were chosen."""
         words = "; ".join(in_words(key, kind, trial.params[key]) for key, kind in self.axes.items())
         seeds = ", ".join(map(str, self.seeds))
         return f"Chosen by {self.quantity}, seed{'s' if len(self.seeds) > 1 else ''} {seeds}: {words}"
