@@ -155,7 +155,7 @@ class LocalTraining:
         rates : learning rates ``[steps, clients]``, or None for that of the round.
         draws, keys : what the forward passes draw from, the latter by step.
         """
-        settings, weights = self.settings, schedule.counts.float()
+        settings = self.settings
         compiles = settings.compile is True and not (state.parameters.is_cuda or self.model.native)
         gathered = zip(schedule.active, schedule.longest, self._minibatches(block.split, schedule), strict=True)
         for step, (clients, examples, parts) in enumerate(gathered):
@@ -166,20 +166,20 @@ class LocalTraining:
             if step == 0 and whole and self._records(state):
                 state = self._fixed_block(state)
             rate = settings.rate(round) if rates is None else rates[step, :clients]
-            if keys is not None:
-                draws = keys[step, :clients]
+            own = None if keys is None else keys[step, :clients]
             term = None
             if gradient_term is not None:
-                arguments = state.parameters[:clients], block.first(clients), weights[step, :clients]
-                term = partial(gradient_term, *arguments)
+                weights = schedule.counts[step, :clients].float()
+                term = partial(gradient_term, state.parameters[:clients], block.first(clients), weights)
             if whole and isinstance(state, FixedBlock):
-                own = None if keys is None else keys[step]
                 state.step(partial(self._differentiate, compiles=False), parts[0].batch, rate, term, own)
                 continue
             # Rare shapes are not compiled: a block with fewer active clients, a short last minibatch.
             usual = compiles and whole and examples == max(schedule.longest)
             buffers = {name: value[:clients] for name, value in state.buffers.items()}
-            sums, gradient, changed = self._differentiated(state.parameters[:clients], buffers, parts, usual, draws)
+            sums, gradient, changed = self._differentiated(
+                state.parameters[:clients], buffers, parts, usual, draws if own is None else own
+            )
             state.add(sums, changed)
             if term is not None:
                 with torch.no_grad():
