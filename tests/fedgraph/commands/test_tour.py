@@ -10,10 +10,15 @@ from fedgraph.commands.cli import app
 
 
 @pytest.fixture
-def tour(leave_no_trace, short_tour, tmp_path):
-    def call(*arguments):
+def full_tour(leave_no_trace, tmp_path):
+    return lambda *parts: CliRunner().invoke(app, ["tour", *parts, "--out", str(tmp_path / "tour")])
+
+
+@pytest.fixture
+def tour(full_tour, short_tour):
+    def call(*parts):
         with short_tour():
-            return CliRunner().invoke(app, ["tour", *map(str, arguments), "--out", str(tmp_path / "tour")])
+            return full_tour(*parts)
 
     return call
 
@@ -53,8 +58,8 @@ def readme_of_the_tour():
 
 
 @pytest.mark.slow
-def test_every_method_earns_its_place(tour, tmp_path):
-    result = tour()
+def test_every_method_earns_its_place(full_tour, tmp_path):
+    result = full_tour()
     assert result.exit_code == 0, result.output
     numbers = [float(found) for found in re.findall(r"(\d+\.\d+) (?:mph|%)", result.output)]
     (own, no_graph, permuted, learned, alone, one, tuned, wrong, groups, mixtures, owner, fused, concatenated, whole,
