@@ -331,6 +331,14 @@ def pictures(root: Path) -> Iterator[Picture]:
             yield Picture(page.parent / found["path"], results.named(found["file"]), lines.rows)
 
 
+def outdated(root: Path) -> Iterator[str]:
+    """Yield for every result file which of its rows were measured with other settings than its table has now."""
+    for path in sorted(root.glob("simulations/*/results/*.csv")):
+        rows = dict.fromkeys(f"'{line.row}' of {line.column}" for line in ResultFile(path).outdated())
+        if rows:
+            yield f"{path.relative_to(root)}: measured with other settings than the table has now: {', '.join(rows)}"
+
+
 def differences(text: str, again: str) -> list[str]:
     """The lines that differ, as they are and as they should be."""
     every = difflib.unified_diff(text.splitlines(), again.splitlines(), lineterm="", n=0)
@@ -347,7 +355,7 @@ def main() -> int:
     )
     check = parser.parse_args().check
     try:
-        found = list(stale(REPOSITORY))
+        found, outdated_rows = list(stale(REPOSITORY)), list(outdated(REPOSITORY))
         drawn = [picture for picture in pictures(REPOSITORY) if picture.is_stale]
         for picture in drawn:
             print(f"{picture.path.relative_to(REPOSITORY)}: other numbers than in {picture.file.path.name}")
@@ -356,11 +364,12 @@ def main() -> int:
     except ExperimentError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
+    print(*outdated_rows, sep="\n", end="\n" * bool(outdated_rows))
     for page, text, again in found:
         if not check:
             write_atomically(page, again.encode())
         print("\n".join([str(page.relative_to(REPOSITORY)), *differences(text, again)]))
-    return 1 if check and (found or drawn) else 0
+    return 1 if check and (found or drawn or outdated_rows) else 0
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.experiment import Experiment, built_ins, load_experiment
 from fedgraph.reproduce.table import ColumnTable, ProfileTable, PublishedTable, RowTable
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
@@ -121,27 +122,38 @@ def resolved(experiment: Experiment) -> Experiment:
 
 def digest(experiment: Experiment) -> str:
     """Return a digest of the computation of a resolved experiment, independent of its name and output folder."""
-    tables = {
-        name: {key: value for key, value in table.items() if key not in _WITHOUT_EFFECT.get(name, ())}
-        for name, table in experiment.as_dict().items()
-        if name != "output"
-    }
+    tables = tables_that_count(experiment.as_dict())
     if experiment.graph.source == "run":
         # The name of a cell identifies its content, independent of the folder of all cells.
         tables["graph"]["path"] = Path(str(experiment.graph.path)).name
     return json_digest(tables, default=str)[:12]
 
 
+def tables_that_count(tables: Mapping[str, Mapping[str, Any]], method: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return the tables and keys of an experiment that change its results, of methods only ``method``'s, if given."""
+    return {
+        name: {key: value for key, value in table.items() if key not in _WITHOUT_EFFECT.get(name, ())}
+        for name, table in tables.items()
+        if name not in _other_tables(method)
+    }
+
+
+def overrides_that_count(overrides: Sequence[str], method: str | None = None) -> tuple[str, ...]:
+    """Return the overrides ``table.key=value`` that change results; ``method`` as for :func:`tables_that_count`."""
+    idle = {f"{table}.{key}" for table, keys in _WITHOUT_EFFECT.items() for key in keys}
+    keys = ((override, override.partition("=")[0].strip()) for override in overrides)
+    return tuple(
+        override for override, key in keys if key not in idle and key.partition(".")[0] not in _other_tables(method)
+    )
+
+
+def _other_tables(method: str | None) -> set[str]:
+    return {"output", *(built_ins() if method is not None else ())} - {method}
+
+
 def text_digest(*texts: str) -> str:
     """Return a digest of texts: twelve hexadecimal digits."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
-
-
-def overrides_that_count(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides of the command line that change what an experiment computes."""
-    idle = {f"{table}.{key}" for table, keys in _WITHOUT_EFFECT.items() for key in keys}
-    keys = ((override, override.partition("=")[0].strip()) for override in overrides)
-    return tuple(override for override, key in keys if key not in idle and key.partition(".")[0] != "output")
 
 
 def folder_of(experiment: Experiment, cells_dir: Path) -> Path:

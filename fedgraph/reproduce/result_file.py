@@ -15,15 +15,23 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from fedgraph.experiment import find_experiment
-from fedgraph.reproduce.cells import Cell
+from fedgraph.reproduce.cells import Cell, overrides_that_count, tables_that_count
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.spreads import Difference, Spread
-from fedgraph.reproduce.table import ColumnTable, MetricTable, Profile, PublishedTable, PublishedValue, RowTable
+from fedgraph.reproduce.table import (
+    ColumnTable,
+    MetricTable,
+    Profile,
+    ProfileTable,
+    PublishedTable,
+    PublishedValue,
+    RowTable,
+)
 from fedgraph.reproduce.table_files import load_table
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import as_csv, json_digest, write_atomically
@@ -163,14 +171,30 @@ class ResultFile:
             return None
         return (float(line.value), float(line.deviation)) if line.deviation else float(line.value)
 
+    def outdated(self) -> list[ResultLine]:
+        """Return lines that were measured with other settings than the table has now; those without settings pass."""
+        if self.table is None:
+            return []
+        table, profile, folder = self.table, self.table.profiles[self._profile], self.path.parent.parent
+        now = {
+            (row.label, column.key, metric): settings
+            for column in table.columns_in(profile)
+            for row in table.rows
+            if row.runs_in(column.key)
+            for metric, settings in declared(table, profile, row, column, folder).items()
+        }
+        return [line for line in self.lines if line.settings and line.settings != now.get(line.place)]
+
     @cached_property
     def table(self) -> PublishedTable | None:
         """The table of the file, or None."""
-        for profile in get_args(Profile):
-            if self.path.stem.endswith(f"-{profile}"):
-                table = self.path.parent.parent / "tables" / f"{self.path.stem.removesuffix(f'-{profile}')}.toml"
-                return load_table(str(table))[1] if table.is_file() else None
-        return None
+        name = self.path.stem.removesuffix(f"-{self._profile}")
+        file = self.path.parent.parent / "tables" / f"{name}.toml"
+        return load_table(str(file))[1] if name != self.path.stem and file.is_file() else None
+
+    @property
+    def _profile(self) -> Profile:
+        return "full" if self.path.stem.endswith("-full") else "small"
 
 
 def read_lines(path: Path) -> list[ResultLine]:
@@ -280,44 +304,50 @@ def _measured_lines(
     lines = []
     for column in results.columns:
         for row in results.rows(column):
+            if not results.at(row, column):
+                continue
+            settings = declared(results.table, results.profile, row, column, experiments_dir)
             for metric in results.table.metrics_of(column):
-                settings = declared(results, row, column, metric, experiments_dir)
                 for outcome in results.at(row, column):
                     value = results.value(outcome, row, column, metric)
                     chosen = (row.label, column.key, outcome.cell.seed) in wanted
                     if chosen and value is not None:
                         place = (row.label, column.key, metric.title)
                         seed, commit = str(outcome.cell.seed), f"commit {outcome.commit[:12]}"
-                        lines.append(ResultLine(*place, seed, f"{value:.9g}", settings=settings, source=commit))
+                        lines.append(
+                            ResultLine(*place, seed, f"{value:.9g}", settings=settings[metric.title], source=commit)
+                        )
     return lines
 
 
-def declared(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable, experiments_dir: Path) -> str:
-    """Return a digest of the settings of a value in the table and its experiment file, without seeds and labels.
+def declared(
+    table: PublishedTable, profile: ProfileTable, row: RowTable, column: ColumnTable, experiments_dir: Path
+) -> dict[str, str]:
+    """Return by metric a digest of what a table and its experiment files declare for a value, without seeds and labels.
 
-    Settings are not resolved, so that a new key with a default does not change the digest.
+    Settings are not resolved, so that a new key with a default does not change the digest; keys without effect on
+    results, and tables of other methods, do not count.
     """
-    profile = results.profile
-    file = find_experiment(profile.experiment_file(row, column, experiments_dir))
-    declaration: dict[str, Any] = {
-        "experiment": tomllib.loads(file.read_text(encoding="utf-8")),
-        "set": results.table.set_in(column, profile),
-        **_row_settings(results, row, column),
-        "client": column.client,
-        **({"chosen": results.chosen(row, column)} if row.choose else {}),
-        "metric": _written(metric, without=("title",)),
-    }
-    return json_digest(declaration, default=str)[:8]
 
+    def run(row: RowTable) -> dict[str, Any]:
+        file = find_experiment(profile.experiment_file(row, column, experiments_dir))
+        overrides = [*table.set_in(column, profile), *row.set, *row.set_for.get(column.key, ())]
+        return {
+            "method": row.method,
+            "experiment": tables_that_count(tomllib.loads(file.read_text(encoding="utf-8")), row.method),
+            "set": overrides_that_count(overrides, row.method),
+            "choose": row.choose,
+        }
 
-def _row_settings(results: Results, row: RowTable, column: ColumnTable) -> dict[str, Any]:
-    first = next((first for first in results.table.rows if first.label == row.after), None)
-    return {
-        "row": _written(row, without=("label", "published", "differs", "columns", "set_for", "after")),
-        "set-for": list(row.set_for.get(column.key, ())),
-        **({} if first is None else {"after": _row_settings(results, first, column)}),
+    first = next((each for each in table.rows if each.label == row.after), None)
+    declaration = {
+        "run": run(row),
+        "after": None if first is None else run(first),
+        "client": row.client or column.client,
+        "suffix": row.suffix,
     }
 
+    def with_metric(metric: MetricTable) -> dict[str, Any]:
+        return {**declaration, "metric": metric.model_dump(exclude_defaults=True, exclude={"title"})}
 
-def _written(settings: RowTable | MetricTable, without: Iterable[str]) -> dict[str, Any]:
-    return {key: value for key, value in settings.model_dump(exclude_defaults=True).items() if key not in without}
+    return {each.title: json_digest(with_metric(each), default=str)[:8] for each in table.metrics_of(column)}

@@ -45,6 +45,17 @@ def test_numbers_of_earlier_commits_are_listed_with_what_they_take():
     assert {name: int(count) for name, count in listed} == {name: count for name, count in lines.items() if count}
 
 
+def test_rows_that_were_measured_with_other_settings_are_named(tmp_path):
+    shutil.copytree(REPOSITORY / "simulations" / "graphs", tmp_path / "simulations" / "graphs")
+    table = tmp_path / "simulations" / "graphs" / "tables" / "clients.toml"
+    written = table.read_text()
+    assert 'method = "fedavg"' in written
+    table.write_text(written.replace('method = "fedavg"', 'method = "fedprox"', 1))
+    (said,) = pages.outdated(tmp_path)
+    assert "graphs/results/clients-small.csv: measured with other settings" in said
+    assert "'FedAvg' of" in said
+
+
 def test_pictures_show_the_numbers_of_the_result_files(tmp_path):
     found = list(pages.pictures(REPOSITORY))
     assert found
