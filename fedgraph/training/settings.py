@@ -40,7 +40,8 @@ class TrainSettings(Settings):
     loss                : ``auto`` is cross-entropy for classification, mae for forecasts, mse for regression.
     drop_last : drop an epoch's last minibatch if it is not full (never a client's only one).
     workers : blocks of clients that are computed in parallel; None uses all cores of the node.
-    threads             : intra-op threads of each worker.
+    threads             : intra-op threads of each worker. Several wait for each other without pause: beside other
+        programs, or with fewer cores than threads, one is many times as fast.
     device : ``auto`` uses a GPU if the node has one.
     block_size : number of clients that are computed together; None determines it from the model.
     compile             : train with compiled code. ``auto`` uses included native code, which fedgraph's recurrent
