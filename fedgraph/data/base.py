@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgraph.models import Batch, TaskSpec
 from fedgraph.models.graphs import GraphTable
+from fedgraph.support.errors import DataError, some
 
 if TYPE_CHECKING:
     from fedgraph.data.preprocessing import Preprocessing
@@ -117,6 +118,13 @@ class CohortData:
     moments: Tensor | None = None
     preprocessing: Preprocessing | None = None
     graphs: GraphTable | None = None
+
+
+def check_clients(where: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise DataError if one of ``names`` is not a ``known`` client of the data set that ``where`` names."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise DataError(f"{where} has no client '{unknown[0]}'; its clients: {some(known)}")
 
 
 class DataSource(Protocol):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.base import CohortData, SplitName
+from fedgraph.data.base import CohortData, SplitName, check_clients
 from fedgraph.data.images import image_files
 from fedgraph.data.images.groups import GroupSettings, Rows, planted, planted_graph
 from fedgraph.data.images.image_files import FileKey, Images, read_digits
@@ -83,9 +83,7 @@ class ImageSource:
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
         known = self.client_names()
-        for name in names:
-            if name not in known:
-                raise DataError(f"{self.spec.title} has no client '{name}': they are {known[0]} to {known[-1]}")
+        check_clients(self.spec.title, names, known)
         key = self._file_key()
         images = _images(self.settings.set, key, self.settings.partition_seed)
         parts, places = _divide(self.settings, key), [known.index(name) for name in names]

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from fedgraph.data.base import SPLITS, CohortData
+from fedgraph.data.base import SPLITS, CohortData, check_clients
 from fedgraph.data.images.labelled import Ground, OwnImages, read_labelled
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
 from fedgraph.data.shared_tests import SplitSettings, draw_shared_test, shared_test_file
-from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
 if TYPE_CHECKING:
@@ -102,9 +101,7 @@ class OwnImageSource:
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
         known, settings = self.client_names(), self.settings
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise DataError(f"{self.title} has no client '{unknown[0]}'; its clients: {', '.join(known[:10])}")
+        check_clients(self.title, names, known)
         rows = []
         for name in names:
             own = self._parts[known.index(name)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgraph.data.images import image_files
 from fedgraph.data.images.image_files import Images, read_digits
 from fedgraph.data.images.sets import IDX_CONTENT, SETS, catalogue_entry
-from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.graph import ClientGraph
 from fedgraph.support.catalogue import require
 from fedgraph.support.errors import DataError
@@ -63,7 +63,7 @@ def patch_names(grid: tuple[int, int]) -> tuple[str, ...]:
     return tuple(f"patch-{row}-{column}" for row in range(grid[0]) for column in range(grid[1]))
 
 
-class ImagePatchSource(SharedSampleSource):
+class ImagePatchSource(OwnerSource):
     """The patches of one image set in a data folder."""
 
     def __init__(self, settings: ImagePatchSettings, data_dir: Path) -> None:

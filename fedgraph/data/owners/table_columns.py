@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt, model_validator
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, OwnData, data_path, data_title
-from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.data.tables.tables import bundled_table
@@ -79,7 +79,7 @@ class TableColumnSettings(SharedSampleSettings, FileSettings):
         return self
 
 
-class TableColumnSource(SharedSampleSource):
+class TableColumnSource(OwnerSource):
     """One table, divided by columns."""
 
     def __init__(self, settings: TableColumnSettings, data_dir: Path, own: OwnData | None = None) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from fedgraph.data import parse_data
 from fedgraph.data.owners.samples import SAMPLE_SPLITS, cohort_data
-from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource, sample_splits
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings, sample_splits
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError
 
@@ -18,7 +18,7 @@ NEW = SAMPLE_SPLITS.index("new")
 KEYS = tuple(f"sample-{number:04d}" for number in range(400))
 
 
-class Toy(SharedSampleSource):
+class Toy(OwnerSource):
     """Two clients of 3 steps x 2 features, samples in falling order of keys."""
 
     title = "toy"
