@@ -145,7 +145,8 @@ class DataSource(Protocol):
         """
 
     def given_graph(self) -> ClientGraph | None:
-        """Return the client graph published with the data, or None if there is none."""
+        """Return the client graph published with the data; by default there is none."""
+        return None
 
     def describe(self) -> str:
         """Return a phrase for reports: which data, and which part of it.

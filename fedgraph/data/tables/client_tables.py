@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field, model_validator
@@ -20,9 +20,6 @@ from fedgraph.data.schema.inference import SchemaSettings, check_dropped
 from fedgraph.support.errors import DataError, some
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
-
-if TYPE_CHECKING:
-    from fedgraph.graph import ClientGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +73,8 @@ class ClientTableSettings(Settings):
         return self
 
 
-class ClientTableSource(ABC):
-    """A data set whose clients have tables of their own (a :class:`fedgraph.data.base.DataSource`)."""
+class ClientTableSource(DataSource, ABC):
+    """A data set whose clients have tables of their own."""
 
     def __init__(self, settings: Any, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings = settings
@@ -134,10 +131,6 @@ class ClientTableSource(ABC):
             f"{self.describe()}: clients have tables of their own without one label to predict, which only methods "
             'such as fedngm can use; for classification and regression give [data] label, or take set = "table"'
         )
-
-    def given_graph(self) -> ClientGraph | None:
-        """Return None: no client graph is published with tables."""
-        return None
 
     def _split(self, name: str, rows: int) -> Tensor:
         order = torch.randperm(rows, generator=generator(self.settings.partition_seed, "split", name))

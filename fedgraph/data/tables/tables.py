@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, CohortData, check_clients
+from fedgraph.data.base import SPLITS, CohortData, DataSource, check_clients
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.examples import ExampleSplit, class_counts, row_table
 from fedgraph.data.own import OwnData, data_path, data_title, with_notes
@@ -26,12 +25,9 @@ from fedgraph.models import TaskSpec
 from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.randomness import generator
 
-if TYPE_CHECKING:
-    from fedgraph.graph import ClientGraph
 
-
-class TableSource:
-    """One table divided among clients (a :class:`fedgraph.data.base.DataSource`)."""
+class TableSource(DataSource):
+    """One table divided among clients."""
 
     def __init__(
         self, settings: TableSettings | BundledTableSettings, data_dir: Path, own: OwnData | None = None
@@ -93,10 +89,6 @@ class TableSource:
             label_counts=counts,
             preprocessing=Preprocessing(TableForm(task=task, settings=data.resolved), tuple(names), rows_of_scales),
         )
-
-    def given_graph(self) -> ClientGraph | None:
-        """Return None: no client graph is published with a table."""
-        return None
 
     def describe(self) -> str:
         """Describe the data, e.g. ``wine (scikit-learn), 178 rows, 13 features, 5 clients, 2 shards each``."""
