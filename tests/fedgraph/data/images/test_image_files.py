@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -222,3 +224,43 @@ def test_one_real_mosaic_has_smooth_tiles():
     inside = np.abs(np.diff(tiles, axis=3)).mean()
     across = np.abs(tiles[1:, :, :, 0] - tiles[:-1, :, :, -1]).mean()
     assert inside < 0.4 * across
+
+
+# ---- digits, which are those of scikit-learn
+
+
+@pytest.fixture
+def afresh():
+    image_files.read_digits.cache_clear()
+    yield
+    image_files.read_digits.cache_clear()
+
+
+def test_they_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    bunch, (images, labels) = load_digits(), image_files.read_digits()
+    assert (images.dtype, labels.dtype) == (np.uint8, np.int64)
+    np.testing.assert_array_equal(images, bunch.images)
+    np.testing.assert_array_equal(labels, bunch.target)
+
+
+def test_nothing_of_it_is_imported():
+    script = (
+        "import sys; from fedgraph.data.images.image_files import read_digits; read_digits(); "
+        "print('sklearn' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"False\n"
+
+
+def test_without_scikit_learn_or_its_file(afresh, monkeypatch, tmp_path):
+    monkeypatch.setattr(image_files, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install scikit-learn"):
+        image_files.read_digits()
+
+    class Elsewhere:
+        origin = str(tmp_path / "__init__.py")
+
+    monkeypatch.setattr(image_files, "find_spec", lambda name: Elsewhere)
+    with pytest.raises(DataError, match=r"digits\.csv\.gz"):
+        image_files.read_digits()
