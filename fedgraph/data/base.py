@@ -122,7 +122,8 @@ class CohortData:
 
 def check_clients(where: str, names: Sequence[str], known: Sequence[str]) -> None:
     """Raise DataError if one of ``names`` is not a ``known`` client of the data set that ``where`` names."""
-    unknown = [name for name in names if name not in known]
+    every = set(known)
+    unknown = [name for name in names if name not in every]
     if unknown:
         raise DataError(f"{where} has no client '{unknown[0]}'; its clients: {some(known)}")
 
