@@ -21,7 +21,7 @@ from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecas
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, CohortData, Preprocessing, SplitName
 from fedgraph.data.preprocessing import latest, stacked
-from fedgraph.data.series import WindowedSource, num_time_steps, readings_in_windows, window_starts
+from fedgraph.data.series import WindowedSource, as_windows, readings_in_windows
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
@@ -120,7 +120,8 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         cohort, room = self.cohort, self.room()
         encoders = self._encoders()
         data = cohort.data
-        steps = torch.full((len(encoders),), float(num_time_steps(data.splits["train"])), dtype=torch.float64)
+        whole = as_windows(data.splits["train"]).series.shape[1]
+        steps = torch.full((len(encoders),), float(whole), dtype=torch.float64)
         self.keep("encoder", {"parameters": encoders})
         if data.preprocessing is not None:
             data.preprocessing.write(_preprocessing_of(self.node, self.request.run))
@@ -128,7 +129,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         arrays: dict[str, Tensor] = {}
         for split in SPLITS:
             embeddings = compute_embeddings(cohort, encoders, split).to(self.settings.dtype)
-            starts = window_starts(cohort.data.splits[split])
+            starts = as_windows(cohort.data.splits[split]).starts()
             more = room[split] - starts.shape[1]
             arrays[f"starts/{split}"] = pad(starts, (0, more), value=-1)
             arrays[f"embeddings/{split}"] = pad(embeddings, (0, 0, 0, more))
@@ -272,7 +273,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         if not self.request.train:
             return self._forecast()
         windows = self.cohort.data.splits["test"]
-        starts, seen = window_starts(windows), readings_in_windows(windows)
+        starts, seen = as_windows(windows).starts(), readings_in_windows(windows)
         more = self.settings.windows - starts.shape[1]
         arrays = {
             "starts": pad(starts, (0, more), value=-1),

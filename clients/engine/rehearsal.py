@@ -17,7 +17,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
 from fedgraph.data.schema import as_text, infer_schema
-from fedgraph.data.tables import ClientTableSource, schema_settings
+from fedgraph.data.tables import ClientTableSource
 from fedgraph.experiment import Experiment
 from fedgraph.federation import configured_clients
 from fedgraph.fusion import decided
@@ -146,7 +146,7 @@ def _describe_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
 
 def _describe_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
     """Yield the rows and features of each client, with shares of missing values."""
-    settings = schema_settings(source)
+    settings = source.table_schema
     for name in clients:
         held = source.load_table(name)
         counts = ", ".join(f"{len(held.rows(split)):,} {split}" for split in SPLITS)

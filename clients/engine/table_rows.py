@@ -12,7 +12,7 @@ from fedgraph.data import SplitName
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, read_values
 from fedgraph.data.schema import ExclusionReason, Schema, excluded_columns, infer_schema, with_private_features
-from fedgraph.data.tables import ClientTable, ClientTableSource, schema_settings
+from fedgraph.data.tables import ClientTable, ClientTableSource
 from fedgraph.support.files import json_digest
 
 _SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -53,13 +53,13 @@ class TableRows:
     def schema(self, name: str) -> Schema:
         """Return the schema of all features of a client, inferred from its table."""
         if name not in self._schemas:
-            settings = schema_settings(self._source)
+            settings = self._source.table_schema
             self._schemas[name] = infer_schema(self.tables[name].table, settings, partial=True)
         return self._schemas[name]
 
     def excluded_columns(self, name: str) -> dict[str, ExclusionReason]:
         """Return the columns of a client that are not features, and why."""
-        return excluded_columns(self.tables[name].table, schema_settings(self._source), self.schema(name))
+        return excluded_columns(self.tables[name].table, self._source.table_schema, self.schema(name))
 
     def whole(self, name: str, common: Schema) -> Schema:
         """Return a schema with the common features, followed by the client's private ones."""
@@ -69,7 +69,7 @@ class TableRows:
         """Return a client's values ``[rows, features]`` of the features of ``schema``, by split."""
         if (name, schema) not in self._values:
             held = self.tables[name]
-            values = read_values(held.table, schema, schema_settings(self._source))
+            values = read_values(held.table, schema, self._source.table_schema)
             self._values[name, schema] = {split: values[held.rows(split).numpy()] for split in _SPLITS}
         return self._values[name, schema]
 
@@ -91,6 +91,6 @@ class TableRows:
         """Return values ``[rows, features]`` of the public rows, or None without any."""
         if schema not in self._public:
             table = self._source.public_table()
-            values = None if table is None else read_values(table, schema, schema_settings(self._source))
+            values = None if table is None else read_values(table, schema, self._source.table_schema)
             self._public[schema] = values
         return self._public[schema]

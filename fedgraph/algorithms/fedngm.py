@@ -30,7 +30,7 @@ from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhasedAlgo
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_values
 from fedgraph.data.schema import Agreement, Schema, agree, check_used, disagreeing, schema_as_json, schema_from_json
-from fedgraph.data.tables import BayesianNetwork, ClientTableSource, client_table_source, schema_settings
+from fedgraph.data.tables import BayesianNetwork, ClientTableSource, client_table_source
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical import SharedStatistics
 from fedgraph.graphical.inference import draw
@@ -84,7 +84,7 @@ class PhaseContext:
         table = self.source.public_table()
         if table is None:
             raise ExperimentError(f"[fedngm] {what} needs public rows, which this data set does not have")
-        return read_values(table, self.common, schema_settings(self.source))
+        return read_values(table, self.common, self.source.table_schema)
 
     @property
     def private(self) -> set[str]:
@@ -129,7 +129,7 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         schemas = yield from self._schemas(replies)
         agreement = yield from self._agreement(schemas)
         source = client_table_source(run.source(), "fedngm")
-        check_used(schema_settings(source), agreement.schemas.values())
+        check_used(source.table_schema, agreement.schemas.values())
         self.agreed(agreement)
         counts = {name: rows for one in replies.values() for name, rows in zip(one.clients, one.num_rows, strict=True)}
         num_rows = {name: counts[name] for name in agreement.schemas}

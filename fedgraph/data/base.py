@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgraph.models import Batch, TaskSpec
 from fedgraph.models.graphs import GraphTable
+from fedgraph.support.errors import DataError, some
 
 if TYPE_CHECKING:
     from fedgraph.data.preprocessing import Preprocessing
@@ -119,6 +120,14 @@ class CohortData:
     graphs: GraphTable | None = None
 
 
+def check_clients(where: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise DataError if one of ``names`` is not a ``known`` client of the data set that ``where`` names."""
+    every = set(known)
+    unknown = [name for name in names if name not in every]
+    if unknown:
+        raise DataError(f"{where} has no client '{unknown[0]}'; its clients: {some(known)}")
+
+
 class DataSource(Protocol):
     """One configured data set. Constructing it is cheap or cached; ``load`` reads what the named clients need.
 
@@ -137,7 +146,8 @@ class DataSource(Protocol):
         """
 
     def given_graph(self) -> ClientGraph | None:
-        """Return the client graph published with the data, or None if there is none."""
+        """Return the client graph published with the data; by default there is none."""
+        return None
 
     def describe(self) -> str:
         """Return a phrase for reports: which data, and which part of it.

@@ -13,8 +13,8 @@ import torch
 from pydantic import create_model
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, CohortData, SplitName
-from fedgraph.data.examples import row_table
+from fedgraph.data.base import SPLITS, CohortData, SplitName, check_clients
+from fedgraph.data.examples import class_counts, row_table
 from fedgraph.data.own import OwnData
 from fedgraph.data.preprocessing import InputScale, Preprocessing, stacked
 from fedgraph.data.tensor_form import MaskedSplit, TensorForm, checked_targets, empty_targets
@@ -98,24 +98,16 @@ class DataSet(Configured[S]):
         Raises DataError for unknown clients, and for examples that do not fit the task. The message names client and
         split.
         """
-        known, task = self.client_names(), self._checked_task()
-        unknown_names = [name for name in names if name not in known]
-        if unknown_names:
-            raise DataError(f"{self._name} has no client '{unknown_names[0]}'; its clients: {', '.join(known[:10])}")
+        task = self._checked_task()
+        check_clients(self._name, names, self.client_names())
         inputs, targets = [torch.zeros(0, *task.input_shape)], [empty_targets(task)]
         rows: dict[SplitName, list[np.ndarray]] = {split: [] for split in SPLITS}
         scales, first = [], 0
         for name in names:
             own = self._checked_examples(name, task)
             scale, (mean, std) = self.input_scale(name), self.target_scale(name)
-            parts = (
-                ("centre", scale.centre),
-                ("spread", scale.spread),
-                ("fill", scale.fill),
-                ("mean", mean),
-                ("std", std),
-            )
-            scales.append({key: torch.as_tensor(value, dtype=torch.float32) for key, value in parts})
+            parts = {"centre": scale.centre, "spread": scale.spread, "fill": scale.fill, "mean": mean, "std": std}
+            scales.append({key: torch.as_tensor(value, dtype=torch.float32) for key, value in parts.items()})
             for split in SPLITS:
                 x, y = own[split]
                 inputs.append(Preprocessing.input_scale(scales[-1]).inputs(x.float()))
@@ -125,8 +117,7 @@ class DataSet(Configured[S]):
         storage, goal = torch.cat(inputs), torch.cat(targets)
         counts = None
         if task.kind == "classification":
-            classes = task.output_shape[0]
-            counts = torch.stack([torch.bincount(goal[part], minlength=classes) for part in rows["train"]])
+            counts = class_counts(goal, rows["train"], task.output_shape[0])
         every = stacked(scales)
         return CohortData(
             names=tuple(names),

@@ -21,6 +21,11 @@ def row_table(rows: Sequence[NDArray[np.int64]]) -> Tensor:
     return table
 
 
+def class_counts(targets: Tensor, rows: Sequence[NDArray[np.int64]], classes: int) -> Tensor:
+    """Count each client's examples of each class, int64 ``[clients, classes]``."""
+    return torch.stack([torch.bincount(targets[own], minlength=classes) for own in rows])
+
+
 @dataclass(frozen=True)
 class ExampleSplit:
     """One split of a cohort whose examples lie in tensors shared by all clients and splits.

@@ -17,6 +17,7 @@ from fedgraph.data.preprocessing import Form, NewData, Preprocessing, label_answ
 from fedgraph.data.preprocessing.preprocessing import Scales
 from fedgraph.models import Batch, TaskSpec
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import read_arrays
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,11 +69,7 @@ class TensorForm(Form):
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`."""
-        try:
-            with np.load(place, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError, AttributeError) as error:
-            raise DataError(f"{place} cannot be read as an .npz file with the array inputs ({error})") from None
+        arrays = read_arrays(place)
         inputs = arrays.get("inputs", arrays.get("images"))
         shape = ", ".join(map(str, self.task.input_shape))
         if inputs is None or tuple(inputs.shape[1:]) != self.task.input_shape:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedgraph.graph.safe_pickle import read_pickle
 from fedgraph.graph.tables import EdgeTable, read_relations
 from fedgraph.graph.value import ClientGraph, Symmetriser
 from fedgraph.support.errors import GraphError
 from fedgraph.support.files import write_atomically
+from fedgraph.support.safe_pickle import read_pickle
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -281,7 +281,11 @@ def _read_json(path: Path, options: _Options) -> ClientGraph:
 
 
 def _read_pickle(path: Path, options: _Options) -> ClientGraph:
-    content = read_pickle(path)
+    try:
+        with path.open("rb") as stream:
+            content = read_pickle(stream)
+    except ValueError as error:
+        raise GraphError(str(error)) from None
     if isinstance(content, list | tuple) and len(content) == 3:
         content = {"sensor_ids": content[0], "adj_mx": content[2]}
     elif isinstance(content, np.ndarray):

@@ -18,17 +18,20 @@ import shutil
 import tempfile
 import time
 import unicodedata
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import DataError, RunError
 
 _UNFINISHED = ".part"
 _UNFINISHED_SAFETENSORS = re.compile(r"\.tmp\w{6}")
@@ -173,6 +176,15 @@ def as_csv(lines: Iterable[Sequence[Any]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(lines)
     return stream.getvalue()
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz file by name, without objects. Raises DataError for any other file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as an .npz file ({error})") from None
 
 
 DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"

@@ -24,7 +24,7 @@ from fedgraph.data import open_source
 from fedgraph.data.columns import Floats, Table
 from fedgraph.data.encoding import to_values
 from fedgraph.data.schema import Schema, infer_schema
-from fedgraph.data.tables import client_table_source, hospitals, schema_settings, select_rows
+from fedgraph.data.tables import client_table_source, hospitals
 from fedgraph.experiment import load_experiment
 from fedgraph.graphical import GraphicalModel, NeuralGraphicalModel
 from fedgraph.graphical.scores import TargetModel, Yardstick, fit_targets, score_targets
@@ -147,10 +147,10 @@ class Models:
         keys = {"experiment.seed": seed, "data.partition-seed": seed}
         loaded = load_experiment(_NGM, [f"{key}={value}" for key, value in keys.items()])
         source = client_table_source(open_source(loaded.data, data_dir), "fedngm")
-        about = schema_settings(source)
+        about = source.table_schema
         tables = {name: source.load_table(name) for name in hospitals.NAMES}
-        self._rows = {name: select_rows(each.table, each.rows("train")) for name, each in tables.items()}
-        self._held_out = {name: select_rows(each.table, each.rows("validation")) for name, each in tables.items()}
+        self._rows = {name: each.part("train") for name, each in tables.items()}
+        self._held_out = {name: each.part("validation") for name, each in tables.items()}
         whole = {name: pa.table(each.table.columns) for name, each in tables.items()}
         every = pa.concat_tables(whole.values(), promote_options="permissive")
         joined = {name: every.column(name).combine_chunks() for name in every.column_names}

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_splits
 from fedgraph.data import SPLITS, SplitName
-from fedgraph.data.series import window_starts
+from fedgraph.data.series import as_windows
 from fedgraph.messages import WorkReply
 from fedgraph.models import parse_model
 from fedgraph.simulations.forecasting.cnfgnn import CNFGNNSettings
@@ -100,7 +100,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     def _starts(self) -> dict[str, Tensor]:
         """When windows start, as long as the server has room for, which is where the longest client's end."""
         room = self.room()
-        starts = {split: window_starts(self.cohort.data.splits[split]) for split in SPLITS}
+        starts = {split: as_windows(self.cohort.data.splits[split]).starts() for split in SPLITS}
         return {
             f"starts/{split}": pad(found, (0, room[split] - found.shape[1]), value=-1)
             for split, found in starts.items()

@@ -13,7 +13,7 @@ from fedgraph.algorithms.forecasts import ForecastAlgorithm, build_outcome, exch
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
 from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts
 from fedgraph.data import SPLITS, SplitName
-from fedgraph.data.series import window_starts
+from fedgraph.data.series import as_windows
 from fedgraph.fusion.forecasting import OwnerWindows, forecasts
 from fedgraph.messages import WorkReply
 from fedgraph.simulations.forecasting.joint_network import JointForecastSettings, fit_joint
@@ -72,7 +72,7 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
         fit = fit_joint(self.settings, steps, windows["train"], windows["validation"], given, seed, _log_look)
         found = {
             split: windows[split].of_owners(
-                forecasts(fit.network, windows[split]), window_starts(cohort.data.splits[split])
+                forecasts(fit.network, windows[split]), as_windows(cohort.data.splits[split]).starts()
             )
             for split in splits
         }
@@ -86,7 +86,7 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
         """The windows of all clients side by side, ``[clients, windows, steps * features]``, and their targets."""
         cohort = self.cohort
         inputs = torch.cat([batch.inputs.flatten(2).cpu() for batch, _ in batches(cohort, split)], 1)
-        return OwnerWindows.of(window_starts(cohort.data.splits[split]), inputs, *read_targets(cohort, split))
+        return OwnerWindows.of(as_windows(cohort.data.splits[split]).starts(), inputs, *read_targets(cohort, split))
 
 
 def _log_look(step: int, training: float, validation: float) -> None:

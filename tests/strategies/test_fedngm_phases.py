@@ -26,7 +26,7 @@ from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.commands import cli
 from fedgraph.data import open_source
 from fedgraph.data.encoding.values import read_values
-from fedgraph.data.tables.client_tables import client_table_source, select_rows
+from fedgraph.data.tables.client_tables import client_table_source
 from fedgraph.data.tables.mixed import MixedTableSource
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph import read_graph
@@ -206,7 +206,7 @@ def test_every_client_keeps_a_model_that_can_be_asked(table_tables, run_experime
     for name, private in (("east", "ecg"), ("north", None), ("west", "dose")):
         model = GraphicalModel.load(tmp_path / "models" / "graphical" / folder.name / f"{name}.safetensors")
         held = source.load_table(name)
-        rows = select_rows(held.table, held.rows("test"))
+        rows = held.part("test")
         suffix = "-personal" if private else ""
         for target in ("weight", private) if private else ("weight",):
             error = np.abs(model.predict(rows, target) - rows.numbers(target)).mean()
@@ -561,7 +561,7 @@ def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_pa
     model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
     common = model.encoding.schema
     tables = [source.load_table(name) for name in NAMES]
-    rows = np.concatenate([read_values(select_rows(held.table, held.rows("train")), common) for held in tables])
+    rows = np.concatenate([read_values(held.part("train"), common) for held in tables])
     pooled = UnitSums.of(model.encoding.encode(rows), common)
     settings = RecoverySettings(target_neighbours=4)
     assert recover_from_sums(settings, common, pooled, ["weight", "ill", "ward"]).graph == graph

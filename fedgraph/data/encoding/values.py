@@ -7,11 +7,9 @@ An embedding has as many columns as numbers (:attr:`fedgraph.data.schema.schema.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.columns import Floats, read_column, read_numbers
@@ -20,7 +18,6 @@ from fedgraph.data.columns.table_files import Table
 from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import replacing
 
 _LARGEST_WHOLE = 2.0**53
 
@@ -54,9 +51,7 @@ def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = 
         elif (numbers := read_numbers(table, feature.name, codes)) is not None:
             values[:, place.start] = numbers
         else:
-            values[:, place.start] = read_column(
-                table, feature.name, codes
-            ).as_numbers()  # raises an error that lists the words
+            read_column(table, feature.name, codes).as_numbers()  # raises an error that lists the words
     return values
 
 
@@ -73,12 +68,6 @@ def as_table(values: Floats, schema: Schema, where: str = "the rows") -> Table:
         names = part_names(feature.name, feature.size) if feature.kind == "embedding" else [feature.name]
         columns |= {name: _column(own[:, place], feature) for place, name in enumerate(names)}
     return Table(columns, where)
-
-
-def write_csv(table: Table, path: Path) -> None:
-    """Write a table as CSV with a header, atomically; missing values are empty."""
-    with replacing(path) as temporary:
-        pyarrow.csv.write_csv(pa.table(table.columns), temporary)
 
 
 def check_shape(values: Floats, schema: Schema) -> None:

@@ -13,11 +13,9 @@ import numpy as np
 import torch
 from pydantic import Field, field_validator
 
-from fedgraph.data.base import SPLITS, CohortData, Shares, SplitName
-from fedgraph.data.examples import ExampleSplit
+from fedgraph.data.base import SPLITS, CohortData, Shares, SplitName, check_clients
 from fedgraph.data.graphs.graph_form import GraphForm
-from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs
-from fedgraph.data.graphs.stacked import graph_cohort
+from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs, graph_cohort
 from fedgraph.data.own import Name, OwnData, with_notes
 from fedgraph.data.partition import Indices, split
 from fedgraph.models import TaskSpec
@@ -130,17 +128,15 @@ class GraphDataSet(Configured[OptionsT]):
         Raises DataError naming client and file for unknown clients, invalid graphs (:meth:`LabelledGraphs.of`),
         differing numbers of features, and clients without classes or training examples.
         """
-        known = self.client_names()
-        unknown_names = [name for name in names if name not in known]
-        if unknown_names:
-            raise DataError(f"{self.title} has no client '{unknown_names[0]}'; its clients: {', '.join(known[:10])}")
+        check_clients(self.title, names, self.client_names())
         clients = [self.labelled(name) for name in names]
         task = self._task(names, clients)
         parts = [self._parts(*each) for each in zip(names, clients, strict=True)]
         data = graph_cohort(task, tuple(names), clients, {name: [part[name] for part in parts] for name in SPLITS})
-        train = data.splits["train"]
-        assert isinstance(train, ExampleSplit)
-        counts = [train.targets[rows[rows >= 0]].bincount(minlength=task.output_shape[0]) for rows in train.rows]
+        counts = [
+            own.labels[part["train"]].bincount(minlength=task.output_shape[0])
+            for own, part in zip(clients, parts, strict=True)
+        ]
         form = GraphForm(task=task)
         groups = [group for group in map(self.group, names) if group is not None]
         return replace(

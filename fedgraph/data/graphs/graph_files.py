@@ -15,7 +15,7 @@ import torch
 from fedgraph.data.graphs.labelled import Raw
 from fedgraph.data.own import CLIENT, LOOKED_FOR
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import composed, write_atomically
+from fedgraph.support.files import composed, read_arrays, write_atomically
 
 SUFFIXES = (".pt", ".pth", ".npz")
 
@@ -141,11 +141,7 @@ def _load_single(file: Path) -> list[Raw]:
 def _loaded(file: Path) -> list[Raw] | dict[str, list[Raw]]:
     """Read a file: the graphs of a client, or of several by name."""
     if file.suffix.lower() == ".npz":
-        try:
-            with np.load(file, allow_pickle=False) as stored:
-                return _parts({name: stored[name] for name in stored.files}, file)
-        except (OSError, ValueError, EOFError, AttributeError) as error:
-            raise DataError(f"{file} cannot be read as an .npz file with arrays of numbers ({error})") from None
+        return _parts(read_arrays(file), file)
     if file.suffix.lower() not in SUFFIXES:
         raise DataError(f"{file} is not a graph file; graph files are {', '.join(SUFFIXES)}")
     from torch_geometric.data.data import Data, DataEdgeAttr, DataTensorAttr

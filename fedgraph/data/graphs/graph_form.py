@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.graphs.graph_files import GraphFiles
-from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs
-from fedgraph.data.graphs.stacked import graph_cohort
+from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs, graph_cohort
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing, label_answers
 from fedgraph.data.preprocessing.preprocessing import Scales
@@ -31,9 +30,7 @@ class GraphForm(Form):
     def preprocessing(self, names: Sequence[str]) -> Preprocessing:
         """Return the preprocessing of clients, without scaling."""
         one = {"centre": 0.0, "spread": 1.0, "fill": 0.0, "mean": 0.0, "std": 1.0}
-        return Preprocessing(
-            self, tuple(names), {name: torch.full((len(names),), value) for name, value in one.items()}
-        )
+        return Preprocessing.alike(self, names, {name: torch.tensor(value) for name, value in one.items()})
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`: a file or folder as in training; classes are not needed."""

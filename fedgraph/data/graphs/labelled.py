@@ -1,4 +1,4 @@
-"""A client's graphs with classes of nodes or of whole graphs, validated."""
+"""Clients' graphs with classes of nodes or of whole graphs, validated, and as a cohort."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SplitName
-from fedgraph.models.graphs import Graph, Level
+from fedgraph.data.base import CohortData, SplitName
+from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.partition import Indices
+from fedgraph.models import TaskSpec
+from fedgraph.models.graphs import Graph, GraphTable, Level
 from fedgraph.support.errors import DataError
 
 Raw = Mapping[str, Any]
@@ -84,6 +87,32 @@ class LabelledGraphs:
         return bool(pairs) and all(
             torch.cat([edges, edges.flip(0)], 1).unique(dim=1).shape[1] == 2 * edges.shape[1] for edges in pairs
         )
+
+
+def graph_cohort(
+    task: TaskSpec,
+    names: tuple[str, ...],
+    clients: Sequence[LabelledGraphs],
+    rows: Mapping[SplitName, Sequence[Indices]],
+) -> CohortData:
+    """Build the cohort of clients with these graphs and splits.
+
+    Parameters
+    ----------
+    task : a classification of nodes or of graphs.
+    rows : examples of each split, client by client, as positions in a client's labels.
+    """
+    table = GraphTable.of([graph for own in clients for graph in own.graphs], task.level)
+    numbers = torch.cat([table.numbers(place) for place in range(1, 1 + sum(len(own.graphs) for own in clients))])
+    labels = torch.cat([own.labels for own in clients]).clamp(min=0)
+    first = [0, *torch.tensor([len(own.labels) for own in clients]).cumsum(0).tolist()]
+    splits = {
+        name: ExampleSplit(
+            numbers[:, None], labels, row_table([begin + own for begin, own in zip(first, parts, strict=False)])
+        )
+        for name, parts in rows.items()
+    }
+    return CohortData(names, task, splits, torch.zeros(len(names)), torch.ones(len(names)), graphs=table)
 
 
 def _graph(raw: Raw, where: str) -> Graph:

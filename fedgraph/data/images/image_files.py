@@ -6,9 +6,7 @@ import gzip
 import hashlib
 import io
 import math
-import pickle
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +20,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import read_arrays
+from fedgraph.support.safe_pickle import read_pickle
 
 Bytes = NDArray[np.uint8]
 FileKey = tuple[tuple[Path, int], ...]
@@ -89,58 +89,15 @@ def _read_idx_set(paths: Sequence[Path], sha256: tuple[str, ...]) -> Images:
     return Images(np.concatenate([train, test])[:, None], labels, len(train))
 
 
-class _Dtype:
-    """Stand-in for ``numpy.dtype`` while unpickling: unsigned bytes only."""
-
-    def __init__(self, code: str | bytes, *_: object) -> None:
-        if code not in ("u1", b"u1"):
-            raise pickle.UnpicklingError(f"an array of type {code!r} instead of bytes")
-
-    def __setstate__(self, state: object) -> None:
-        """Ignore byte order and the like, which do not matter for bytes."""
-
-
-class _Array:
-    """Stand-in for ``numpy.ndarray`` while unpickling that keeps only the shape and the bytes."""
-
-    def __init__(self, *_: object) -> None:
-        self.value = np.empty(0, dtype=np.uint8)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, _, fortran, raw = state
-        self.value = np.frombuffer(raw, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickle arrays of bytes and plain values, without calling anything that a pickle names."""
-
-    def find_class(self, module: str, name: str) -> type:
-        stand_ins = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Dtype}
-        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and name in stand_ins:
-            return stand_ins[name]
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and only arrays of bytes are read")
-
-
-def unpickle_arrays(raw: bytes, where: str) -> dict[str, Any]:
-    """Read a pickled dict of byte arrays, lists, numbers and strings without executing anything in it.
-
-    Raises DataError naming ``where`` if the pickle contains anything else or is damaged.
-    """
+def _unpickled(raw: bytes, where: str) -> dict[str, Any]:
+    """Read a pickled dict of arrays and lists, whose keys may be bytes, without executing anything in it."""
     try:
-        value = _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
-    except Exception as error:  # a damaged pickle can fail in any way
+        value = read_pickle(io.BytesIO(raw))
+    except ValueError as error:
         raise DataError(f"{where} cannot be read as a CIFAR batch: {error}") from None
     if not isinstance(value, dict):
         raise DataError(f"{where} cannot be read as a CIFAR batch: it holds {type(value).__name__}, not a dict")
-    return {
-        _text(key): entry.value if isinstance(entry, _Array) else entry
-        for key, entry in value.items()
-        if isinstance(key, str | bytes)
-    }
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    return {key.decode(errors="replace") if isinstance(key, bytes) else str(key): entry for key, entry in value.items()}
 
 
 def _cifar_members(paths: Sequence[Path]) -> dict[str, bytes]:
@@ -172,10 +129,12 @@ def _read_cifar(members: dict[str, bytes], where: Path) -> Images:
 
 
 def _cifar_batch(raw: bytes, where: str) -> tuple[Bytes, NDArray[np.int64]]:
-    batch = unpickle_arrays(raw, where)
+    batch = _unpickled(raw, where)
     pixels, labels = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
     if not isinstance(pixels, np.ndarray) or not isinstance(labels, list) or pixels.shape != (len(labels), 3072):
         raise DataError(f"{where} has no 'data' of 3072 bytes for each of its labels (it has: {', '.join(batch)})")
+    if pixels.dtype != np.uint8:
+        raise DataError(f"{where} has 'data' of {pixels.dtype} in place of bytes")
     return pixels.reshape(-1, 3, TILE, TILE), np.array(labels, dtype=np.int64)
 
 
@@ -191,11 +150,7 @@ def _read_mosaics(paths: Sequence[Path]) -> Images:
 
 def read_mosaic_labels(path: Path) -> dict[str, NDArray[Any]]:
     """Read the arrays ``y_train``, ``y_test``, and ``lossy_train``, ``lossy_test`` which list approximate images."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            labels = dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as labels of mosaics ({error})") from None
+    labels = read_arrays(path)
     if not {"y_train", "y_test"} <= labels.keys():
         raise DataError(f"{path} has no arrays y_train and y_test (it has: {', '.join(labels)})")
     return labels

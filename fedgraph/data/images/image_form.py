@@ -65,9 +65,7 @@ class ImageForm(Form):
         if self.layout == "image":
             scale, offset = scale[:, :1, :1], offset[:, :1, :1]
         one = {"centre": -offset / scale, "spread": 1 / scale, "fill": torch.zeros_like(scale)}
-        one |= {"mean": torch.tensor(0.0), "std": torch.tensor(1.0)}
-        scales = {name: value.expand(len(names), *value.shape) for name, value in one.items()}
-        return Preprocessing(self, tuple(names), scales)
+        return Preprocessing.alike(self, names, {**one, "mean": torch.tensor(0.0), "std": torch.tensor(1.0)})
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`: a folder of images, or of a sub-folder for each class; or arrays in an .npz file."""

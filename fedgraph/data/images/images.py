@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.base import CohortData, SplitName
+from fedgraph.data.base import CohortData, SplitName, check_clients
 from fedgraph.data.images import image_files
 from fedgraph.data.images.groups import GroupSettings, Rows, planted, planted_graph
 from fedgraph.data.images.image_files import FileKey, Images, read_digits
@@ -83,11 +83,9 @@ class ImageSource:
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
         known = self.client_names()
-        for name in names:
-            if name not in known:
-                raise DataError(f"{self.spec.title} has no client '{name}': they are {known[0]} to {known[-1]}")
+        check_clients(self.spec.title, names, known)
         key = self._file_key()
-        images = _images(self.settings.set, key, self.settings.partition_seed)
+        images = _images(self.settings, key)
         parts, places = _divide(self.settings, key), [known.index(name) for name in names]
         rows: Sequence[Rows] = [parts[place] for place in places]
         if self.settings.groups == 1:
@@ -130,12 +128,14 @@ class ImageSource:
         return image_files.file_key(require(catalogue_entry(self.settings.set), self.data_dir))
 
 
-def _images(name: SetName, key: FileKey, seed: int) -> Images:
-    """Return all images of a set, the training images first; digits are split by ``seed``."""
-    if name == "digits":
-        return _digits(seed)
-    images = image_files.read_images(key, IDX_CONTENT.get(name, ()))
-    spec = SETS[name]
+def _images(settings: ImageSettings, key: FileKey) -> Images:
+    """Return all images of a set, the training images first."""
+    return _digits(settings.partition_seed) if settings.set == "digits" else named_images(settings.set, key)
+
+
+def named_images(name: SetName, key: FileKey) -> Images:
+    """Read the images of a set other than the digits. Raises DataError if they are those of another set."""
+    images, spec = image_files.read_images(key, IDX_CONTENT.get(name, ())), SETS[name]
     if images.pixels.shape[1:] != spec.shape or images.labels.max() >= len(spec.classes):
         raise DataError(
             f"{key[0][0].parent} holds images {images.pixels.shape[1:]} with labels up to {images.labels.max()}, and "
@@ -163,7 +163,7 @@ def _digits(seed: int) -> Images:
 def _divide(settings: ImageSettings, key: FileKey) -> list[dict[SplitName, Indices]]:
     """Return the rows of each client in each split; cached, as many nodes of a process load different clients."""
     seed, names = settings.partition_seed, client_names(settings.clients)
-    images = _images(settings.set, key, seed)
+    images = _images(settings, key)
     used = np.arange(images.num_train)
     if settings.limit is not None:
         used = balanced_subset(images.labels[: images.num_train], settings.limit, seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from PIL import Image, ImageOps
 from fedgraph.data.images.image_files import Bytes, FileKey, Images, file_key
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import composed
+from fedgraph.support.files import composed, read_arrays
 
 _MODES = {1: "L", 3: "RGB"}
 _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
@@ -246,11 +245,7 @@ def _read_npz(
 ) -> OwnImages:
     if not key or path.suffix != ".npz":
         raise DataError(f"{path} is neither a folder with a sub-folder for each class nor an .npz file: check path")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as an .npz file ({error})") from None
+    arrays = read_arrays(path)
     if not labelled and "images" in arrays:
         arrays.setdefault("labels", np.full(len(arrays["images"]), -1))
     if not {"images", "labels"} <= arrays.keys():

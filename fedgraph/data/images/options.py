@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import PositiveInt, field_validator
 
 from fedgraph.data.base import SPLITS, CohortData, SplitName
-from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.examples import ExampleSplit, class_counts, row_table
 from fedgraph.data.images.augmentation import Change, ImageAugmentation
 from fedgraph.data.images.image_files import Images
 from fedgraph.data.images.image_form import ImageForm
@@ -48,6 +47,12 @@ class ImageOptions(PartitionSettings):
             raise ValueError("changes must differ")
         return value
 
+    @property
+    def augmentation(self) -> ImageAugmentation | None:
+        """Random changes to training images; None if there are none."""
+        changes = frozenset(self.augment)
+        return ImageAugmentation(changes, self.crop_padding, self.cutout_size) if changes else None
+
     def check_changes(self, side: int) -> None:
         """Raise ValueError for changes that do not fit images whose shorter side has ``side`` pixels."""
         if self.augment and self.layout == "flat":
@@ -80,7 +85,6 @@ def image_cohort(
     )  # fmt: skip
     storage, targets = form.stored(images), torch.from_numpy(images.labels)
     scale, shift = form.factors()
-    counts = [np.bincount(images.labels[own["train"]], minlength=len(spec.classes)) for own in rows]
     return CohortData(
         names=tuple(names),
         task=task,
@@ -90,13 +94,7 @@ def image_cohort(
         },
         mean=torch.zeros(len(names)),
         std=torch.ones(len(names)),
-        label_counts=torch.from_numpy(np.stack(counts).astype(np.int64)),
-        augment=_augmentation(options),
+        label_counts=class_counts(targets, [own["train"] for own in rows], len(spec.classes)),
+        augment=options.augmentation,
         preprocessing=form.preprocessing(names),
     )
-
-
-def _augmentation(options: ImageOptions) -> ImageAugmentation | None:
-    if not options.augment:
-        return None
-    return ImageAugmentation(frozenset(options.augment), options.crop_padding, options.cutout_size)

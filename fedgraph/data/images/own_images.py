@@ -6,23 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from fedgraph.data.base import SPLITS, CohortData
+from fedgraph.data.base import SPLITS, CohortData, DataSource, check_clients
 from fedgraph.data.images.labelled import Ground, OwnImages, read_labelled
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
 from fedgraph.data.shared_tests import SplitSettings, draw_shared_test, shared_test_file
-from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
-
-if TYPE_CHECKING:
-    from fedgraph.graph import ClientGraph
 
 
 class OwnImageSettings(ImageOptions, SplitSettings):
@@ -84,8 +80,8 @@ class OwnImageSettings(ImageOptions, SplitSettings):
         return self.channels, height, width
 
 
-class OwnImageSource:
-    """Images of one folder or file (a :class:`fedgraph.data.base.DataSource`)."""
+class OwnImageSource(DataSource):
+    """Images of one folder or file."""
 
     def __init__(self, settings: OwnImageSettings, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings = settings
@@ -102,9 +98,7 @@ class OwnImageSource:
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
         known, settings = self.client_names(), self.settings
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise DataError(f"{self.title} has no client '{unknown[0]}'; its clients: {', '.join(known[:10])}")
+        check_clients(self.title, names, known)
         rows = []
         for name in names:
             own = self._parts[known.index(name)]
@@ -118,10 +112,6 @@ class OwnImageSource:
             settings.mean or (), settings.deviation or (),
         )  # fmt: skip
         return image_cohort(settings, spec, self._images, names, rows, settings.ground)
-
-    def given_graph(self) -> ClientGraph | None:
-        """Return None: no client graph is published with the images."""
-        return None
 
     def describe(self) -> str:
         """Describe the data, e.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, 2 shards each``."""

@@ -5,13 +5,11 @@ from fedgraph.data.owners.samples import (
     NO_LABEL,
     SAMPLE_SPLITS,
     OwnerData,
-    OwnerSource,
     SampleSplit,
     cohort_data,
     held_out,
-    owner_source,
 )
-from fedgraph.data.owners.shared_samples import sample_folds
+from fedgraph.data.owners.shared_samples import OwnerSource, owner_source, sample_folds
 
 __all__ = [
     "NO_LABEL",

@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.graph import ClientGraph
 from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.errors import DataError
@@ -89,7 +89,7 @@ class GridStabilitySettings(SharedSampleSettings):
     together: bool = False
 
 
-class GridStabilitySource(SharedSampleSource):
+class GridStabilitySource(OwnerSource):
     """Simulated grids of four participants."""
 
     title = "stability of simulated grids"

@@ -11,13 +11,12 @@ import torch
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 
-from fedgraph.data.images import image_files
-from fedgraph.data.images.image_files import Images, read_digits
-from fedgraph.data.images.sets import IDX_CONTENT, SETS, catalogue_entry
-from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.data.images.image_files import Images, file_key, read_digits
+from fedgraph.data.images.images import named_images
+from fedgraph.data.images.sets import SETS, catalogue_entry
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.graph import ClientGraph
 from fedgraph.support.catalogue import require
-from fedgraph.support.errors import DataError
 
 
 class ImagePatchSettings(SharedSampleSettings):
@@ -63,7 +62,7 @@ def patch_names(grid: tuple[int, int]) -> tuple[str, ...]:
     return tuple(f"patch-{row}-{column}" for row in range(grid[0]) for column in range(grid[1]))
 
 
-class ImagePatchSource(SharedSampleSource):
+class ImagePatchSource(OwnerSource):
     """The patches of one image set in a data folder."""
 
     def __init__(self, settings: ImagePatchSettings, data_dir: Path) -> None:
@@ -123,16 +122,10 @@ class ImagePatchSource(SharedSampleSource):
         """Return the images in use, their keys, and a mask of the set's own test images, if any."""
         name, wanted = self.settings.images, self.settings.first_examples
         if name == "digits":
-            images = _digits()
+            pixels, labels = read_digits()
+            images = Images(pixels[:, None], labels, len(labels))  # which have no test images of their own
         else:
-            files = image_files.file_key(require(catalogue_entry(name), self.data_dir))
-            images = image_files.read_images(files, IDX_CONTENT.get(name, ()))
-        if images.pixels.shape[1:] != self.spec.shape or images.labels.max() >= len(self.spec.classes):
-            raise DataError(
-                f"{self.data_dir / name} holds images {images.pixels.shape[1:]} with labels up to "
-                f"{images.labels.max()}, and {self.spec.title} has {self.spec.shape} and {len(self.spec.classes)} "
-                f"classes: is this another set?"
-            )
+            images = named_images(name, file_key(require(catalogue_entry(name), self.data_dir)))
         train, test = images.num_train, len(images.labels) - images.num_train
         if wanted is not None and wanted < train:
             train, test = wanted, -(-test * wanted // train)
@@ -145,9 +138,3 @@ class ImagePatchSource(SharedSampleSource):
 
 def _numbered(prefix: str, count: int) -> tuple[str, ...]:
     return tuple(f"{prefix}-{number:05d}" for number in range(count))
-
-
-def _digits() -> Images:
-    """Return scikit-learn's digits, which have no separate test images."""
-    pixels, labels = read_digits()
-    return Images(pixels[:, None], labels, len(labels))

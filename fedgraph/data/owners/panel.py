@@ -5,7 +5,6 @@ A substitute for the PMU data of F3 (Ma, Hoang, Chen, UAI 2023, supplement C), w
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,9 +17,10 @@ from numpy.typing import NDArray
 
 from fedgraph.data.own import LOOKED_FOR, OwnData, data_path, data_title
 from fedgraph.data.owners.samples import NO_LABEL
-from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import read_arrays
 
 Singles = NDArray[np.float32]
 
@@ -59,7 +59,7 @@ class Panel:
     classes: tuple[str, ...]
 
 
-class PanelSource(SharedSampleSource):
+class PanelSource(OwnerSource):
     """The data set that :class:`PanelSettings` describe."""
 
     def __init__(self, settings: PanelSettings, data_dir: Path, own: OwnData | None = None) -> None:
@@ -127,11 +127,7 @@ def interpolated(values: Singles) -> Singles:
 @lru_cache(maxsize=4)
 def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
     """Read a file; cached, as many nodes of a process load different clients of one file."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read as an .npz file ({error})") from None
+    arrays = read_arrays(path)
     lacking = [name for name in needed if name not in arrays]
     if lacking:
         raise DataError(f"{path}: has no array '{lacking[0]}'; it holds: {', '.join(arrays) or 'nothing'}")

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource, block_splits
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings, block_splits
 from fedgraph.data.series.cohort import num_steps
 from fedgraph.data.series.series_files import regular_times
 from fedgraph.data.series.traffic import TRAFFIC, MetrLaSettings, PemsBaySettings, TrafficSource
@@ -84,7 +84,7 @@ class PemsBayRushHourSettings(RushHourSettings):
     start: datetime = datetime(2017, 1, 1)
 
 
-class RushHourSource(SharedSampleSource):
+class RushHourSource(OwnerSource):
     """Hourly windows of one of the speed data sets; its sensors are the clients."""
 
     def __init__(self, settings: MetrLaRushHourSettings | PemsBayRushHourSettings, data_dir: Path) -> None:

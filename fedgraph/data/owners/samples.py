@@ -5,15 +5,15 @@ Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, CohortData, DataSource
+from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.owners.preparation import Preparation
 from fedgraph.models import TaskSpec
@@ -68,20 +68,6 @@ class OwnerData:
     unscaled: tuple[str, ...] = ()
 
 
-@runtime_checkable
-class OwnerSource(DataSource, Protocol):
-    """A data set whose clients hold different features of the same samples."""
-
-    def load_owners(self, names: Sequence[str], prepared: Mapping[str, Preparation] | None = None) -> OwnerData:
-        """Load the data of the owners ``names``, in that order, with the given preparation of those in ``prepared``.
-
-        Raises DataError for unknown names and unusable data.
-        """
-
-    def describe(self, classes: tuple[str, ...] = ()) -> str:
-        """Describe the data in a line; ``classes`` are those of labels where they are known."""
-
-
 def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
     """Convert owners to the clients of a cohort, for methods with one model architecture for all of them.
 
@@ -131,27 +117,6 @@ def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
         label_counts=(training.double() @ classes).long(),
         untrained=tuple(lacking),
     )
-
-
-def owner_source(source: DataSource, method: str) -> OwnerSource:
-    """Check that the clients of a data set hold different features of the same samples.
-
-    Returns ``source`` itself. Raises DataError when it is not an :class:`OwnerSource`.
-
-    Parameters
-    ----------
-    source : DataSource
-        Any data set.
-    method : str
-        Names the method in the message.
-    """
-    if not isinstance(source, OwnerSource):
-        raise DataError(
-            f"method '{method}' needs clients that hold different features of the same samples, which this data set "
-            "does not have; sets that do: metr-la-rush-hour, pems-bay-rush-hour, image-patches, table-columns, "
-            "grid-stability, panel"
-        )
-    return source
 
 
 def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.data.base import CohortData, Shares
+from fedgraph.data.base import CohortData, DataSource, Shares
 from fedgraph.data.own import OwnData
 from fedgraph.data.owners.preparation import Preparation
 from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, cohort_data
@@ -92,8 +92,8 @@ class Holdings:
     parts: Tensor | None = None
 
 
-class SharedSampleSource(ABC):
-    """Base of each :class:`fedgraph.data.owners.samples.OwnerSource` that reads :class:`Holdings`.
+class OwnerSource(ABC):
+    """A data set whose clients hold different features of the same samples, read as :class:`Holdings`.
 
     Attributes
     ----------
@@ -241,6 +241,27 @@ class SharedSampleSource(ABC):
         split[found.labels == NO_LABEL] = SAMPLE_SPLITS.index("new")
         drawn = _uniform(_key_numbers(found.keys), derive_seed(settings.split_seed, "overlap")) < settings.overlap
         return split, drawn | ~torch.isin(split, _OVERLAPPING)
+
+
+def owner_source(source: DataSource, method: str) -> OwnerSource:
+    """Check that the clients of a data set hold different features of the same samples.
+
+    Returns ``source`` itself. Raises DataError when it is not an :class:`OwnerSource`.
+
+    Parameters
+    ----------
+    source : DataSource
+        Any data set.
+    method : str
+        Names the method in the message.
+    """
+    if not isinstance(source, OwnerSource):
+        raise DataError(
+            f"method '{method}' needs clients that hold different features of the same samples, which this data set "
+            "does not have; sets that do: metr-la-rush-hour, pems-bay-rush-hour, image-patches, table-columns, "
+            "grid-stability, panel"
+        )
+    return source
 
 
 def sample_splits(

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt, model_validator
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, OwnData, data_path, data_title
-from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.data.tables.tables import bundled_table
@@ -79,7 +79,7 @@ class TableColumnSettings(SharedSampleSettings, FileSettings):
         return self
 
 
-class TableColumnSource(SharedSampleSource):
+class TableColumnSource(OwnerSource):
     """One table, divided by columns."""
 
     def __init__(self, settings: TableColumnSettings, data_dir: Path, own: OwnData | None = None) -> None:
@@ -104,7 +104,6 @@ class TableColumnSource(SharedSampleSource):
         table, settings = self._table, self.settings
         if self.own is not None and names and not classes:
             check_declared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
-        self._check_no_patterns(names)
         if classes and settings.label not in table.names:
             targets = np.full(table.num_rows, np.nan)
         else:
@@ -157,16 +156,6 @@ class TableColumnSource(SharedSampleSource):
         if settings.first_rows is None or settings.first_rows >= table.num_rows:
             return table
         return table.part(np.arange(settings.first_rows))
-
-    def _check_no_patterns(self, names: Sequence[str]) -> None:
-        """Raise DataError for a name that looks like a pattern and is not a column."""
-        for name in names:
-            for column in self._owners[name]:
-                if set(column) & set("*?[") and column not in self._table.names:
-                    raise DataError(
-                        f"owners: '{name}' has '{column}', not a column of {self._table.where}: names are exact "
-                        f"here, no patterns; the columns are {', '.join(self._table.names)}"
-                    )
 
     def _as_table(
         self, columns: tuple[str, ...] | None, listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})

@@ -124,6 +124,11 @@ class Preprocessing:
     FOLDER: ClassVar[str] = "preprocessing"
     """Folder of the preprocessing of a node's clients, in the node's run state."""
 
+    @classmethod
+    def alike(cls, form: Form, names: Sequence[str], scales: Scales) -> Preprocessing:
+        """Return the preprocessing of clients that all have the same ``scales``, without client axis."""
+        return cls(form, tuple(names), {key: value.expand(len(names), *value.shape) for key, value in scales.items()})
+
     def of(self, client: str) -> dict[str, Tensor]:
         """Return the scales of one client, without client axis."""
         row = self.names.index(client)

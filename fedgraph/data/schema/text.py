@@ -1,4 +1,4 @@
-"""A schema as text, with a summary of its table if given."""
+"""A schema as text, with a summary of its table."""
 
 from __future__ import annotations
 
@@ -14,49 +14,33 @@ _LONGEST = 60
 _WORDS = {"?", ".", "-", "na", "n/a", "nan", "null", "unknown"}
 
 
-def as_text(schema: Schema, table: Table | None = None, settings: SchemaSettings | None = None) -> str:
-    """Describe a schema, one line per feature: name, kind, categories.
+def as_text(schema: Schema, table: Table, settings: SchemaSettings) -> str:
+    """Describe a schema, one line per feature, and at the end the columns of its table that are not features.
 
-    Parameters
-    ----------
-    schema : Schema
-        The features.
-    table : Table, optional
-        Adds the range of numbers, the fraction of missing rows, and codes that look like missing values, and lists the
-        columns that are not features at the end. This reveals data: it is for the owner of the table only.
-    settings : SchemaSettings, optional
-        Its ``missing-codes`` apply to ``table``.
+    A line has name, kind, categories or the range of numbers, the fraction of missing rows, and codes that look like
+    missing values unless ``missing-codes`` of the settings lists them. This reveals data: it is for the owner of the
+    table only.
     """
-    settings = settings or SchemaSettings()
     units = sum(feature.width for feature in schema.features)
     lines = [f"{len(schema.features)} features, {units} units"]
     rows = []
     for feature in schema.features:
-        is_embedding = feature.kind == "embedding"
-        shown = f"{feature.size} numbers" if is_embedding else ", ".join(feature.categories)
-        row = [feature.name, feature.kind, shown if len(shown) <= _LONGEST else shown[: _LONGEST - 4] + " ..."]
-        if table is not None and is_embedding:
-            values = read_embedding(table, feature.name, settings.missing_codes.get(feature.name, ()))
-            row = [*row, f"{np.isnan(values[:, 0]).mean():.1%} missing", ""]
-        elif table is not None:
-            column = read_column(table, feature.name, settings.missing_codes.get(feature.name, ()))
-            row = [
-                *row[:2],
-                row[2] or _spread(column),
-                f"{np.mean(column.codes < 0):.1%} missing",
-                _hint(feature, column),
-            ]
-        rows.append(row)
+        codes = settings.missing_codes.get(feature.name, ())
+        if feature.kind == "embedding":
+            missing = np.isnan(read_embedding(table, feature.name, codes)[:, 0])
+            shown, hint = f"{feature.size} numbers", ""
+        else:
+            column = read_column(table, feature.name, codes)
+            missing, hint = column.codes < 0, _hint(feature, column)
+            shown = ", ".join(feature.categories) or _spread(column)
+        shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 4] + " ..."
+        rows.append([feature.name, feature.kind, shown, f"{missing.mean():.1%} missing", hint])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    if table is not None and (others := _others(schema, table)):
+    embeddings = {feature.name for feature in schema.features if feature.kind == "embedding"}
+    if others := [name for name in with_embeddings(table.names, embeddings) if name not in schema.names]:
         lines.append(f"not features: {', '.join(others)}")
     return "\n".join(lines)
-
-
-def _others(schema: Schema, table: Table) -> list[str]:
-    embeddings = {feature.name for feature in schema.features if feature.kind == "embedding"}
-    return [name for name in with_embeddings(table.names, embeddings) if name not in schema.names]
 
 
 def _spread(column: Column) -> str:

@@ -2,13 +2,12 @@
 
 from fedgraph.data.series.cold_start import INFERRED, cold_scale
 from fedgraph.data.series.naive import (
+    as_windows,
     covariate_features,
     last_readings,
-    num_time_steps,
     profile_forecasts,
     readings_in_windows,
     times_ahead,
-    window_starts,
 )
 from fedgraph.data.series.scale_transfer import cold_rows, inferred_scales, neighbourhoods, reference_rows
 from fedgraph.data.series.scaling import pooled, usable
@@ -18,13 +17,13 @@ from fedgraph.data.series.windows import shares_scales, step_seconds
 __all__ = [
     "INFERRED",
     "WindowedSource",
+    "as_windows",
     "cold_rows",
     "cold_scale",
     "covariate_features",
     "inferred_scales",
     "last_readings",
     "neighbourhoods",
-    "num_time_steps",
     "pooled",
     "profile_forecasts",
     "readings_in_windows",
@@ -33,5 +32,4 @@ __all__ = [
     "step_seconds",
     "times_ahead",
     "usable",
-    "window_starts",
 ]

@@ -104,13 +104,10 @@ def build_cohort(
     if settings.cold_scale != "own" or settings.scaling == "pooled":
         moments = reported(values[:, train, target], valid[:, train, target], is_cold, settings.cold_steps)
     mean, std = usable(*measured(values[:, train], valid[:, train]))
-    if settings.scaling == "none":
-        scales = make_scales(np.zeros_like(mean), np.ones_like(std), mean, target)
-    else:
-        if settings.scaling == "pooled" and moments is not None:
-            mean[:, target], std[:, target] = usable(*map(np.asarray, pooled(*moments[:, 2:].T)))
-        replace_known(mean[:, target], std[:, target], names, settings.scales or {}, all_names)
-        scales = make_scales(mean, std, np.zeros_like(mean), target)
+    if settings.scaling == "pooled" and moments is not None:
+        mean[:, target], std[:, target] = usable(*map(np.asarray, pooled(*moments[:, 2:].T)))
+    replace_known(mean[:, target], std[:, target], names, settings.scales or {}, all_names)
+    scales = make_scales(mean, std, target, settings)
     series = scaled_series(values, valid, scales)
     labels = tuple(table.features[feature] for feature in features)
     seconds = week_seconds(table, settings.start, step_minutes, every)

@@ -153,22 +153,6 @@ class WeeklyProfile:
         return np.where(own, self.fitted.counted[:, step], 0.0), own
 
 
-def weekly_profile(
-    readings: NDArray[np.float32], valid: NDArray[np.bool_], seconds: NDArray[np.int64], times: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Return each client's usual reading at times of the week, from any number of days: see :class:`WeeklyProfile`.
-
-    Returns float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
-
-    Parameters
-    ----------
-    readings, valid : readings to fit the profile to, and where they were read, ``[clients, steps]``.
-    seconds : from a Monday's midnight to each of these steps, ``[steps]``.
-    times : at which to evaluate the profile, in the same seconds, of any shape.
-    """
-    return WeeklyProfile.of(readings, valid, seconds, least_days=0.0).at(times)
-
-
 def _span(valid: NDArray[np.bool_], seconds: NDArray[np.int64]) -> NDArray[np.int64]:
     """Seconds ``[clients]`` from the first valid step to the end of the last one; 0 without any."""
     first, last = seconds[valid.argmax(1)], seconds[valid.shape[1] - 1 - valid[:, ::-1].argmax(1)]

@@ -7,33 +7,25 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedgraph.data.base import CohortData, Split, SplitName
-from fedgraph.data.series.covariates import MONDAY, NAMES, weekly_profile
+from fedgraph.data.series.covariates import MONDAY, NAMES, WeeklyProfile
 from fedgraph.data.series.windows import WindowSplit
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 
 
-def window_starts(split: Split) -> Tensor:
-    """Return the start of each client's examples, int64 ``[clients, examples]``, -1 after a client's last example.
-
-    In seconds from a Monday's midnight in 1970, or from the first step if times are unknown. Raises DataError if the
-    data has no windows of time series.
-    """
-    return _windows(split).starts()
-
-
-def num_time_steps(split: Split) -> int:
-    """Return the number of time steps of the series. Raises DataError if the data has no windows of time series."""
-    return _windows(split).series.shape[1]
+def as_windows(split: Split) -> WindowSplit:
+    """Return the split itself. Raises DataError if the data has no windows of time series, as all functions here do."""
+    if not isinstance(split, WindowSplit):
+        raise DataError("this data has no windows of time series")
+    return split
 
 
 def times_ahead(split: Split, client: int = 0) -> list[list[str]]:
     """Return the forecast times of one client's windows, the first client's by default.
 
-    For each window its steps, as ``2024-05-06T00:05:00``, or as numbers where the time of steps is unknown. Raises
-    DataError if the data has no windows of time series.
+    For each window its steps, as ``2024-05-06T00:05:00``, or as numbers where the time of steps is unknown.
     """
-    windows = _windows(split)
+    windows = as_windows(split)
     steps, present = windows.first_steps()
     ahead = steps[client, present[client], None] + windows.input_steps + torch.arange(windows.output_steps)
     if windows.times is None:
@@ -48,7 +40,7 @@ def readings_in_windows(split: Split) -> Tensor:
     Returns int64 ``[clients, examples]``, 0 after a client's last example. Raises DataError if the data has no windows
     of time series.
     """
-    windows = _windows(split)
+    windows = as_windows(split)
     steps, present = windows.first_steps()
     observed = windows.observed.cpu()
     if windows.rows is not None:
@@ -66,10 +58,9 @@ def covariate_features(task: TaskSpec) -> list[bool]:
 def last_readings(split: Split) -> Tensor:
     """Return the last reading of the target in each window.
 
-    The result is scaled, float32 ``[clients, examples]``; 0, the mean, for windows without any reading. Raises
-    DataError if the data has no windows of time series.
+    The result is scaled, float32 ``[clients, examples]``; 0, the mean, for windows without any reading.
     """
-    windows = _windows(split)
+    windows = as_windows(split)
     steps, present = windows.first_steps()
     rows = _rows(windows)
     read = windows.observed.unfold(1, windows.input_steps, 1)[rows, steps]
@@ -82,26 +73,21 @@ def last_readings(split: Split) -> Tensor:
 def profile_forecasts(data: CohortData, split: SplitName) -> Tensor:
     """Forecast each window by the client's weekly profile, fitted on its training part.
 
-    See :func:`fedgraph.data.series.covariates.weekly_profile`. The result is scaled, float32 ``[clients, examples,
+    See :class:`fedgraph.data.series.covariates.WeeklyProfile`. The result is scaled, float32 ``[clients, examples,
     steps]``. Raises DataError if the data has no windows of time series, or the time of steps is unknown.
     """
-    windows, validation = _windows(data.splits[split]), _windows(data.splits["validation"])
+    windows, validation = as_windows(data.splits[split]), as_windows(data.splits["validation"])
     if windows.times is None:
         raise DataError("a weekly profile needs `start` and `step-minutes`, as the file has no timestamps")
     assert isinstance(validation.first, int)
     training, seconds = slice(validation.first), windows.times.numpy()
     rows = _rows(windows)
     readings, read = windows.series[rows[:, 0], :, windows.target], windows.observed[rows[:, 0]]
-    usual = weekly_profile(readings[:, training].numpy(), read[:, training].numpy(), seconds[training], seconds)
+    known = readings[:, training].numpy(), read[:, training].numpy(), seconds[training]
+    usual = WeeklyProfile.of(*known, least_days=0.0).at(seconds)
     steps, _ = windows.first_steps()
     ahead = torch.from_numpy(usual).unfold(1, windows.output_steps, 1)
     return ahead[torch.arange(len(rows))[:, None], steps + windows.input_steps]
-
-
-def _windows(split: Split) -> WindowSplit:
-    if not isinstance(split, WindowSplit):
-        raise DataError("this data has no windows of time series")
-    return split
 
 
 def _rows(windows: WindowSplit) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -75,8 +75,7 @@ class Pems08Settings(FlowSettings):
 TrafficSettings = MetrLaSettings | PemsBaySettings | Pems04Settings | Pems08Settings
 
 
-@dataclass(frozen=True)
-class TrafficPart:
+class TrafficPart(NamedTuple):
     """One set of files a data set can be read from: the readings, then the graph."""
 
     name: str
@@ -86,14 +85,34 @@ class TrafficPart:
 
 @dataclass(frozen=True)
 class TrafficSet:
-    """A named data set: its size as published, the parts it can be read from, in the order they are looked for, and the
-    file with the places of its sensors."""
+    """A named data set: what the catalogue says of it, its size as published, the parts it can be read from, in the
+    order they are looked for, and the file with the places of its sensors."""
 
     title: str
+    licence: str
+    size: str
     sensors: int
     features: tuple[str, ...]
     parts: tuple[TrafficPart, ...]
     coordinates: Path | None = None
+    notes: str = ""
+
+    def entry(self, name: str, parts: Sequence[TrafficPart]) -> CatalogueEntry:
+        """Return the entry of the catalogue, with the files of some parts."""
+        return CatalogueEntry(name, self.title, self.licence, self.size, tuple(part[1:] for part in parts), self.notes)
+
+
+def _prepared(path: str, sha256: str) -> DataFile:
+    """Return a file of a part that is not published by itself."""
+    return DataFile(Path(path), "", sha256=sha256)
+
+
+def _flow_part(name: str) -> TrafficPart:
+    folder = f"{_ASTGCN}/{name.upper()}"
+    readings, distances = (
+        DataFile(Path(name, file), f"{folder}/{file}", download=True) for file in (f"{name}.npz", "distance.csv")
+    )
+    return TrafficPart("full", readings, distances)
 
 
 _LA_GRAPH = DataFile(
@@ -103,6 +122,11 @@ _LA_GRAPH = DataFile(
     sha256="a35687c6e15aa228dc45027b0ed2a0ea0f4ec78f573deb992c595092d12f61b3",
     size_bytes=680_459,
 )
+_LA_SUBSET_GRAPH = _prepared("metr-la/adj_mx.npz", "5d083d5c7cd22ca879f7df76cc74fb411420729c03354c1238711fc11f81f471")
+_LA_29 = _prepared("metr-la/metr_la_full_29.npz", "64d1d0c95f6327f3732b110cbfdd8256dffa38ae16eccca9d083e1bde75c5c40")
+_LA_WEEK = _prepared(
+    "metr-la/metr_la_week1_207.npz", "42e20df77e3091e143942105f0b32dd6d3f37c68c47a893879d4d47fea639f6d"
+)
 _BAY_GRAPH = DataFile(
     Path("pems-bay/adj_mx_bay.pkl"),
     f"{_DCRNN}/adj_mx_bay.pkl",
@@ -110,39 +134,20 @@ _BAY_GRAPH = DataFile(
     sha256="116275f5704d0d492018e14c047f7ae5004385b450aa907f88424055a4a97370",
     size_bytes=1_681_480,
 )
-_LA_SUBSET_GRAPH = DataFile(
-    Path("metr-la/adj_mx.npz"), "", sha256="5d083d5c7cd22ca879f7df76cc74fb411420729c03354c1238711fc11f81f471"
+_BAY_SUBSET_GRAPH = _prepared(
+    "pems-bay/adj_mx_bay.npz", "fc136ede7241ede6adccd3b91b95285d1e030e658359b1533a8cf0da01a3f9be"
 )
-_LA_29 = DataFile(
-    Path("metr-la/metr_la_full_29.npz"), "", sha256="64d1d0c95f6327f3732b110cbfdd8256dffa38ae16eccca9d083e1bde75c5c40"
-)
-_LA_WEEK = DataFile(
-    Path("metr-la/metr_la_week1_207.npz"),
-    "",
-    sha256="42e20df77e3091e143942105f0b32dd6d3f37c68c47a893879d4d47fea639f6d",
-)
-_BAY_67 = DataFile(
-    Path("pems-bay/pems_bay_full_67.npz"),
-    "",
-    sha256="33ca7d864c2b4890de465f790c8a8806b168d2d83c74e0ad9d711a826609c8b0",
-)
-_BAY_SUBSET_GRAPH = DataFile(
-    Path("pems-bay/adj_mx_bay.npz"), "", sha256="fc136ede7241ede6adccd3b91b95285d1e030e658359b1533a8cf0da01a3f9be"
-)
+_BAY_67 = _prepared("pems-bay/pems_bay_full_67.npz", "33ca7d864c2b4890de465f790c8a8806b168d2d83c74e0ad9d711a826609c8b0")
 
-
-def _flow_part(name: str) -> TrafficPart:
-    folder = f"{_ASTGCN}/{name.upper()}"
-    return TrafficPart(
-        "full",
-        DataFile(Path(name, f"{name}.npz"), f"{folder}/{name}.npz", download=True),
-        DataFile(Path(name, "distance.csv"), f"{folder}/distance.csv", download=True),
-    )
-
+_CSV_LICENCE = "released for research by the DCRNN authors (Li et al., ICLR 2018); the CSV copy on Zenodo is CC BY 4.0"
+_PEMS_LICENCE = "Caltrans PeMS, public; published without a licence of its own by the ASTGCN authors (AAAI 2019)"
+_FLOW_FEATURES = ("flow", "occupancy", "speed")
 
 SETS: dict[str, TrafficSet] = {
     "metr-la": TrafficSet(
         "METR-LA",
+        _CSV_LICENCE,
+        "207 sensors, 34,272 five-minute steps, March to June 2012",
         207,
         ("speed",),
         (
@@ -154,9 +159,12 @@ SETS: dict[str, TrafficSet] = {
             TrafficPart("week", _LA_WEEK, _LA_SUBSET_GRAPH),
         ),
         Path("metr-la/graph_sensor_locations.csv"),
+        "Speeds in mph, 0 = missing. The prepared week has its missing readings interpolated.",
     ),
     "pems-bay": TrafficSet(
         "PEMS-BAY",
+        _CSV_LICENCE,
+        "325 sensors, 52,116 five-minute steps, January to June 2017",
         325,
         ("speed",),
         (
@@ -167,37 +175,27 @@ SETS: dict[str, TrafficSet] = {
             TrafficPart("67", _BAY_67, _BAY_SUBSET_GRAPH),
         ),
         Path("pems-bay/graph_sensor_locations_bay.csv"),
-    ),
-    "pems04": TrafficSet("PEMS04", 307, ("flow", "occupancy", "speed"), (_flow_part("pems04"),)),
-    "pems08": TrafficSet("PEMS08", 170, ("flow", "occupancy", "speed"), (_flow_part("pems08"),)),
-}
-
-
-def _entry(name: str, licence: str, size: str, notes: str = "") -> CatalogueEntry:
-    known = SETS[name]
-    files = tuple((part.readings, part.graph) for part in known.parts)
-    return CatalogueEntry(name, known.title, licence, size, files, notes)
-
-
-_CSV_LICENCE = "released for research by the DCRNN authors (Li et al., ICLR 2018); the CSV copy on Zenodo is CC BY 4.0"
-_PEMS_LICENCE = "Caltrans PeMS, public; published without a licence of its own by the ASTGCN authors (AAAI 2019)"
-
-TRAFFIC: tuple[CatalogueEntry, ...] = (
-    _entry(
-        "metr-la",
-        _CSV_LICENCE,
-        "207 sensors, 34,272 five-minute steps, March to June 2012",
-        "Speeds in mph, 0 = missing. The prepared week has its missing readings interpolated.",
-    ),
-    _entry(
-        "pems-bay",
-        _CSV_LICENCE,
-        "325 sensors, 52,116 five-minute steps, January to June 2017",
         "Speeds in mph, 0 = missing. The clock goes forward by one hour on 2017-03-12.",
     ),
-    _entry("pems04", _PEMS_LICENCE, "307 sensors, 16,992 five-minute steps, January and February 2018"),
-    _entry("pems08", _PEMS_LICENCE, "170 sensors, 17,856 five-minute steps, July and August 2016"),
-)
+    "pems04": TrafficSet(
+        "PEMS04",
+        _PEMS_LICENCE,
+        "307 sensors, 16,992 five-minute steps, January and February 2018",
+        307,
+        _FLOW_FEATURES,
+        (_flow_part("pems04"),),
+    ),
+    "pems08": TrafficSet(
+        "PEMS08",
+        _PEMS_LICENCE,
+        "170 sensors, 17,856 five-minute steps, July and August 2016",
+        170,
+        _FLOW_FEATURES,
+        (_flow_part("pems08"),),
+    ),
+}
+
+TRAFFIC: tuple[CatalogueEntry, ...] = tuple(known.entry(name, known.parts) for name, known in SETS.items())
 
 
 class TrafficSource(WindowedSource):
@@ -217,9 +215,7 @@ class TrafficSource(WindowedSource):
         for part in wanted:
             if all((self.data_dir / file.path).is_file() for file in (part.readings, part.graph)):
                 return part
-        entry = next(entry for entry in TRAFFIC if entry.name == self.settings.set)
-        files = tuple((part.readings, part.graph) for part in wanted)
-        raise DataError(missing_message(replace(entry, alternatives=files), self.data_dir))
+        raise DataError(missing_message(self.known.entry(self.settings.set, wanted), self.data_dir))
 
     def table(self) -> SeriesTable:
         """Return the readings of the part, named by sensor."""

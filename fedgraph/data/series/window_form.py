@@ -147,12 +147,9 @@ class NewWindows(NewData):
         if count < least:
             raise DataError(f"'{name}' has {count} readings, too few to measure a scale, which needs {least}")
         mean, std = usable(*measured(values, valid))
-        if settings.scaling == "none":
-            scales = make_scales(np.zeros_like(mean), np.ones_like(std), mean, target)
-        else:
-            if settings.scaling == "pooled":
-                mean[:, target], std[:, target] = like["mean"].item(), like["std"].item()
-            scales = make_scales(mean, std, np.zeros_like(mean), target)
+        if settings.scaling == "pooled":
+            mean[:, target], std[:, target] = like["mean"].item(), like["std"].item()
+        scales = make_scales(mean, std, target, settings)
         more = len(self.form.task.features) - len(self.form.readings)
         profile = None
         if "weekly-profile" in settings.covariates and self.seconds is not None:
@@ -222,10 +219,16 @@ class NewWindows(NewData):
         return pd.concat(parts, ignore_index=True)
 
 
-def make_scales(mean: Singles, std: Singles, fill: Singles, target: int) -> dict[str, Tensor]:
-    """Return the scales of clients from those of their readings ``[clients, features]``."""
+def make_scales(mean: Singles, std: Singles, target: int, settings: WindowSettings) -> dict[str, Tensor]:
+    """Return the scales of clients from mean and deviation of their readings ``[clients, features]``.
+
+    Without scaling, missing readings become the mean.
+    """
     centre, spread = torch.from_numpy(mean), torch.from_numpy(std)
-    scales = {"centre": centre, "spread": spread, "fill": torch.from_numpy(fill)}
+    fill = torch.zeros_like(centre)
+    if settings.scaling == "none":
+        centre, spread, fill = fill, torch.ones_like(spread), centre
+    scales = {"centre": centre, "spread": spread, "fill": fill}
     return {**scales, "mean": centre[:, target].clone(), "std": spread[:, target].clone()}
 
 

@@ -7,8 +7,6 @@ from fedgraph.data.tables.client_tables import (
     ClientTableSettings,
     ClientTableSource,
     client_table_source,
-    schema_settings,
-    select_rows,
 )
 from fedgraph.data.tables.divided import DividedTableSource
 from fedgraph.data.tables.frames import FrameTables
@@ -26,6 +24,4 @@ __all__ = [
     "client_table_source",
     "read_bif",
     "rows_by_client",
-    "schema_settings",
-    "select_rows",
 ]

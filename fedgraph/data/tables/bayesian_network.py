@@ -13,7 +13,7 @@ from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
 from fedgraph.data.tables.asia import asia_network
 from fedgraph.data.tables.bif import BayesianNetwork, read_bif
-from fedgraph.data.tables.client_tables import ClientTableBase, ClientTableSettings
+from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
 from fedgraph.support.randomness import generator
 
 
@@ -36,7 +36,7 @@ class BayesianNetworkSettings(ClientTableSettings):
     public_rows: int = Field(default=0, ge=0, le=10_000_000)
 
 
-class BayesianNetworkSource(ClientTableBase):
+class BayesianNetworkSource(ClientTableSource):
     """Rows drawn from a network, independently for each client."""
 
     settings: BayesianNetworkSettings

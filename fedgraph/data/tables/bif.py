@@ -1,7 +1,9 @@
 """Bayesian networks of categories from BIF files: ground truth for graph recovery.
 
-Categorical variables with a probability table each, as written by the bnlearn repository, pgmpy and JavaBayes
-(:mod:`fedgraph.data.tables.bif_text`). https://www.bnlearn.com/bnrepository
+Categorical variables with a probability table each, as written by the bnlearn repository, pgmpy and JavaBayes. Comments
+and properties are skipped. Unambiguous extensions of the format are read: names and categories in quotes or with
+blanks, and intervals such as ``(0,18]`` as categories. https://www.bnlearn.com/bnrepository,
+https://sites.poli.usp.br/p/fabio.cozman/Research/InterchangeFormat/index.html
 """
 
 from __future__ import annotations
@@ -10,20 +12,23 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.data.tables.bif_text import BifText, Block, Statement, entries, possible_lists, unquoted
 from fedgraph.graph import FeatureGraph
 from fedgraph.support.errors import DataError, quoted
+
+_COMMENT = re.compile(r'"[^"]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_MARK = re.compile(r'"[^"]*"|[{};]')
 
 _ROUNDING = 1e-3
 """Largest deviation from 1 of the sum of a row's probabilities, which are rounded in published networks."""
@@ -132,16 +137,36 @@ def parse_bif(text: str) -> BayesianNetwork:
     return _Parser(text).network()
 
 
+class Statement(NamedTuple):
+    """A statement without its semicolon, and where it begins in the text."""
+
+    text: str
+    at: int
+
+
+class Block(NamedTuple):
+    """``variable rain { ... }``: kind, text before the brace, statements without properties, and position."""
+
+    kind: str
+    head: str
+    statements: list[Statement]
+    at: int
+
+
 class _Parser:
     """Builds variables from the blocks of a file."""
 
     def __init__(self, text: str) -> None:
-        self._source = BifText(text)
+        def blank(found: re.Match[str]) -> str:
+            return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
+
+        # Of the same length as the file, so that places have their lines.
+        self._text = _COMMENT.sub(blank, text)
         self._categories: dict[str, tuple[str, ...]] = {}
         self._variables: dict[str, Variable] = {}
 
     def network(self) -> BayesianNetwork:
-        blocks = list(self._source.blocks())
+        blocks = list(self._blocks())
         # Probabilities may precede their variables.
         for block in blocks:
             if block.kind == "variable":
@@ -154,116 +179,141 @@ class _Parser:
             raise DataError(f"no probabilities for {quoted(lacking)}" if lacking else "no variables")
         return BayesianNetwork({name: self._variables[name] for name in self._categories})
 
+    def _blocks(self) -> Iterator[Block]:
+        """Yield the blocks in order, the network first."""
+        text, start, depth = self._text, 0, 0
+        block: Block | None = None
+        for mark in _MARK.finditer(text):
+            part, at = text[start : mark.start()].strip(), mark.start()
+            begin = at - len(text[start:at].lstrip())
+            depth += {"{": 1, "}": -1}.get(mark[0], 0)
+            if mark[0] == "{" and depth == 1:
+                block = self._begun(part, begin, at, is_first=block is None)
+            elif mark[0] == "}" and depth == 0 and block is not None:
+                if part:
+                    raise self._error(begin, f"there is no ';' behind '{part.splitlines()[0]}'")
+                yield block
+            elif mark[0] == ";" and depth == 1 and block is not None:
+                if not re.match(r"property\b", part):
+                    block.statements.append(Statement(part, begin))
+            else:
+                continue
+            start = mark.end()
+        if depth or block is None or text[start:].strip():
+            raise DataError("the text ends too early")
+
+    def _begun(self, part: str, begin: int, at: int, is_first: bool) -> Block:
+        """Return a block without statements, of the text before its brace."""
+        kind, head = re.fullmatch(r"(\w*|\W)(.*)", part, re.DOTALL).groups()  # type: ignore[union-attr]
+        if kind not in (("network",) if is_first else ("variable", "probability")):
+            wanted = "'network'" if is_first else "'variable' or 'probability'"
+            raise self._error(begin, f"'{kind}' where {wanted} belongs")
+        if not head.strip() and not is_first:
+            raise self._error(at, "'{' where the name of a variable belongs")
+        return Block(kind, head.strip(), [], at)
+
     def _variable(self, block: Block) -> None:
-        name = unquoted(block.head)
-        found = [statement for statement in block.statements if re.match(r"type\b", statement.text)]
+        name, found = _unquoted(block.head), block.statements
         match = re.fullmatch(r"type\s+(\w+)\s*\[\s*(\d+)\s*\]\s*\{(.*)\}", found[0].text, re.DOTALL) if found else None
-        if match is None or match[1] != "discrete" or len(block.statements) > 1:
-            raise self._source.error(block.at, f"'{name}' must be categorical: type discrete [2] {{ no, yes }}")
-        count, ways = int(match[2]), possible_lists(match[3])
+        if match is None or match[1] != "discrete" or len(found) > 1:
+            raise self._error(block.at, f"'{name}' must be categorical: type discrete [2] {{ no, yes }}")
+        count, ways = int(match[2]), _possible_lists(match[3])
         fitting = [way for way in ways if len(way) == count and len(set(way)) == count]
         if not fitting:
-            raise self._source.error(block.at, f"'{name}' has {count} categories, listed are {', '.join(ways[0])}")
+            raise self._error(block.at, f"'{name}' has {count} categories, listed are {', '.join(ways[0])}")
         if name in self._categories:
-            raise self._source.error(block.at, f"'{name}' is defined twice")
+            raise self._error(block.at, f"'{name}' is defined twice")
         self._categories[name] = fitting[0]
 
     def _probability(self, block: Block) -> None:
-        inside = re.fullmatch(r"\((.*)\)", block.head, re.DOTALL)
-        if inside is None:
-            raise self._source.error(block.at, f"'{block.head}' where '( name | parents )' belongs")
-        name, *parents = self._names(block, inside[1])
+        name, *parents = self._names(block)
         if name in self._variables or len(set(parents)) < len(parents):
-            raise self._source.error(block.at, f"probabilities of '{name}', or a parent of it, are there twice")
-        known: list[Collection[str]] = [self._categories[parent] for parent in parents]
-        shape = [len(self._categories[each]) for each in (*parents, name)]
+            raise self._error(block.at, f"probabilities of '{name}', or a parent of it, are there twice")
+        known = [self._categories[parent] for parent in parents]
+        every = list(product(*known))
         rows: dict[tuple[str, ...], list[float]] = {}
         default: list[float] | None = None
-        for statement in block.statements:
-            if re.match(r"table\b", statement.text):
-                rows |= self._table(name, known, statement)
-            elif re.match(r"default\b", statement.text) and parents:
-                default = self._row(name, statement.text.removeprefix("default"), statement)
+        for text, at in block.statements:
+            if re.match(r"table\b", text):
+                numbers = self._numbers(name, text.removeprefix("table"), at)
+                # The slowest index of a flat table is the category of the variable.
+                if len(numbers) != (count := len(self._categories[name]) * len(every)):
+                    raise self._error(at, f"'{name}' has {count} probabilities in its table; got {len(numbers)}")
+                rows |= {given: self._row(name, numbers[place :: len(every)], at) for place, given in enumerate(every)}
+            elif re.match(r"default\b", text) and parents:
+                default = self._row(name, self._numbers(name, text.removeprefix("default"), at), at)
             else:
-                given, numbers = self._given(name, known, statement)
+                given, listed = self._given(name, known, text, at)
                 if given in rows:
-                    raise self._error(statement, f"probabilities of '{name}' given {', '.join(given)} are there twice")
-                rows[given] = self._row(name, numbers, statement)
-        lacking = [given for given in product(*known) if given not in rows]
+                    raise self._error(at, f"probabilities of '{name}' given {', '.join(given)} are there twice")
+                rows[given] = self._row(name, self._numbers(name, listed, at), at)
+        lacking = [given for given in every if given not in rows]
         if lacking and default is None:
-            end = Statement("", block.at)
-            raise self._error(end, f"'{name}' has no probabilities given ({', '.join(lacking[0])})")
+            raise self._error(block.at, f"'{name}' has no probabilities given ({', '.join(lacking[0])})")
         rows |= {given: default for given in lacking if default is not None}
-        table = torch.tensor([rows[given] for given in product(*known)], dtype=torch.float64).reshape(shape)
+        table = torch.tensor([rows[given] for given in every], dtype=torch.float64)
+        table = table.reshape([len(self._categories[each]) for each in (*parents, name)])
         self._variables[name] = Variable(self._categories[name], tuple(parents), table / table.sum(-1, keepdim=True))
 
-    def _names(self, block: Block, text: str) -> list[str]:
+    def _names(self, block: Block) -> list[str]:
         """Return a variable and its parents, separated by ``|`` or blanks."""
-        child, bar, rest = text.partition("|")
-        ways = [way for way in possible_lists(rest if bar else text) if all(name in self._categories for name in way)]
-        parts = (ways or (possible_lists(rest) if bar else [(unquoted(text),)]))[0]
-        names = [unquoted(child), *parts] if bar else list(parts)
+        inside = re.fullmatch(r"\((.*)\)", block.head, re.DOTALL)
+        if inside is None:
+            raise self._error(block.at, f"'{block.head}' where '( name | parents )' belongs")
+        child, bar, rest = inside[1].partition("|")
+        ways = _possible_lists(rest if bar else child)
+        fitting = [way for way in ways if all(name in self._categories for name in way)]
+        parts = (fitting or (ways if bar else [(_unquoted(child),)]))[0]
+        names = [_unquoted(child), *parts] if bar else list(parts)
         unknown = [name for name in names if name not in self._categories]
         if unknown:
-            raise self._source.error(block.at, f"there is no variable '{unknown[0]}'")
+            raise self._error(block.at, f"there is no variable '{unknown[0]}'")
         return names
 
-    def _given(self, name: str, known: list[Collection[str]], statement: Statement) -> tuple[tuple[str, ...], str]:
+    def _given(self, name: str, known: Sequence[Sequence[str]], text: str, at: int) -> tuple[tuple[str, ...], str]:
         """Return the categories of the parents of a row, and the text of its probabilities."""
-        found = re.fullmatch(r"\((.*)\)([^)]*)", statement.text, re.DOTALL)
+        found = re.fullmatch(r"\((.*)\)([^)]*)", text, re.DOTALL)
         if found is None or not known:
             wanted = "'(' or 'table'" if known else "'table'"
-            word = (statement.text.split() or [""])[0]
-            raise self._error(statement, f"'{word}' where {wanted} belongs")
-        given = entries(found[1], known)
-        if len(given) != len(known) or not all(part in of for part, of in zip(given, known, strict=True)):
-            raise self._error(
-                statement,
-                f"'{name}' has probabilities given ({', '.join(given)}), which are not categories of its parents",
-            )
-        return given, found[2]
+            raise self._error(at, f"'{(text.split() or [''])[0]}' where {wanted} belongs")
+        ways = _possible_lists(found[1])
+        for way in ways:
+            if len(way) == len(known) and all(part in of for part, of in zip(way, known, strict=True)):
+                return way, found[2]
+        raise self._error(
+            at, f"'{name}' has probabilities given ({', '.join(ways[0])}), which are not categories of its parents"
+        )
 
-    def _table(
-        self, name: str, known: list[Collection[str]], statement: Statement
-    ) -> dict[tuple[str, ...], list[float]]:
-        """Return the rows of a flat table, whose slowest index is the category of the variable."""
-        text = statement.text.removeprefix("table")
-        if not known:
-            return {(): self._row(name, text, statement)}
-        own, combinations = len(self._categories[name]), list(product(*known))
-        numbers = self._numbers(name, text, statement)
-        if len(numbers) != own * len(combinations):
-            raise self._error(
-                statement, f"'{name}' has {own * len(combinations)} probabilities in its table; got {len(numbers)}"
-            )
-        rows = {given: numbers[place :: len(combinations)] for place, given in enumerate(combinations)}
-        for row in rows.values():
-            self._check(name, row, statement)
-        return rows
-
-    def _row(self, name: str, text: str, statement: Statement) -> list[float]:
-        row = self._numbers(name, text, statement)
-        if len(row) != len(self._categories[name]):
-            raise self._error(
-                statement, f"'{name}' has {len(self._categories[name])} probabilities in each row; got {row}"
-            )
-        self._check(name, row, statement)
-        return row
-
-    def _numbers(self, name: str, text: str, statement: Statement) -> list[float]:
+    def _numbers(self, name: str, text: str, at: int) -> list[float]:
         words = re.split(r"[\s,]+", text.strip())
         try:
             return [float(word) for word in words]
         except ValueError:
-            raise self._error(
-                statement, f"'{name}' has probabilities that are not numbers: {', '.join(words)}"
-            ) from None
+            raise self._error(at, f"'{name}' has probabilities that are not numbers: {', '.join(words)}") from None
 
-    def _check(self, name: str, row: list[float], statement: Statement) -> None:
-        if not all(0 <= each <= 1 for each in row):
-            raise self._error(statement, f"'{name}' has {len(row)} probabilities in each row, from 0 to 1; got {row}")
+    def _row(self, name: str, row: list[float], at: int) -> list[float]:
+        """Return the probabilities of a row, checked."""
+        count = len(self._categories[name])
+        if len(row) != count or not all(0 <= each <= 1 for each in row):
+            raise self._error(at, f"'{name}' has {count} probabilities in each row, from 0 to 1; got {row}")
         if abs(sum(row) - 1) > _ROUNDING:
-            raise self._error(statement, f"probabilities of '{name}' add up to {sum(row):g} in a row")
+            raise self._error(at, f"probabilities of '{name}' add up to {sum(row):g} in a row")
+        return row
 
-    def _error(self, statement: Statement, problem: str) -> DataError:
-        return self._source.error(statement.at, problem)
+    def _error(self, at: int, problem: str) -> DataError:
+        """Return an error with the line of a position in the text."""
+        return DataError(f"line {self._text.count(chr(10), 0, at) + 1}: {problem}")
+
+
+def _unquoted(text: str) -> str:
+    """Return a name or a category without quotes and blanks around it."""
+    text = " ".join(text.split())
+    return text[1:-1].strip() if len(text) > 1 and text[0] == text[-1] == '"' else text
+
+
+def _possible_lists(text: str) -> list[tuple[str, ...]]:
+    """Return the lists that a text may denote: separated by commas, by commas outside brackets, or by blanks."""
+    plain = re.findall(r'(?:"[^"]*"|[^,"])+', text)
+    bracketed = re.findall(r'(?:"[^"]*"|[\[(][^\])]*[\])]|[^,"])+', text)
+    blanks = re.findall(r'"[^"]*"|[^\s,"]+', text)
+    return list(dict.fromkeys(tuple(filter(None, map(_unquoted, parts))) for parts in (plain, bracketed, blanks)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from pydantic import Field, model_validator
@@ -16,12 +17,9 @@ from fedgraph.data.columns.embeddings import feature_of, read_embedding
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.schema.inference import SchemaSettings, check_dropped
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, some
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
-
-if TYPE_CHECKING:
-    from fedgraph.graph import ClientGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,60 +41,9 @@ class ClientTable:
         """Return the rows of a split, int64."""
         return (self.split == SPLITS.index(split)).nonzero().flatten()
 
-
-@runtime_checkable
-class ClientTableSource(DataSource, Protocol):
-    """A data set whose clients have their own tables.
-
-    Attributes
-    ----------
-    settings : Any
-        Its ``table_schema`` (a :class:`SchemaSettings`) describes the columns where the rules do not suffice.
-    """
-
-    settings: Any
-
-    def load_table(self, name: str) -> ClientTable:
-        """Load the table of the client ``name``; raises DataError for unknown names and unusable data."""
-
-    def public_table(self) -> Table | None:
-        """Return rows that everybody may see, including the server; None if there are none."""
-
-
-def client_table_source(source: DataSource, method: str) -> ClientTableSource:
-    """Check that the clients of a data set have their own tables.
-
-    Returns ``source`` itself. Raises DataError when it is not a :class:`ClientTableSource`, or has one label.
-
-    Parameters
-    ----------
-    source : DataSource
-        Any data set.
-    method : str
-        Names the method in the message.
-    """
-    if not isinstance(source, ClientTableSource):
-        raise DataError(
-            f"method '{method}' needs clients with tables of their own, which this data set does not have; sets that "
-            "do: mixed-table, linked-deaths, bayesian-network"
-        )
-    if getattr(source.settings, "label", None) is not None:
-        raise DataError(
-            f"[data] label is for methods that train a model of one label, and '{method}' makes one of all features: "
-            f"leave it out; targets of [{method}] are the features that it is judged by"
-        )
-    return source
-
-
-def schema_settings(source: ClientTableSource) -> SchemaSettings:
-    """Return the settings of a data set that describe its columns. The table ``[data.table-schema]``."""
-    found: SchemaSettings = source.settings.table_schema
-    return found
-
-
-def select_rows(table: Table, rows: Tensor) -> Table:
-    """Return some rows (int64) of a table."""
-    return table.part(rows.numpy())
+    def part(self, split: SplitName) -> Table:
+        """Return the table of the rows of a split."""
+        return self.table.part(self.rows(split).numpy())
 
 
 class ClientTableSettings(Settings):
@@ -126,27 +73,41 @@ class ClientTableSettings(Settings):
         return self
 
 
-class ClientTableBase:
-    """Base of sets whose clients have tables (a :class:`fedgraph.data.tables.client_tables.ClientTableSource`)."""
+class ClientTableSource(DataSource, ABC):
+    """A data set whose clients have tables of their own."""
 
     def __init__(self, settings: Any, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings = settings
         self.data_dir = data_dir
         self.own = own
 
+    @abstractmethod
     def client_names(self) -> list[str]:
         """Return all clients, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def whole_table(self, name: str) -> Table:
         """Return all columns of a client, including those that are private to others."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def public_table(self) -> Table | None:
+        """Return rows that everybody may see, including the server; None if there are none."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return a phrase for reports."""
+
+    @property
+    def table_schema(self) -> SchemaSettings:
+        """What the columns are where the rules do not suffice, the table ``[data.table-schema]``."""
+        found: SchemaSettings = self.settings.table_schema
+        return found
 
     def load_table(self, name: str) -> ClientTable:
-        """See :class:`fedgraph.data.tables.client_tables.ClientTableSource`."""
+        """Load the table of a client; raises DataError for an unknown one and unusable data."""
         known = self.client_names()
         if name not in known:
-            raise DataError(f"{self.describe()} has no client '{name}'; its clients: {', '.join(known[:10])}")
+            raise DataError(f"{self.describe()} has no client '{name}'; its clients: {some(known)}")
         unknown_names = sorted(set(self.settings.private) - set(known))
         if unknown_names and self.own is None:
             raise DataError(f"[data] private names unknown clients: {', '.join(unknown_names)}")
@@ -154,7 +115,7 @@ class ClientTableBase:
         self._check_dropped(table)
         others = {column for client, own in self.settings.private.items() if client != name for column in own}
         others -= set(self.settings.private.get(name, ()))
-        embeddings = self.settings.table_schema.embeddings
+        embeddings = self.table_schema.embeddings
         for column in self.settings.private.get(name, ()):
             read_embedding(table, column) if column in embeddings else table.column(column)
         kept = {key: values for key, values in table.columns.items() if feature_of(key, embeddings) not in others}
@@ -162,7 +123,7 @@ class ClientTableBase:
 
     def _check_dropped(self, table: Table) -> None:
         """Check ``drop`` against all columns, which clients share."""
-        check_dropped(table, self.settings.table_schema)
+        check_dropped(table, self.table_schema)
 
     def load(self, names: Sequence[str]) -> CohortData:
         """Raise DataError: there is no single target."""
@@ -170,14 +131,6 @@ class ClientTableBase:
             f"{self.describe()}: clients have tables of their own without one label to predict, which only methods "
             'such as fedngm can use; for classification and regression give [data] label, or take set = "table"'
         )
-
-    def given_graph(self) -> ClientGraph | None:
-        """Return None: no client graph is published with tables."""
-        return None
-
-    def describe(self) -> str:
-        """Return a phrase for reports."""
-        raise NotImplementedError
 
     def _split(self, name: str, rows: int) -> Tensor:
         order = torch.randperm(rows, generator=generator(self.settings.partition_seed, "split", name))
@@ -199,3 +152,28 @@ class ClientTableBase:
         others = torch.cat([order[:first], order[end:]])
         split[others[: round(train * len(others))]] = SPLITS.index("train")
         return split
+
+
+def client_table_source(source: DataSource, method: str) -> ClientTableSource:
+    """Check that the clients of a data set have their own tables.
+
+    Returns ``source`` itself. Raises DataError when it is not a :class:`ClientTableSource`, or has one label.
+
+    Parameters
+    ----------
+    source : DataSource
+        Any data set.
+    method : str
+        Names the method in the message.
+    """
+    if not isinstance(source, ClientTableSource):
+        raise DataError(
+            f"method '{method}' needs clients with tables of their own, which this data set does not have; sets that "
+            "do: mixed-table, linked-deaths, bayesian-network"
+        )
+    if getattr(source.settings, "label", None) is not None:
+        raise DataError(
+            f"[data] label is for methods that train a model of one label, and '{method}' makes one of all features: "
+            f"leave it out; targets of [{method}] are the features that it is judged by"
+        )
+    return source

@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
-from torch import Tensor
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.columns import as_category, near_duplicates, read_column
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, data_title, with_notes
-from fedgraph.data.partition import client_names
+from fedgraph.data.partition import Indices, client_names
 from fedgraph.data.schema.inference import check_dropped
-from fedgraph.data.tables.client_tables import ClientTableBase, ClientTableSettings, select_rows
+from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
 from fedgraph.data.tables.labelled import LabelledRows, labelled_cohort
 from fedgraph.data.tables.labelled_form import TableFile
 from fedgraph.support.errors import DataError
@@ -77,12 +76,12 @@ class DividedTableSettings(ClientTableSettings):
         return self
 
 
-class DividedTableSource(ClientTableBase):
+class DividedTableSource(ClientTableSource):
     """A table of mixed columns divided among clients (a :class:`ClientTableSource`); subclasses read the table.
 
     Attributes
     ----------
-    settings : DealtTableSettings
+    settings : DividedTableSettings
         How the table is divided.
     """
 
@@ -99,7 +98,7 @@ class DividedTableSource(ClientTableBase):
 
     def whole_table(self, name: str) -> Table:
         """Return the client's rows, without the client column."""
-        table = select_rows(self._table, self._rows[name])
+        table = self._table.part(self._rows[name])
         return table.with_columns({n: c for n, c in table.columns.items() if n != self.settings.client_column})
 
     def _check_dropped(self, table: Table) -> None:
@@ -107,7 +106,7 @@ class DividedTableSource(ClientTableBase):
 
     def public_table(self) -> Table | None:
         """Return the public rows, or None."""
-        return select_rows(self._table, self._public) if self.settings.public_share else None
+        return self._table.part(self._public) if self.settings.public_share else None
 
     def load(self, names: Sequence[str]) -> CohortData:
         """Load rows and labels of clients.
@@ -170,7 +169,7 @@ class DividedTableSource(ClientTableBase):
         raise NotImplementedError
 
     @cached_property
-    def _public(self) -> Tensor:
+    def _public(self) -> Indices:
         """Public rows, the same fraction of each combination of the values to stratify by."""
         settings, table = self.settings, self._table
         strata = np.zeros(table.num_rows, dtype=np.int64)
@@ -187,19 +186,19 @@ class DividedTableSource(ClientTableBase):
         is_public = np.floor((place + 1) * settings.public_share + np.repeat(offset, sizes)) > np.floor(
             place * settings.public_share + np.repeat(offset, sizes)
         )
-        return torch.from_numpy(np.sort(by_stratum[is_public]))
+        return np.sort(by_stratum[is_public])
 
     @cached_property
-    def _rows(self) -> Mapping[str, Tensor]:
+    def _rows(self) -> Mapping[str, Indices]:
         """Rows of each client of a single file, in the order of the file."""
         settings, table = self.settings, self._table
         rows = np.arange(table.num_rows)
         if settings.public_share:
-            rows = np.setdiff1d(rows, self._public.numpy(), assume_unique=True)
+            rows = np.setdiff1d(rows, self._public, assume_unique=True)
         if settings.client_column is not None:
             codes, owners = table.names_in(settings.client_column)
             by_owner = {owner: rows[codes[rows] == place] for place, owner in enumerate(owners)}
-            return {owner: torch.from_numpy(own) for owner, own in by_owner.items() if len(own)}
+            return {owner: own for owner, own in by_owner.items() if len(own)}
         names = self.client_names()
         draw = generator(settings.partition_seed, "partition")
         if settings.segments:
@@ -212,7 +211,7 @@ class DividedTableSource(ClientTableBase):
             order = torch.randperm(len(rows), generator=draw).numpy()
             for place, part in enumerate(np.array_split(order, len(names))):
                 client[part] = place
-        found = {name: torch.from_numpy(rows[client == place]) for place, name in enumerate(names)}
+        found = {name: rows[client == place] for place, name in enumerate(names)}
         for name, own in found.items():
             if not len(own):
                 raise DataError(f"{self._table.where}: there is no row for client '{name}'")

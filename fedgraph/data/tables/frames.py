@@ -9,11 +9,11 @@ from typing import Any
 
 from fedgraph.data.columns.table_files import Table, from_frame
 from fedgraph.data.schema.inference import check_dropped
-from fedgraph.data.tables.client_tables import ClientTableBase, ClientTableSettings
+from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
 from fedgraph.support.errors import DataError
 
 
-class FrameTables(ClientTableBase):
+class FrameTables(ClientTableSource):
     """In-memory data frames, for apps that load their own data.
 
     Parameters

@@ -13,13 +13,16 @@ from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.columns.columns import Floats
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.encoding import read_values
-from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.examples import ExampleSplit, class_counts, row_table
 from fedgraph.data.preprocessing import Preprocessing
-from fedgraph.data.schema import Feature, Schema, SchemaSettings, infer_schema
+from fedgraph.data.schema import Feature, Schema, SchemaSettings, infer_schema, schema_as_json
 from fedgraph.data.tables.client_tables import ClientTable
 from fedgraph.data.tables.labelled_form import LabelledForm, TableFile, value_numbers
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
+
+_VARIES = 1e-12
+"""Smallest deviation of a number to be scaled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,22 +91,13 @@ class LabelledRows:
     def read(self, table: Table) -> tuple[Floats, Floats]:
         """Return inputs ``[rows, inputs]`` and targets ``[rows]`` of a table; NaN where the label is missing."""
         values = read_values(table, self.schema, self.settings)
-        targets = read_values(table, Schema((self.label,)), self.settings)[:, 0]
-        return self.inputs(values), self.targets(targets)
+        return self.encoded(values, read_values(table, Schema((self.label,)), self.settings)[:, 0])
 
-    def public_rows(self) -> tuple[Floats, Floats]:
-        """Return inputs and targets of the public rows."""
-        return self.inputs(self.public), self.targets(self.public_label)
-
-    def targets(self, values: Floats) -> Floats:
-        """Return values of the label, numbers on the scale of public rows."""
-        mean, deviation = self.scale
-        return (values - mean) / deviation
-
-    def inputs(self, values: Floats) -> Floats:
-        """Return values ``[rows, values]`` of the features as inputs ``[rows, inputs]``."""
-        scale = Preprocessing.input_scale(self.form.scales)
-        return scale.inputs(torch.from_numpy(value_numbers(values, self.schema, self._sometimes_missing))).numpy()
+    def encoded(self, values: Floats, label: Floats) -> tuple[Floats, Floats]:
+        """Return values ``[rows, values]`` of the features and of the label as inputs and targets."""
+        scale, (mean, deviation) = Preprocessing.input_scale(self.form.scales), self.scale
+        numbers = torch.from_numpy(value_numbers(values, self.schema, self._sometimes_missing))
+        return scale.inputs(numbers).numpy(), (label - mean) / deviation
 
     @cached_property
     def form(self) -> LabelledForm:
@@ -116,10 +110,17 @@ class LabelledRows:
             gap = feature.name in self._sometimes_missing
             mean += [*(np.nanmean(known, 0) if feature.is_scaled else np.zeros(width)), *[0.0] * gap]
             deviation += [*(np.nanstd(known, 0) if feature.is_scaled else np.ones(width)), *[1.0] * gap]
-        return LabelledForm.of(
-            self.task, self.schema, self.label, self._sometimes_missing, mean, deviation, self.scale, self.settings,
-            self.file,
-        )  # fmt: skip
+        return LabelledForm(
+            task=self.task,
+            features=schema_as_json(self.schema),
+            label=schema_as_json(Schema((self.label,))),
+            gaps=tuple(name for name in self.schema.names if name in self._sometimes_missing),
+            centre=tuple(map(float, mean)),
+            spread=tuple(float(each) if each > _VARIES else 1.0 for each in deviation),
+            target=self.scale,
+            kinds=self.settings,
+            file=self.file,
+        )
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -152,7 +153,7 @@ def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], share
     rows : how rows become inputs and targets.
     shared : whether every client is tested on the public rows instead of its own test rows.
     """
-    inputs, targets = ([each] for each in rows.public_rows())
+    inputs, targets = ([each] for each in rows.encoded(rows.public, rows.public_label))
     public = np.flatnonzero(~np.isnan(targets[0]))
     first, parts = len(targets[0]), []
     for name, held in tables.items():
@@ -169,10 +170,7 @@ def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], share
     labels = torch.from_numpy(np.nan_to_num(goal))
     numbers = rows.label.is_number
     labels = labels.float()[:, None] if numbers else labels.long()
-    counts = None
-    if not numbers:
-        classes = len(rows.label.categories)
-        counts = torch.stack([torch.bincount(labels[own[0]], minlength=classes) for own in parts])
+    counts = None if numbers else class_counts(labels, [own[0] for own in parts], len(rows.label.categories))
     mean, deviation = (torch.full((len(parts),), value) for value in rows.scale)
     return CohortData(
         names=tuple(tables),
@@ -184,5 +182,5 @@ def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], share
         mean=mean,
         std=deviation,
         label_counts=counts,
-        preprocessing=rows.form.preprocessing(tuple(tables)),
+        preprocessing=Preprocessing.alike(rows.form, tuple(tables), rows.form.scales),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 
@@ -16,16 +16,12 @@ from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.encoding import read_values
 from fedgraph.data.own import UNNAMED, Name
-from fedgraph.data.preprocessing import Form, NewData, Preprocessing
-from fedgraph.data.schema import Feature, Schema, SchemaSettings
-from fedgraph.data.schema.json import schema_as_json, schema_from_json
+from fedgraph.data.preprocessing import Form, NewData
+from fedgraph.data.schema import Schema, SchemaSettings
+from fedgraph.data.schema.json import schema_from_json
 from fedgraph.data.tables.new_rows import NewRows, check_columns, column_notes, rows_by_client
-from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import Settings
-
-_VARIES = 1e-12
-"""Smallest deviation of a number to be scaled."""
 
 
 class TableFile(FileSettings):
@@ -49,6 +45,7 @@ class LabelledForm(Form):
 
     Attributes
     ----------
+    features, label : schemas as JSON.
     gaps : features with an indicator of missingness, as they are missing in some public row.
     target : mean and deviation of the label.
     """
@@ -62,43 +59,12 @@ class LabelledForm(Form):
     kinds: SchemaSettings
     file: TableFile
 
-    @classmethod
-    def of(
-        cls,
-        task: TaskSpec,
-        schema: Schema,
-        label: Feature,
-        gaps: Collection[str],
-        mean: Sequence[float],
-        deviation: Sequence[float],
-        target: tuple[float, float],
-        kinds: SchemaSettings,
-        file: TableFile,
-    ) -> LabelledForm:
-        """Build the form from means and deviations of the inputs in public rows."""
-        return cls(
-            task=task,
-            features=schema_as_json(schema),
-            label=schema_as_json(Schema((label,))),
-            gaps=tuple(name for name in schema.names if name in gaps),
-            centre=tuple(map(float, mean)),
-            spread=tuple(float(each) if each > _VARIES else 1.0 for each in deviation),
-            target=target,
-            kinds=kinds,
-            file=file,
-        )
-
     @property
     def scales(self) -> dict[str, Tensor]:
         """The scales that each client has."""
         centre, spread = (torch.tensor(each, dtype=torch.float64) for each in (self.centre, self.spread))
         mean, std = (torch.tensor(each, dtype=torch.float64) for each in self.target)
         return {"centre": centre, "spread": spread, "fill": torch.zeros_like(centre), "mean": mean, "std": std}
-
-    def preprocessing(self, names: tuple[str, ...]) -> Preprocessing:
-        """Return the preprocessing of clients, which all have the same scales."""
-        scales = {name: value.expand(len(names), *value.shape) for name, value in self.scales.items()}
-        return Preprocessing(self, names, scales)
 
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`; the label and the column of clients are optional."""

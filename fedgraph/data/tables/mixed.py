@@ -14,7 +14,6 @@ from pydantic import Field, PositiveInt, model_validator
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import CLIENT, OwnData, data_path, data_title, with_notes
-from fedgraph.data.tables.client_tables import select_rows
 from fedgraph.data.tables.divided import DividedTableSettings, DividedTableSource
 from fedgraph.data.tables.hospitals import HOSPITALS, hospitals_table
 from fedgraph.support.errors import DataError
@@ -100,7 +99,7 @@ class MixedTableSource(DividedTableSource):
     def whole_table(self, name: str) -> Table:
         """Return the client's file, or its rows of the single one."""
         if self._has_file_each:
-            return self._read(Path(str(self._place).replace(CLIENT, name)))
+            return self.settings.read(Path(str(self._place).replace(CLIENT, name)))
         return super().whole_table(name) if self.owner is None else self._table
 
     def _check_dropped(self, table: Table) -> None:
@@ -112,7 +111,9 @@ class MixedTableSource(DividedTableSource):
         public = self.settings.public
         if self.own is None and public == HOSPITALS:
             return hospitals_table(_PUBLIC_PATIENTS, seed=1)
-        return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
+        if public is None:
+            return super().public_table()
+        return self.settings.read(self.data_dir / Path(public).expanduser())
 
     def describe(self) -> str:
         """Describe the data, with a file for each client e.g. ``{client}.csv, 3 clients with a file each``."""
@@ -135,14 +136,14 @@ class MixedTableSource(DividedTableSource):
     def _table(self) -> Table:
         if self.own is None and self.settings.path == HOSPITALS:
             return self._thinned(hospitals_table())
-        return self._thinned(self._read(self._place))
+        return self._thinned(self.settings.read(self._place))
 
     def _thinned(self, table: Table) -> Table:
         """Return some rows of a table, with some of their cells missing."""
         settings = self.settings
         if settings.limit is not None and settings.limit < table.num_rows:
             order = torch.randperm(table.num_rows, generator=generator(settings.partition_seed, "limit"))
-            table = select_rows(table, order[: settings.limit].sort().values)
+            table = table.part(order[: settings.limit].sort().values.numpy())
         for name in settings.whole:
             table.column(name)
         if not settings.gaps:
@@ -153,6 +154,3 @@ class MixedTableSource(DividedTableSource):
             lost = pa.array((drawn < (0 if name in settings.whole else settings.gaps)).numpy())
             columns[name] = pc.if_else(lost, pa.scalar(None, column.type), column)
         return table.with_columns(columns)
-
-    def _read(self, path: Path) -> Table:
-        return self.settings.read(path)

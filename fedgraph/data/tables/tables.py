@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, CohortData
+from fedgraph.data.base import SPLITS, CohortData, DataSource, check_clients
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.examples import ExampleSplit, class_counts, row_table
 from fedgraph.data.own import OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, describe, split
 from fedgraph.data.preprocessing import Preprocessing, stacked
@@ -24,15 +23,11 @@ from fedgraph.data.tables.options import BundledName, BundledTableSettings, Tabl
 from fedgraph.data.tables.table_form import TableForm, measured_scales
 from fedgraph.models import TaskSpec
 from fedgraph.support.catalogue import CatalogueEntry
-from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
-if TYPE_CHECKING:
-    from fedgraph.graph import ClientGraph
 
-
-class TableSource:
-    """One table divided among clients (a :class:`fedgraph.data.base.DataSource`)."""
+class TableSource(DataSource):
+    """One table divided among clients."""
 
     def __init__(
         self, settings: TableSettings | BundledTableSettings, data_dir: Path, own: OwnData | None = None
@@ -49,12 +44,13 @@ class TableSource:
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``, split and scaled. See DataSource for the errors."""
         data, settings = self._encoded, self.settings
+        check_clients(self._table.where, names, list(data.clients))
         parts: list[list[Indices]] = []
         inputs, targets = [np.zeros((0, len(data.features)))], [np.zeros(0)]
         scales: list[dict[str, Tensor]] = []
         first = 0
         for name in names:
-            rows = self._rows(name)
+            rows = data.clients[name]
             draws = generator(settings.partition_seed, "split", name)
             own = split(len(rows), settings.own_shares, draws, f"client '{name}'")
             if settings.test == "shared":
@@ -75,7 +71,7 @@ class TableSource:
         }
         counts = None
         if settings.task == "classification":
-            counts = torch.stack([torch.bincount(goal[own[0]], minlength=len(data.classes)) for own in parts])
+            counts = class_counts(goal, [own[0] for own in parts], len(data.classes))
         task = TaskSpec(
             kind=settings.task,
             input_shape=(len(data.features),),
@@ -94,10 +90,6 @@ class TableSource:
             preprocessing=Preprocessing(TableForm(task=task, settings=data.resolved), tuple(names), rows_of_scales),
         )
 
-    def given_graph(self) -> ClientGraph | None:
-        """Return None: no client graph is published with a table."""
-        return None
-
     def describe(self) -> str:
         """Describe the data, e.g. ``wine (scikit-learn), 178 rows, 13 features, 5 clients, 2 shards each``."""
         data, settings = self._encoded, self.settings
@@ -113,27 +105,17 @@ class TableSource:
         description = ", ".join([*facts, by_column if settings.client_column else divided, *tested])
         return with_notes(description, (*self._table.notes, *data.notes))
 
-    def _rows(self, name: str) -> Indices:
-        clients = self._encoded.clients
-        if name not in clients:
-            known = ", ".join(list(clients)[:10]) + (" ..." if len(clients) > 10 else "")
-            raise DataError(f"{self._table.where} has no client '{name}'; its clients: {known}")
-        return clients[name]
-
     @cached_property
     def _table(self) -> Table:
         if self.bundled:
             return bundled_table(self.bundled)
-        return self._read(data_path(self.settings.path, self.data_dir, self.own))
+        return self.settings.read(data_path(self.settings.path, self.data_dir, self.own))
 
     @cached_property
     def _tested(self) -> Table | None:
         """The file whose rows all clients are tested on; None without one."""
         path = shared_test_file(self.settings.test, self.settings.test_path, self.data_dir, self.own)
-        return None if path is None else self._read(path)
-
-    def _read(self, path: Path) -> Table:
-        return self.settings.read(path)
+        return None if path is None else self.settings.read(path)
 
     @property
     def _encoded(self) -> Encoded:

@@ -14,7 +14,6 @@ import torch
 from fedgraph.data import open_source, parse_data
 from fedgraph.data.encoding import read_values
 from fedgraph.data.schema import infer_schema
-from fedgraph.data.tables import schema_settings
 from fedgraph.support.randomness import generator
 
 DRAWS = np.random.default_rng(7)
@@ -245,7 +244,7 @@ def test_columns_of_owners(tmp_path, make):
 def test_values_of_mixed_tables(tmp_path, make):
     frame, name, keys = make(tmp_path)
     source = open_source(parse_data({"set": "mixed-table", "path": name, "client-column": "site", **keys}), tmp_path)
-    settings = schema_settings(source)
+    settings = source.table_schema
     for client in frame.site.unique():
         table = source.load_table(client).table
         own = frame[frame.site == client].drop(columns="site")

@@ -9,7 +9,7 @@ import pytest
 from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.encoding.encoding import Encoding
 from fedgraph.data.encoding.scaling import Scaling, ScalingSettings
-from fedgraph.data.encoding.values import as_table, read_values, write_csv
+from fedgraph.data.encoding.values import as_table, read_values
 from fedgraph.data.schema.agreement import agree
 from fedgraph.data.schema.inference import SchemaSettings, infer_schema
 from fedgraph.data.schema.json import schema_as_json, schema_from_json
@@ -76,7 +76,7 @@ def test_births_become_units_and_come_back(births, tmp_path):
     back = encoding.decode(units)
     np.testing.assert_allclose(back, values, atol=0.01)
     some = slice(0, 2000)
-    write_csv(as_table(back[some], schema), tmp_path / "births.csv")
+    as_table(back[some], schema).to_pandas().to_csv(tmp_path / "births.csv", index=False)
     written = read_table(tmp_path / "births.csv")
     for feature in schema.features:
         if feature.categories:

@@ -89,9 +89,14 @@ def test_decimals_stay_decimals(tmp_path, separator, cells, numbers):
     np.testing.assert_array_equal(table(tmp_path, cells, separator).numbers("x"), numbers)
 
 
-def test_decimal_commas_between_commas_are_an_error(tmp_path):
-    with pytest.raises(DataError, match="'0,5' in row 2"):
-        table(tmp_path, ["1", "0,5", "12,25"], ",").numbers("x")
+@pytest.mark.parametrize(
+    ("separator", "cells", "named"),
+    [(",", ["1", "0,5", "12,25"], "'0,5' in row 2"), (";", ["0,5", "12", "2.5"], r"'2\.5' in row 3")],
+)
+def test_decimal_commas_between_commas_or_beside_points_are_an_error(tmp_path, separator, cells, named):
+    with pytest.raises(DataError, match=named) as caught:
+        table(tmp_path, cells, separator).numbers("x")
+    assert cells[int(named[-1]) - 1] not in caught.value.without_values
 
 
 def test_names_are_no_numbers(tmp_path):

@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -144,37 +146,29 @@ def test_cifar_archive_equals_its_folder(tmp_path):
     assert np.array_equal(packed.labels, unpacked.labels)
 
 
-@pytest.mark.parametrize("protocol", [3, 4])
-def test_batches_saved_again_by_python_3_are_read(protocol):
-    pixels = RANDOM.integers(0, 256, (2, 3), dtype=np.uint8)
-    for order in (pixels, np.asfortranarray(pixels)):
-        batch = image_files.unpickle_arrays(pickle.dumps({"data": order, b"labels": [1, 2]}, protocol), "file")
-        assert np.array_equal(batch["data"], pixels)
-        assert batch["labels"] == [1, 2]
+def test_batches_saved_again_by_python_3_are_read(tmp_path):
+    pixels = RANDOM.integers(0, 256, (2, 3072), dtype=np.uint8)
+    saved = [pickle.dumps({"data": order, b"fine_labels": [1, 2]}) for order in (pixels, np.asfortranarray(pixels))]
+    paths = [write(tmp_path / name, raw) for name, raw in zip(image_files.CIFAR100_NAMES, saved, strict=True)]
+    images = image_files.read_images(image_files.file_key(paths))
+    assert np.array_equal(images.pixels.reshape(2, 2, 3072), [pixels, pixels])
+    assert images.labels.tolist() == [1, 2, 1, 2]
 
 
-class Trap:
-    opened: list[str] = []  # noqa: RUF012
-
-    def __reduce__(self):
-        return (Trap.opened.append, ("called",))
-
-
-def test_pickles_are_read_without_executing_them():
-    for value in ({"data": Trap()}, {"data": os.system}, {"data": np.float64(1)}, {"data": np.array([Trap()])}):
-        with pytest.raises(DataError, match="CIFAR batch"):
-            image_files.unpickle_arrays(pickle.dumps(value, 4), "file")
-    assert Trap.opened == []
-    with pytest.raises(DataError, match=r"asks for (posix|nt).system"):
-        image_files.unpickle_arrays(pickle.dumps({"data": os.system}, 4), "file")
-    with pytest.raises(DataError, match="type 'i8'"):
-        image_files.unpickle_arrays(pickle.dumps({"data": np.arange(3)}, 4), "file")
-
-
-@pytest.mark.parametrize("raw", [b"", b"garbage", pickle.dumps([1]), pickle.dumps({"data": 1})[:-3]])
-def test_damaged_pickles_are_named(raw):
-    with pytest.raises(DataError, match="batch_1 .*CIFAR"):
-        image_files.unpickle_arrays(raw, "batch_1")
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (pickle.dumps({"data": os.system}), "CIFAR batch: it asks to load"),
+        (pickle.dumps([1]), "CIFAR batch: it holds list"),
+        (b"", "CIFAR batch"),
+        (pickle.dumps({"data": np.zeros((2, 3072)), "fine_labels": [1, 2]}), "float64 in place of bytes"),
+        (python2_batch(np.zeros((2, 100), np.uint8), [1, 2]), "'data' .*3072 bytes"),
+    ],
+)
+def test_other_batches_are_refused(tmp_path, raw, problem):
+    paths = [write(tmp_path / name, raw) for name in image_files.CIFAR100_NAMES]
+    with pytest.raises(DataError, match=f"train of .*{problem}"):
+        image_files.read_images(image_files.file_key(paths))
 
 
 def test_incomplete_cifar_is_named(tmp_path):
@@ -189,10 +183,6 @@ def test_incomplete_cifar_is_named(tmp_path):
     archive.write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"cifar-10-python.tar\.gz .*read"):
         image_files.read_images(image_files.file_key([archive]))
-    paths, _ = cifar_folder(tmp_path / "batches", image_files.CIFAR100_NAMES)
-    paths[0].write_bytes(python2_batch(np.zeros((2, 100), np.uint8), [1, 2]))
-    with pytest.raises(DataError, match="'data' .*3072 bytes"):
-        image_files.read_images(image_files.file_key(paths))
 
 
 def test_mosaics(tmp_path, monkeypatch):
@@ -216,7 +206,7 @@ def test_mosaics(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="y_train and y_test .*labels"):
         image_files.read_mosaic_labels(paths[0])
     paths[0].write_bytes(b"no zip")
-    with pytest.raises(DataError, match=r"labels\.npz .*labels"):
+    with pytest.raises(DataError, match=r"labels\.npz .*npz"):
         image_files.read_mosaic_labels(paths[0])
     Image.new("RGB", (8, 8)).save(paths[1], lossless=True)
     with pytest.raises(DataError, match=r"train_00\.webp .*8 x 8 .*96 x 64"):
@@ -234,3 +224,43 @@ def test_one_real_mosaic_has_smooth_tiles():
     inside = np.abs(np.diff(tiles, axis=3)).mean()
     across = np.abs(tiles[1:, :, :, 0] - tiles[:-1, :, :, -1]).mean()
     assert inside < 0.4 * across
+
+
+# ---- digits, which are those of scikit-learn
+
+
+@pytest.fixture
+def afresh():
+    image_files.read_digits.cache_clear()
+    yield
+    image_files.read_digits.cache_clear()
+
+
+def test_they_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    bunch, (images, labels) = load_digits(), image_files.read_digits()
+    assert (images.dtype, labels.dtype) == (np.uint8, np.int64)
+    np.testing.assert_array_equal(images, bunch.images)
+    np.testing.assert_array_equal(labels, bunch.target)
+
+
+def test_nothing_of_it_is_imported():
+    script = (
+        "import sys; from fedgraph.data.images.image_files import read_digits; read_digits(); "
+        "print('sklearn' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"False\n"
+
+
+def test_without_scikit_learn_or_its_file(afresh, monkeypatch, tmp_path):
+    monkeypatch.setattr(image_files, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install scikit-learn"):
+        image_files.read_digits()
+
+    class Elsewhere:
+        origin = str(tmp_path / "__init__.py")
+
+    monkeypatch.setattr(image_files, "find_spec", lambda name: Elsewhere)
+    with pytest.raises(DataError, match=r"digits\.csv\.gz"):
+        image_files.read_digits()

@@ -174,7 +174,7 @@ def test_descriptions():
 
 
 def test_errors_name_the_client():
-    with pytest.raises(DataError, match="'anna': .*client-19"):
+    with pytest.raises(DataError, match="'anna'; .*client-00"):
         digits().load(["client-00", "anna"])
     with pytest.raises(DataError, match=r"client-\d+ .*359 for 500"):
         digits(partition="iid", clients=500).load(["client-000"])

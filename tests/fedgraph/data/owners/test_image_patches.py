@@ -43,7 +43,7 @@ def test_rows_and_vectors(tmp_path):
 def colour_images(monkeypatch, train=30, test=10):
     pixels = np.random.default_rng(0).integers(256, size=(train + test, 3, 32, 32), dtype=np.uint8)
     labels = np.random.default_rng(1).integers(10, size=train + test)
-    monkeypatch.setattr(image_patches, "require", lambda entry, folder: ())
+    monkeypatch.setattr(image_patches, "require", lambda entry, folder: (folder,))
     monkeypatch.setattr(image_files, "read_images", lambda files, sha256=(): image_files.Images(pixels, labels, train))
     return pixels, labels
 

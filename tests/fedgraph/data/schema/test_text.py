@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 
 from fedgraph.data.columns.table_files import Table
@@ -19,21 +21,15 @@ TABLE = Table(
 )
 
 
-def test_a_schema_alone():
-    text = as_text(infer_schema(TABLE))
-    lines = text.splitlines()
-    assert lines[0] == "5 features, 10 units"
-    assert lines[1:4] == ["age    integer", "count  integer", "sick   binary       n, y"]
-    assert lines[4].startswith("town   categorical  long name ")
-    assert lines[4].endswith(" ...")
-    assert len(lines) == 6
-
-
 def test_with_its_table():
-    lines = [" ".join(line.split()) for line in as_text(infer_schema(TABLE), TABLE).splitlines()]
+    text = as_text(infer_schema(TABLE), TABLE, SchemaSettings())
+    assert text.splitlines()[0] == "5 features, 10 units"
+    assert text.splitlines()[1].startswith("age    integer      20 to 99")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[1] == "age integer 20 to 99, 3 values 0.0% missing 99 may mean missing: missing-codes?"
     assert lines[2] == "count integer 1 to 99, 4 values 0.0% missing"
     assert lines[3] == "sick binary n, y 25.0% missing"
+    assert re.fullmatch(r"town categorical (long name )+.* \.\.\. 0\.0% missing", lines[4])
     assert lines[5] == "paid categorical NA, no, yes 0.0% missing NA may mean missing: missing-codes?"
     assert lines[6] == "not features: empty"
 

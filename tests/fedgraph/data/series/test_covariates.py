@@ -3,12 +3,17 @@ import pytest
 import torch
 
 from fedgraph.data.series.cohort import build_cohort
-from fedgraph.data.series.covariates import WeeklyProfile, covariates, week_seconds, weekly_profile
+from fedgraph.data.series.covariates import WeeklyProfile, covariates, week_seconds
 from fedgraph.data.series.series_files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings
 
 HOURS = 24 * 7
 HOUR = 3600
+
+
+def usual(readings, valid, seconds, times):
+    """The profiles of any number of days at these times."""
+    return WeeklyProfile.of(readings, valid, seconds, least_days=0.0).at(times)
 
 
 def hourly(weeks=4, clients=2, lost=0.1, seed=0):
@@ -41,7 +46,7 @@ def by_hand(readings, time):
 def test_the_profile_is_that_of_a_plain_loop(steps):
     table, _ = hourly()
     readings = table.values[:, :steps, 0]
-    found = weekly_profile(readings, ~np.isnan(readings), HOUR * np.arange(steps), HOUR * np.arange(2 * HOURS))
+    found = usual(readings, ~np.isnan(readings), HOUR * np.arange(steps), HOUR * np.arange(2 * HOURS))
     expected = [[by_hand(own, hour) for hour in range(2 * HOURS)] for own in readings]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -49,7 +54,7 @@ def test_the_profile_is_that_of_a_plain_loop(steps):
 def test_the_profile_of_a_single_day_does_not_tell_its_readings():
     readings = np.random.default_rng(0).standard_normal((1, 24)).astype(np.float32)
     seconds = HOUR * np.arange(24)
-    found = weekly_profile(readings, np.ones((1, 24), bool), seconds, seconds)
+    found = usual(readings, np.ones((1, 24), bool), seconds, seconds)
     np.testing.assert_allclose(found, readings.mean(), rtol=1e-5)
 
 
@@ -69,7 +74,7 @@ def test_with_many_weeks_it_is_the_level_of_every_hour():
     table, levels = hourly(weeks=40)
     readings = table.values[:, :, 0]
     seconds = HOUR * np.arange(readings.shape[1])
-    found = weekly_profile(readings, ~np.isnan(readings), seconds, HOUR * np.arange(HOURS))
+    found = usual(readings, ~np.isnan(readings), seconds, HOUR * np.arange(HOURS))
     assert np.abs(found - levels).max() < 0.2
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedgraph.data.tables import asia_network
 from fedgraph.data.tables.bif import parse_bif, read_bif
 from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.graphical.inference import posterior
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
@@ -243,3 +245,25 @@ def test_latin_1(tmp_path):
     for encoding in ("utf-8", "latin-1", "utf-8-sig"):
         (tmp_path / f"{encoding}.bif").write_bytes(text.encode(encoding))
         assert read_bif(tmp_path / f"{encoding}.bif").variables["road"].categories[2] == "gl\u00e4tte"
+
+
+def test_marginals_of_asia_are_the_published_ones():
+    """Lauritzen and Spiegelhalter 1988, table 2."""
+    network = asia_network()
+    published = {"tub": 0.0104, "lung": 0.055, "bronc": 0.45, "either": 0.0648, "xray": 0.1103, "dysp": 0.4360}
+    for name, expected in published.items():
+        assert network.variables[name].categories == ("yes", "no")
+        assert float(posterior(network, name, {})[0]) == pytest.approx(expected, abs=5e-5)
+
+
+def test_asia_is_the_published_file(data_dir):
+    path = data_dir / "graph-truth" / "asia.bif.gz"
+    if not path.exists():
+        pytest.skip("needs asia.bif.gz")
+    own, published = asia_network(), read_bif(path)
+    assert own.variables.keys() == published.variables.keys()
+    assert own.moral_graph == published.moral_graph
+    for name in own.variables:
+        for given in ({}, {"dysp": 0, "smoke": 1}, {"xray": 0}):
+            if name not in given:
+                assert posterior(own, name, given).tolist() == pytest.approx(posterior(published, name, given).tolist())

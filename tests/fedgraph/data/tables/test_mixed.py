@@ -12,7 +12,7 @@ import torch
 from fedgraph.data import open_source, parse_data
 from fedgraph.data.columns.columns import read_column
 from fedgraph.data.images.images import ImageSettings, ImageSource
-from fedgraph.data.tables.client_tables import client_table_source, select_rows
+from fedgraph.data.tables.client_tables import client_table_source
 from fedgraph.support.errors import DataError, ExperimentError
 
 ROWS = 3000
@@ -92,7 +92,7 @@ def test_a_cell_that_is_wrong_is_found_by_its_row_in_the_file(folder, ways, cell
     found = source(folder, **ways)
     for name in found.client_names():
         held = found.load_table(name)
-        for table in (held.table, select_rows(held.table, held.rows("train"))):
+        for table in (held.table, held.part("train")):
             with pytest.raises(DataError, match=f"column 'age' of .*people.csv.* holds '?{cell}'?") as caught:
                 read_column(table, "age").as_numbers()
             row = int(re.search(r"in row (\d+)", str(caught.value))[1])

@@ -7,14 +7,15 @@ stand-ins, which only collect bytes, a shape and a type code; every other name i
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from fedgraph.support.errors import GraphError
-
 _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
+
+
+class _RefusedError(ValueError):
+    """A pickle has something other than plain values and arrays of them."""
 
 
 class _Type:
@@ -29,7 +30,7 @@ class _Type:
     def numpy(self) -> np.dtype:
         kind = np.dtype(self.code)
         if kind.kind not in "biufSU":
-            raise GraphError(f"it holds an array of type '{self.code}'; only numbers and fixed-width text are read")
+            raise _RefusedError(f"it holds an array of type '{self.code}'; only numbers and fixed-width text are read")
         return kind.newbyteorder(">" if self.order == ">" else "<")
 
 
@@ -60,7 +61,7 @@ class _Unpickler(pickle.Unpickler):
         elif module in ("__builtin__", "builtins"):
             allowed = {"bytes": self._no_bytes}
         if name not in allowed:
-            raise GraphError(f"it asks to load '{module}.{name}', which a file of numbers has no need of; not loaded")
+            raise _RefusedError(f"it asks to load '{module}.{name}', which numbers do not need; not loaded")
         return allowed[name]
 
     def _reconstruct(self, *_: object) -> _Array:
@@ -80,22 +81,21 @@ class _Unpickler(pickle.Unpickler):
 
     def _encode(self, text: str, encoding: str) -> bytes:
         if encoding not in ("latin1", "latin-1"):
-            raise GraphError(f"it holds text in the encoding '{encoding}'; only latin1 is read")
+            raise _RefusedError(f"it holds text in the encoding '{encoding}'; only latin1 is read")
         return text.encode("latin1")
 
 
-def read_pickle(path: Path) -> Any:
+def read_pickle(stream: BinaryIO) -> Any:
     """Read a pickle of Python 2 or 3: numbers, text, lists, tuples, dicts and NumPy arrays of them.
 
-    Raises GraphError, without a path, for anything else; nothing in the file has been executed by then.
+    Raises ValueError for anything else; nothing in the pickle has been executed by then.
     """
     try:
-        with path.open("rb") as stream:
-            return _plain(_Unpickler(stream, encoding="latin1").load())
-    except (GraphError, OSError):
+        return _plain(_Unpickler(stream, encoding="latin1").load())
+    except _RefusedError:
         raise
     except Exception as error:  # a damaged pickle may raise almost anything
-        raise GraphError(f"it is not a pickle of plain values and arrays ({type(error).__name__}: {error})") from None
+        raise ValueError(f"it is not a pickle of plain values and arrays ({type(error).__name__}: {error})") from None
 
 
 def _plain(value: Any) -> Any:
