@@ -6,7 +6,7 @@ Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ _OWN = ("owners", "validation_fraction", "random_state")
 _TRAIN, _VALIDATION = SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FusionClassifier(ClassifierMixin, BaseEstimator):
     """Fusion of several owners' embeddings of the same samples, with a learned consensus graph over the owners.
 
@@ -106,84 +107,42 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     ClientGraph(2 clients, 1 edges, undirected)
     """
 
-    def __init__(
-        self,
-        *,
-        owners: Mapping[str, Any] | int | None = None,
-        fusion: str = "graph",
-        members: Mapping[str, int] | None = None,
-        member_weights: str = "equal",
-        scaling: str = "none",
-        alignment: str = "soft",
-        alignment_trained: bool = True,
-        alignment_affine: bool = False,
-        sinkhorn: str = "square",
-        sinkhorn_entropy: float = 0.0,
-        aligned_size: int | None = None,
-        graph: str | ClientGraph = "icdf",
-        reference: str = "Normal",
-        reference_options: Mapping[str, float] | None = None,
-        temperature: float = 0.1,
-        draw_per: str = "sample",
-        draws: int = 10,
-        average: str = "probabilities",
-        neighbours: int = 10,
-        absent: str = "left-out",
-        hidden: int = 8,
-        head: Sequence[int] = (),
-        concatenation_hidden: Sequence[int] = (64,),
-        epochs: int = 500,
-        patience: int = 50,
-        monitor: str = "loss",
-        calibrated: bool = False,
-        learning_rates: Sequence[float] = (0.01, 0.001),
-        batch_size: int = 100,
-        owner_dropout: float | Sequence[float] = 0.0,
-        weight_decay: float = 0.0,
-        class_weights: str = "none",
-        workers: int | None = None,
-        compile: bool = True,
-        device: str = "auto",
-        validation_fraction: float = 0.1,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.owners = owners
-        self.fusion = fusion
-        self.members = members
-        self.member_weights = member_weights
-        self.scaling = scaling
-        self.alignment = alignment
-        self.alignment_trained = alignment_trained
-        self.alignment_affine = alignment_affine
-        self.sinkhorn = sinkhorn
-        self.sinkhorn_entropy = sinkhorn_entropy
-        self.aligned_size = aligned_size
-        self.graph = graph
-        self.reference = reference
-        self.reference_options = reference_options
-        self.temperature = temperature
-        self.draw_per = draw_per
-        self.draws = draws
-        self.average = average
-        self.neighbours = neighbours
-        self.absent = absent
-        self.hidden = hidden
-        self.head = head
-        self.concatenation_hidden = concatenation_hidden
-        self.epochs = epochs
-        self.patience = patience
-        self.monitor = monitor
-        self.calibrated = calibrated
-        self.learning_rates = learning_rates
-        self.batch_size = batch_size
-        self.owner_dropout = owner_dropout
-        self.weight_decay = weight_decay
-        self.class_weights = class_weights
-        self.workers = workers
-        self.compile = compile
-        self.device = device
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
+    owners: Mapping[str, Any] | int | None = None
+    fusion: str = "graph"
+    members: Mapping[str, int] | None = None
+    member_weights: str = "equal"
+    scaling: str = "none"
+    alignment: str = "soft"
+    alignment_trained: bool = True
+    alignment_affine: bool = False
+    sinkhorn: str = "square"
+    sinkhorn_entropy: float = 0.0
+    aligned_size: int | None = None
+    graph: str | ClientGraph = "icdf"
+    reference: str = "Normal"
+    reference_options: Mapping[str, float] | None = None
+    temperature: float = 0.1
+    draw_per: str = "sample"
+    draws: int = 10
+    average: str = "probabilities"
+    neighbours: int = 10
+    absent: str = "left-out"
+    hidden: int = 8
+    head: Sequence[int] = ()
+    concatenation_hidden: Sequence[int] = (64,)
+    epochs: int = 500
+    patience: int = 50
+    monitor: str = "loss"
+    calibrated: bool = False
+    learning_rates: Sequence[float] = (0.01, 0.001)
+    batch_size: int = 100
+    owner_dropout: float | Sequence[float] = 0.0
+    weight_decay: float = 0.0
+    workers: int | None = None
+    compile: bool = True
+    device: str = "auto"
+    validation_fraction: float = 0.1
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> FusionClassifier:
         """Train the fusion model.

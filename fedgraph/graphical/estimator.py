@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ log = logging.getLogger("fedgraph")
 _Table = TypeVar("_Table", bound=Settings)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NeuralGraphicalModel(BaseEstimator):
     """A probabilistic model of all columns of a data frame, for queries about any of them.
 
@@ -103,68 +105,32 @@ class NeuralGraphicalModel(BaseEstimator):
     (3, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        graph: str | FeatureGraph = "recover",
-        architecture: str = "masked",
-        hidden: int | None = None,
-        layers: int = 2,
-        projected_above: int | None = None,
-        projection: int = 8,
-        activation: str = "relu",
-        loss: str = "cross-entropy",
-        epochs: int = 500,
-        batch_size: int | None = 256,
-        learning_rate: float = 3e-3,
-        patience: int = 20,
-        compile: bool = True,
-        path_weight: float | None = None,
-        path_norm: str | None = None,
-        path_rows: str = "normalised",
-        path_log: bool | None = None,
-        path_tolerance: float = 0.1,
-        sparsity: float | None = None,
-        threshold: float = 0.1,
-        density: float | None = None,
-        refit: bool = True,
-        targets: Sequence[str] = (),
-        recovery: Mapping[str, Any] | None = None,
-        scaling: Mapping[str, Any] | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        schema: Schema | Mapping[str, Any] | None = None,
-        validation_fraction: float = 0.1,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.graph = graph
-        self.architecture = architecture
-        self.hidden = hidden
-        self.layers = layers
-        self.projected_above = projected_above
-        self.projection = projection
-        self.activation = activation
-        self.loss = loss
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.compile = compile
-        self.path_weight = path_weight
-        self.path_norm = path_norm
-        self.path_rows = path_rows
-        self.path_log = path_log
-        self.path_tolerance = path_tolerance
-        self.sparsity = sparsity
-        self.threshold = threshold
-        self.density = density
-        self.refit = refit
-        self.targets = targets
-        self.recovery = recovery
-        self.scaling = scaling
-        self.sampling = sampling
-        self.schema = schema
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
+    graph: str | FeatureGraph = "recover"
+    architecture: str = "masked"
+    hidden: int | None = None
+    layers: int = 2
+    loss: str = "cross-entropy"
+    epochs: int = 500
+    batch_size: int | None = 256
+    learning_rate: float = 3e-3
+    patience: int = 20
+    compile: bool = True
+    path_weight: float | None = None
+    path_norm: str | None = None
+    path_rows: str = "normalised"
+    path_log: bool | None = None
+    path_tolerance: float = 0.1
+    sparsity: float | None = None
+    threshold: float = 0.1
+    density: float | None = None
+    refit: bool = True
+    targets: Sequence[str] = ()
+    recovery: Mapping[str, Any] | None = None
+    scaling: Mapping[str, Any] | None = None
+    sampling: Mapping[str, Any] | None = None
+    schema: Schema | Mapping[str, Any] | None = None
+    validation_fraction: float = 0.1
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: Any, y: Any = None, validation: Any = None) -> NeuralGraphicalModel:
         """Recover the graph and train the model.

@@ -21,11 +21,6 @@ class NGMSettings(Settings):
     hidden         : units of each hidden layer: for every feature in ``masked`` (None: 16), in total in ``path-norm``
         (None: 100).
     layers         : hidden layers.
-    projected_above : a feature with more units than this (categories or numbers of an embedding) is seen through a
-        learned projection shared by all features; None: never. Models become much smaller, and not better, as all
-        features then share the best epoch.
-    projection     : size of such a projection.
-    activation     : of the hidden units. Slopes are at most 1, so paths bound the influence of inputs.
     loss           : of binary and categorical features: ``cross-entropy``, or the ``squared`` error of their units as
         in the paper. For numbers it is the squared error.
     epochs         : largest number of passes over the training rows.
@@ -47,9 +42,6 @@ class NGMSettings(Settings):
     architecture: Literal["masked", "path-norm"] = "masked"
     hidden: int | None = Field(default=None, ge=1)
     layers: int = Field(default=2, ge=1)
-    projected_above: int | None = Field(default=None, ge=1)
-    projection: int = Field(default=8, ge=1)
-    activation: Literal["relu", "tanh"] = "relu"
     loss: Literal["cross-entropy", "squared"] = "cross-entropy"
     epochs: int = Field(default=500, ge=1)
     batch_size: int | None = Field(default=256, ge=1)
