@@ -57,7 +57,7 @@ class NeuralGraphicalModel(BaseEstimator):
         graph revealer (NGR); or given.
     path_weight, path_norm, path_log : optional
         As in ``[fedngm.ngm]``, or with ``graph="learn"`` in ``[fedngm.ngr]``; None for their defaults.
-    sparsity, threshold, density, refit
+    sparsity, threshold
         As in ``[fedngm.ngr]``, for ``graph="learn"``.
     targets : sequence of str
         Columns that ``score`` evaluates, and that get neighbours in the recovered graph (``target_neighbours`` of
@@ -122,8 +122,6 @@ class NeuralGraphicalModel(BaseEstimator):
     path_tolerance: float = 0.1
     sparsity: float | None = None
     threshold: float = 0.1
-    density: float | None = None
-    refit: bool = True
     targets: Sequence[str] = ()
     recovery: Mapping[str, Any] | None = None
     scaling: Mapping[str, Any] | None = None

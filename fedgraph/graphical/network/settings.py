@@ -63,6 +63,9 @@ class NGMSettings(Settings):
 class NGRSettings(NGMSettings):
     """A neural graph revealer (NGR): a network that starts from all features and learns which ones it needs.
 
+    A ``masked`` network is then trained on over the found graph, without the penalty, so that only neighbours have any
+    influence.
+
     Attributes
     ----------
     sparsity    : gamma, the weight of the penalty on dependencies. ``masked`` (None: 0.02): for each standard deviation
@@ -71,9 +74,6 @@ class NGRSettings(NGMSettings):
     path_weight : lambda, of the norm of the paths from features to themselves.
     threshold   : two features have an edge when their dependence, in standard deviations per standard deviation, is
         not less.
-    density     : instead of a threshold, the share of all pairs that have an edge: the strongest.
-    refit       : continue training over the found graph without the penalty, so that only neighbours have any influence
-        (``masked`` only).
     """
 
     sparsity: float | None = Field(default=None, ge=0)
@@ -81,8 +81,6 @@ class NGRSettings(NGMSettings):
     path_norm: Literal["spectral", "l1", "column-sum"] = "column-sum"
     path_log: bool = False
     threshold: float = Field(default=0.1, ge=0)
-    density: float | None = Field(default=None, ge=0, le=1)
-    refit: bool = True
 
     @property
     def gamma(self) -> float:
