@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
@@ -30,6 +29,7 @@ from fedgraph.fusion.scores import decided
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
+from fedgraph.support.randomness import seed_of
 from fedgraph.support.settings import from_keywords
 
 _OWN = ("owners", "validation_fraction", "random_state")
@@ -165,7 +165,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         classes = np.unique(labels)
         if len(classes) < 2:
             raise ValueError(f"y contains only one class, {str(classes[0])!r}: a classifier needs at least two")
-        seed, order = _seed(self.random_state), samples.order
+        seed, order = seed_of(self.random_state), samples.order
         embeddings, present = samples.embeddings[order], samples.present[order]
         codes = _codes(labels, classes)[order]
         if validation is None:
@@ -355,13 +355,6 @@ def _codes(labels: NDArray[Any], classes: NDArray[Any]) -> Tensor:
     if unknown:
         raise ValueError(f"classes of validation samples without training samples: {quoted(list(map(str, unknown)))}")
     return torch.from_numpy(np.searchsorted(classes, labels))
-
-
-def _seed(random_state: Any) -> int:
-    """Return an int unchanged, or a seed drawn from the random state."""
-    if isinstance(random_state, (int, np.integer)):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _frame(values: NDArray[Any], ids: Sequence[Any], columns: NDArray[Any]) -> Any:

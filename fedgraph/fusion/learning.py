@@ -13,10 +13,7 @@ from fedgraph.fusion.network import FusionNetwork
 def make_optimizer(
     network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Return Adam, or AdamW with decay of weights only if the settings have a weight decay.
-
-    ``Adam``, or ``AdamW`` with two groups of parameters.
-    """
+    """Return Adam, or AdamW where the settings have a weight decay, which is that of weights only."""
     if settings.weight_decay == 0:
         return torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=fused)
     weights, others = network.trained()

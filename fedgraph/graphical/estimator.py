@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
@@ -31,7 +30,7 @@ from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted, similar
-from fedgraph.support.randomness import generator
+from fedgraph.support.randomness import generator, seed_of
 from fedgraph.support.settings import Settings, from_keywords
 
 log = logging.getLogger("fedgraph")
@@ -145,7 +144,7 @@ class NeuralGraphicalModel(BaseEstimator):
         validation : data frame, optional
             Rows by which the best epoch is chosen; by default some of X are held out.
         """
-        seed = _seed(self.random_state)
+        seed = seed_of(self.random_state)
         with _value_errors():
             settings, scaling, about = self._settings(), self._table(ScalingSettings, "scaling"), self._about
             _ = self._draws, self._table(RecoverySettings, "recovery")  # checked before the rows
@@ -247,7 +246,7 @@ class NeuralGraphicalModel(BaseEstimator):
         check_is_fitted(self)
         with _value_errors():
             known = None if given is None else self._rows(given, [])
-            drawn = self.model_.sample(n_samples, known, _seed(random_state), self._draws).to_pandas()
+            drawn = self.model_.sample(n_samples, known, seed_of(random_state), self._draws).to_pandas()
         for name in drawn.columns:
             drawn[name] = self._restored(name, drawn[name])
         return drawn
@@ -452,10 +451,3 @@ def _value_errors() -> Iterator[None]:
         yield
     except (DataError, ExperimentError, GraphError) as error:
         raise ValueError(str(error)) from error
-
-
-def _seed(random_state: Any) -> int:
-    """Return the seed of an experiment: an int itself, or one drawn from the random state."""
-    if isinstance(random_state, (int, np.integer)):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -78,7 +78,7 @@ def read_graph(strengths: Tensor, threshold: float) -> Tensor:
     Strengths and edges (bool, symmetric) are ``[..., features, features]``. Edges are pairs of at least ``threshold``.
     """
     mean = (strengths + strengths.transpose(-1, -2)) / 2
-    return (mean >= threshold) & ~torch.eye(strengths.shape[-1], dtype=torch.bool)
+    return (mean >= threshold) & ~torch.eye(strengths.shape[-1], dtype=torch.bool, device=strengths.device)
 
 
 _INCHES = 0.22
