@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.algorithms.global_model import DittoSettings
-from fedgraph.clients.engine.base import CohortClient, cohort_with
+from fedgraph.clients.engine.base import CohortClient
 from fedgraph.models import finite_rows
 from fedgraph.training import GradientTerm, TrainResult
 
@@ -49,9 +49,7 @@ class DittoClient(CohortClient[DittoSettings]):
 
     def train_personal(self) -> TrainResult:
         """Train one round from v_i, with the same order of examples as the global model."""
-        cohort = self.cohort
-        personal = cohort_with(cohort, self.settings.training(cohort.settings), cohort.seed)
-        return self.train_from(self.models, self.pull(), personal, "personal-optimiser")
+        return self.train_from(self.models, self.pull(), purpose="personal-optimiser")
 
     def pull(self) -> GradientTerm | None:
         """Return lambda (v - w)."""

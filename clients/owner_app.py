@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedgraph.fusion.owner_models import check_not_raw
 from fedgraph.messages import mark_empty
 from fedgraph.messages.queries import OwnEmbeddings, WantedEmbeddings
+from fedgraph.models import last_linear, with_input_of
 from fedgraph.support.errors import ExperimentError
 
 _LISTED = 12
@@ -30,9 +31,9 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
 
     The model is evaluated without gradients, on its own device and in evaluation mode; its mode and buffers are
     restored. Returns float32 ``[samples, size]`` on the CPU; the layer's input for a sample is flattened. Raises
-    ValueError when the model has no linear layer or ends in several, when the named layer is unknown, not called, or
-    called several times, and for invalid inputs or embeddings. Also for embeddings that contain the samples, as of a
-    model with a single layer, since samples must not leave their owner.
+    ValueError when the model calls no linear layer, when the named layer is unknown or not called, and for invalid
+    inputs or embeddings. Also for embeddings that contain the samples, as of a model with a single layer, since samples
+    must not leave their owner.
 
     Parameters
     ----------
@@ -41,8 +42,8 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
     inputs : Tensor, array, tuple or mapping
         Samples ``[samples, ...]``; for models with several inputs a tuple, or a mapping by argument.
     layer : str, optional
-        Name, as in ``model.named_modules()``, of the layer whose input is the embedding; by default the last
-        ``nn.Linear`` of the computation.
+        Name, as in ``model.named_modules()``, of the layer whose input is the embedding; by default the ``nn.Linear``
+        that is called last.
     batch_size : int
         Number of samples per batch.
 
@@ -58,14 +59,14 @@ def penultimate(model: nn.Module, inputs: Any, layer: str | None = None, batch_s
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
     with _frozen(model):
-        first = _part((arguments, keywords), slice(0, 2))
-        name = _named(model, layer) if layer is not None else _last_linear(model, first)
-        parts = []
+        name = _layer(model, layer, _part(model, (arguments, keywords), slice(0, 2)))
         with torch.no_grad():
-            for start in range(0, count, batch_size):
-                rows = slice(start, min(start + batch_size, count))
-                parts.append(_seen(model, name, _part((arguments, keywords), rows), rows.stop - rows.start))
-    found = torch.cat(parts)
+            found = torch.cat(
+                [
+                    _seen(model, name, _part(model, (arguments, keywords), slice(start, start + batch_size)))
+                    for start in range(0, count, batch_size)
+                ]
+            )
     if not bool(found.isfinite().all()):
         raise ValueError(f"the input of layer '{name}' is NaN or infinite for some samples: check weights and inputs")
     _check_not_raw([*arguments, *keywords.values()], found)
@@ -153,16 +154,14 @@ def _tensor(value: Any, model: nn.Module) -> Tensor:
     return result
 
 
-def _part(inputs: _Inputs, rows: slice) -> _Inputs:
-    arguments, keywords = inputs
-    return tuple(value[rows] for value in arguments), {name: value[rows] for name, value in keywords.items()}
-
-
-def _run(model: nn.Module, inputs: _Inputs) -> None:
-    """Call a model on its own device."""
+def _part(model: nn.Module, inputs: _Inputs, rows: slice) -> _Inputs:
+    """Return some samples on the device of the model."""
     device = next((each.device for each in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     arguments, keywords = inputs
-    model(*(value.to(device) for value in arguments), **{name: value.to(device) for name, value in keywords.items()})
+    return (
+        tuple(value[rows].to(device) for value in arguments),
+        {name: value[rows].to(device) for name, value in keywords.items()},
+    )
 
 
 @contextmanager
@@ -185,81 +184,29 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 # ---- layers --------------------------------------------------------------------------------------------------------
 
 
-def _named(model: nn.Module, layer: str) -> str:
+def _layer(model: nn.Module, named: str | None, inputs: _Inputs) -> str:
+    """Return the name of the layer whose input is the embedding."""
     names = [name for name, _ in model.named_modules() if name]
-    if layer not in names:
-        raise ValueError(f"the model has no layer '{layer}'; it has {_listed(names)}")
-    return layer
-
-
-def _last_linear(model: nn.Module, inputs: _Inputs) -> str:
-    """Return the name of the last linear layer of the computation, by calling the model once."""
-    calls: list[tuple[str, Tensor, Tensor]] = []
-    names: dict[nn.Module, str] = {
-        module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)
-    }
-
-    def seen(module: nn.Module, given: tuple[Any, ...], result: Tensor) -> Tensor:
-        # A leaf for every output shows which later inputs depend on it, even if parameters are frozen.
-        marked = result + torch.zeros((), device=result.device, dtype=result.dtype, requires_grad=True)
-        calls.append((names[module], given[0], marked))
-        return marked
-
-    hooks = [module.register_forward_hook(seen) for module in names]
-    try:
-        with torch.enable_grad():
-            _run(model, inputs)
-        ends = [
-            name
-            for place, (name, _, result) in enumerate(calls)
-            if not any(_depends(later, result) for _, later, _ in calls[place + 1 :])
-        ]
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not ends:
-        every = [name for name, _ in model.named_modules() if name]
+    if named is not None and named not in names:
+        raise ValueError(f"the model has no layer '{named}'; it has {_listed(names)}")
+    arguments, keywords = inputs
+    found = named or last_linear(model, *arguments, **keywords)
+    if found is None:
         raise ValueError(
             "the model calls no torch.nn.Linear: name the layer whose input is the embedding (layer=...), one of "
-            f"{_listed(every)}"
+            f"{_listed(names)}"
         )
-    if len(set(ends)) > 1:
-        raise ValueError(
-            f"the computation ends in several linear layers, {_listed(sorted(set(ends)))}: name the one whose input is "
-            "the embedding (layer=...)"
-        )
-    return ends[0]
+    return found
 
 
-def _depends(later: Tensor, earlier: Tensor) -> bool:
-    """Whether a tensor depends on another one."""
-    if not later.requires_grad:
-        return False
-    with torch.enable_grad():
-        return torch.autograd.grad(later.sum(), earlier, retain_graph=True, allow_unused=True)[0] is not None
-
-
-def _seen(model: nn.Module, layer: str, inputs: _Inputs, count: int) -> Tensor:
+def _seen(model: nn.Module, layer: str, inputs: _Inputs) -> Tensor:
     """Return a layer's inputs for a batch, ``[batch, size]``."""
-    found: list[Any] = []
-
-    def take(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        found.append(next(iter((*given, *named.values())), None))
-
-    hook = model.get_submodule(layer).register_forward_pre_hook(take, with_kwargs=True)
-    try:
-        _run(model, inputs)
-    finally:
-        hook.remove()
-    if len(found) != 1:
-        how = "not called" if not found else f"called {len(found)} times"
-        raise ValueError(
-            f"layer '{layer}' is {how} in a call of the model: name a layer that is called once (layer=...)"
-        )
-    value = found[0]
-    if not isinstance(value, Tensor) or value.shape[:1] != (count,):
-        received = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ValueError(f"layer '{layer}' gets {received} for {count} samples, not a tensor [samples, ...]")
+    arguments, keywords = inputs
+    count = len((*arguments, *keywords.values())[0])
+    value, _ = with_input_of(model, layer, lambda: model(*arguments, **keywords))
+    if value is None or value.shape[:1] != (count,):
+        received = "is not called with a tensor" if value is None else f"gets {list(value.shape)}"
+        raise ValueError(f"layer '{layer}' {received} for {count} samples; expected a tensor [samples, ...]")
     return value.detach().flatten(1).float().cpu()
 
 

@@ -26,6 +26,7 @@ A Flower strategy or the engine runs them; by hand:
 from fedgraph.algorithms.algorithm import Algorithm
 from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
+from fedgraph.algorithms.method import Method
 from fedgraph.algorithms.model_rows import (
     ModelRows,
     Models,
@@ -46,6 +47,7 @@ __all__ = [
     "Clients",
     "Evaluation",
     "GlobalModel",
+    "Method",
     "ModelRows",
     "Models",
     "Round",

@@ -14,19 +14,20 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State
+from fedgraph.algorithms.method import Method
 from fedgraph.algorithms.model_rows import Models, check_rows, combined, matrix, written
 from fedgraph.data import SplitName
 from fedgraph.graph import ClientGraph
 from fedgraph.models import StackedModel
 from fedgraph.support.errors import RunError
-from fedgraph.support.settings import Configured, S
+from fedgraph.support.settings import S
 
 log = logging.getLogger("fedgraph")
 
 _FIRST = 'return {"models": models}, and whatever else is remembered'
 
 
-class Algorithm(Configured[S]):
+class Algorithm(Method[S]):
     """Base class of algorithms, subscripted by their settings: ``class SFL(Algorithm[SFLSettings])``.
 
     A class whose clients are not predicted one by one by their own models has a static method ``predicted(run, data,
@@ -35,35 +36,13 @@ class Algorithm(Configured[S]):
 
     Attributes
     ----------
-    name, title, needs, paper : str
-        A short name, a title, the needs of a run beyond data and model, and the publication.
-    default_client : str or type
-        Client class of the engine, by dotted path or, in a notebook, as a class.
     needs_graph : bool
         Whether a client graph is required.
-    own_models : bool
-        Whether its own table describes the models, so that an experiment has no table ``[model]``.
-    defences : tuple of str
-        Keys of ``[defence]`` that it supports.
-    may_change : tuple of str
-        Keys of its table that may change in a run that is resumed.
-    expected_failures : dict of str to str
-        Checks of ``fedgraph check`` that it fails by design, and the reasons.
-    no_predictions : str
-        Why its runs cannot predict new data, and what to do instead; empty if they can.
     """
 
-    name: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    needs: ClassVar[str] = "nothing"
-    paper: ClassVar[str] = ""
     default_client: ClassVar[str | type] = "fedgraph.clients.engine.base:CohortClient"
-    needs_graph: ClassVar[bool] = False
-    own_models: ClassVar[bool] = False
     defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
-    may_change: ClassVar[tuple[str, ...]] = ()
-    expected_failures: ClassVar[dict[str, str]] = {}
-    no_predictions: ClassVar[str] = ""
+    needs_graph: ClassVar[bool] = False
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -171,11 +150,6 @@ class Algorithm(Configured[S]):
 
     def check(self, clients: Clients) -> None:
         """Raise ExperimentError for clients, a graph or a run that do not fit the settings."""
-
-    @classmethod
-    def uses_graph(cls, settings: S) -> bool:
-        """Return whether results depend on the given client graph."""
-        return True
 
     def starts(self, clients: Clients, state: State, positions: Tensor) -> Tensor:
         """Return the models that the clients at ``positions`` start training from, ``[present, parameters]``."""

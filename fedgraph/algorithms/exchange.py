@@ -116,7 +116,7 @@ class Ask:
         tensors for these.
     types : mapping of str to str
         NumPy types of answers that are not float32, by name.
-    measures : tuple of str
+    evaluates : tuple of str
         Splits on which clients evaluate the models, instead of training; they only return metrics.
     means : bool
         Whether the mean of a node's models, weighted by their examples, suffices instead of each of them.

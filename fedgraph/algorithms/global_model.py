@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedgraph.algorithms.algorithm import Algorithm
@@ -198,26 +198,9 @@ class DittoSettings(Settings):
     ----------
     lambda_personal : weight of half the squared distance between a client's own model and the global one; 0 trains each
                       client on its own. The paper searches 0.05 to 2.
-    personal_epochs, personal_steps : passes over a client's examples, or minibatches, for training its own model in
-                      each round; by default those of ``[train]``.
     """
 
     lambda_personal: float = Field(default=0.1, ge=0)
-    personal_epochs: int | None = Field(default=None, ge=0)
-    personal_steps: int | None = Field(default=None, ge=0)
-
-    def training(self, train: TrainSettings) -> TrainSettings:
-        """Return the settings for training the own models, those of ``train`` where these give none.
-
-        Raises ExperimentError if the two do not fit together.
-        """
-        return train.second("[ditto]", self.personal_epochs, self.personal_steps)
-
-    @model_validator(mode="after")
-    def _epochs_or_steps(self) -> DittoSettings:
-        if self.personal_epochs is not None and self.personal_steps is not None:
-            raise ValueError("give either personal-epochs or personal-steps, not both")
-        return self
 
 
 class Ditto(GlobalModel[DittoSettings]):
@@ -230,11 +213,6 @@ class Ditto(GlobalModel[DittoSettings]):
     title = "FedAvg, and a personal model per client, regularised towards the global one (Ditto)"
     paper = "https://arxiv.org/abs/2012.04221"
     default_client = "fedgraph.clients.ditto:DittoClient"
-
-    def check(self, clients: Clients) -> None:
-        """See :class:`Algorithm`."""
-        if clients.facts.train is not None:
-            self.settings.training(clients.facts.train)
 
     def restorable(self, clients: Clients) -> bool:
         """Return False: the clients' own models are not at the server."""

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from fedgraph.algorithms.method import Method
 from fedgraph.algorithms.steps import (
     Consult,
     Identified,
@@ -41,7 +42,7 @@ from fedgraph.defence import DefenceTable
 from fedgraph.graph import ClientGraph
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import RunError
-from fedgraph.support.settings import Configured, S, Settings
+from fedgraph.support.settings import S, Settings
 
 __all__ = [
     "Consult",
@@ -170,42 +171,16 @@ class Outcome:
     groups: tuple[str, ...] | None = None
 
 
-class PhasedAlgorithm(Configured[S]):
+class PhasedAlgorithm(Method[S]):
     """Base class of algorithms of phases, subscripted by their settings: ``class FedNGM(PhasedAlgorithm[...])``.
 
     Attributes
     ----------
-    name, title, needs, paper : str
-        A short name, a title, the needs of a run beyond data, and the publication.
-    default_client : str or type
-        Client class of the engine, by dotted path or, in a notebook, as a class.
-    own_models : bool
-        Whether its own table describes the models, so that an experiment has no table ``[model]``.
-    mixes_models : bool
-        Whether all clients need the same architecture.
-    expected_failures : dict of str to str
-        Checks of ``fedgraph check`` that it fails by design, by name, and the reason.
-    no_predictions : str
-        As of :class:`fedgraph.algorithms.Algorithm`.
-    defences : tuple of str
-        Keys of ``[defence]`` that make sense for it.
-    may_change : tuple of str
-        Keys of its table that may change in a resumed run.
     word : str
         Name for a client in messages, such as "owner".
     """
 
-    name: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    needs: ClassVar[str] = "nothing"
-    paper: ClassVar[str] = ""
-    default_client: ClassVar[str | type] = ""
-    own_models: ClassVar[bool] = False
     mixes_models: ClassVar[bool] = False
-    expected_failures: ClassVar[dict[str, str]] = {}
-    no_predictions: ClassVar[str] = ""
-    defences: ClassVar[tuple[str, ...]] = ()
-    may_change: ClassVar[tuple[str, ...]] = ()
     word: ClassVar[str] = "client"
 
     def __init__(self, settings: S) -> None:
@@ -220,11 +195,6 @@ class PhasedAlgorithm(Configured[S]):
 
     def check_enough(self, present: int, least: int) -> None:
         """Raise RunError if more clients than ``least`` are required, and only ``present`` take part."""
-
-    @classmethod
-    def uses_graph(cls, settings: S) -> bool:
-        """Return whether results depend on the given client graph."""
-        return True
 
     @classmethod
     def steps_of(cls, settings: S, rounds: int) -> int | None:

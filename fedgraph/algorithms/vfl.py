@@ -35,7 +35,6 @@ from fedgraph.fusion import (
     SingleFusion,
     build_network,
     check_fusion,
-    class_weights,
     learn,
     log_loss,
     make_optimizer,
@@ -155,7 +154,6 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             if not len(rows):
                 raise DataError(f"there are no {name} samples to learn from: check the shares of splits, and overlap")
         settings.warn_unaligned(joined.owners, joined.present, joined.of_split("train"))
-        weights = class_weights(settings, joined.labels[training], len(joined.classes))
         learnt = _Learnt()
         if kept:
             learnt = _Learnt.of_state(kept["learnt"])
@@ -169,9 +167,9 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             if len(learnt.epochs) - learnt.best_epoch >= settings.patience:
                 break
             total, prediction = yield from self._epoch(
-                epoch, run.seed, network, optimizer, steps, joined, training, held_out, weights
+                epoch, run.seed, network, optimizer, steps, joined, training, held_out
             )
-            loss_there = log_loss(prediction.probabilities[validation], joined.labels[held_out][validation], weights)
+            loss_there = log_loss(prediction.probabilities[validation], joined.labels[held_out][validation])
             if not (math.isfinite(total) and math.isfinite(loss_there)):
                 raise RunError(
                     f"joint training diverged in epoch {epoch}: the training loss is {total / len(training)}, the "
@@ -226,12 +224,8 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
         joined: JoinedSamples,
         training: Tensor,
         held_out: Tensor,
-        weights: Tensor | None,
     ) -> Phase[tuple[float, Prediction]]:
-        """Run one pass over the training samples; return the sum of their losses, and the prediction of those held out.
-
-        ``weights`` are weights of the classes.
-        """
+        """Run one pass over the training samples; return the sum of their losses, and the held-out prediction."""
         settings = self.settings
         device = settings.torch_device()
         random = generator(seed, "fusion epoch", epoch)
@@ -243,7 +237,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             present, labels = steps.present(rows).to(device), joined.labels[rows].to(device)
             with pinned_threads(1):
                 network.train()
-                loss = learn(network, optimizer, embeddings, present, labels, random, weights, settings.owner_dropout)
+                loss = learn(network, optimizer, embeddings, present, labels, random, settings.owner_dropout)
             assert embeddings.grad is not None
             steps.send_back(rows, embeddings.grad.cpu())
             seen.append(embeddings.detach())

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedgraph.fusion.build import build_network, check_fusion
 from fedgraph.fusion.fusion_settings import FusionSettings, Rate, SingleFusion
 from fedgraph.fusion.joined_samples import JoinedSamples
-from fedgraph.fusion.learning import class_weights, learn, make_optimizer
+from fedgraph.fusion.learning import learn, make_optimizer
 from fedgraph.fusion.model_file import FittedFusion, fit_joined
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import Prediction, predict
@@ -47,7 +47,6 @@ __all__ = [
     "Stages",
     "build_network",
     "check_fusion",
-    "class_weights",
     "decided",
     "fit_joined",
     "learn",

@@ -43,7 +43,7 @@ def calibrate(
 ) -> Calibration:
     """Minimise the loss of validation samples over factor and offsets, and fold both into the network's last layer.
 
-    What has been found.
+    Returns both as found.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
@@ -30,6 +29,7 @@ from fedgraph.fusion.scores import decided
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
+from fedgraph.support.randomness import seed_of
 from fedgraph.support.settings import from_keywords
 
 _OWN = ("owners", "validation_fraction", "random_state")
@@ -38,6 +38,7 @@ _OWN = ("owners", "validation_fraction", "random_state")
 _TRAIN, _VALIDATION = SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FusionClassifier(ClassifierMixin, BaseEstimator):
     """Fusion of several owners' embeddings of the same samples, with a learned consensus graph over the owners.
 
@@ -106,84 +107,42 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     ClientGraph(2 clients, 1 edges, undirected)
     """
 
-    def __init__(
-        self,
-        *,
-        owners: Mapping[str, Any] | int | None = None,
-        fusion: str = "graph",
-        members: Mapping[str, int] | None = None,
-        member_weights: str = "equal",
-        scaling: str = "none",
-        alignment: str = "soft",
-        alignment_trained: bool = True,
-        alignment_affine: bool = False,
-        sinkhorn: str = "square",
-        sinkhorn_entropy: float = 0.0,
-        aligned_size: int | None = None,
-        graph: str | ClientGraph = "icdf",
-        reference: str = "Normal",
-        reference_options: Mapping[str, float] | None = None,
-        temperature: float = 0.1,
-        draw_per: str = "sample",
-        draws: int = 10,
-        average: str = "probabilities",
-        neighbours: int = 10,
-        absent: str = "left-out",
-        hidden: int = 8,
-        head: Sequence[int] = (),
-        concatenation_hidden: Sequence[int] = (64,),
-        epochs: int = 500,
-        patience: int = 50,
-        monitor: str = "loss",
-        calibrated: bool = False,
-        learning_rates: Sequence[float] = (0.01, 0.001),
-        batch_size: int = 100,
-        owner_dropout: float | Sequence[float] = 0.0,
-        weight_decay: float = 0.0,
-        class_weights: str = "none",
-        workers: int | None = None,
-        compile: bool = True,
-        device: str = "auto",
-        validation_fraction: float = 0.1,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.owners = owners
-        self.fusion = fusion
-        self.members = members
-        self.member_weights = member_weights
-        self.scaling = scaling
-        self.alignment = alignment
-        self.alignment_trained = alignment_trained
-        self.alignment_affine = alignment_affine
-        self.sinkhorn = sinkhorn
-        self.sinkhorn_entropy = sinkhorn_entropy
-        self.aligned_size = aligned_size
-        self.graph = graph
-        self.reference = reference
-        self.reference_options = reference_options
-        self.temperature = temperature
-        self.draw_per = draw_per
-        self.draws = draws
-        self.average = average
-        self.neighbours = neighbours
-        self.absent = absent
-        self.hidden = hidden
-        self.head = head
-        self.concatenation_hidden = concatenation_hidden
-        self.epochs = epochs
-        self.patience = patience
-        self.monitor = monitor
-        self.calibrated = calibrated
-        self.learning_rates = learning_rates
-        self.batch_size = batch_size
-        self.owner_dropout = owner_dropout
-        self.weight_decay = weight_decay
-        self.class_weights = class_weights
-        self.workers = workers
-        self.compile = compile
-        self.device = device
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
+    owners: Mapping[str, Any] | int | None = None
+    fusion: str = "graph"
+    members: Mapping[str, int] | None = None
+    member_weights: str = "equal"
+    scaling: str = "none"
+    alignment: str = "soft"
+    alignment_trained: bool = True
+    alignment_affine: bool = False
+    sinkhorn: str = "square"
+    sinkhorn_entropy: float = 0.0
+    aligned_size: int | None = None
+    graph: str | ClientGraph = "icdf"
+    reference: str = "Normal"
+    reference_options: Mapping[str, float] | None = None
+    temperature: float = 0.1
+    draw_per: str = "sample"
+    draws: int = 10
+    average: str = "probabilities"
+    neighbours: int = 10
+    absent: str = "left-out"
+    hidden: int = 8
+    head: Sequence[int] = ()
+    concatenation_hidden: Sequence[int] = (64,)
+    epochs: int = 500
+    patience: int = 50
+    monitor: str = "loss"
+    calibrated: bool = False
+    learning_rates: Sequence[float] = (0.01, 0.001)
+    batch_size: int = 100
+    owner_dropout: float | Sequence[float] = 0.0
+    weight_decay: float = 0.0
+    workers: int | None = None
+    compile: bool = True
+    device: str = "auto"
+    validation_fraction: float = 0.1
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> FusionClassifier:
         """Train the fusion model.
@@ -206,7 +165,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         classes = np.unique(labels)
         if len(classes) < 2:
             raise ValueError(f"y contains only one class, {str(classes[0])!r}: a classifier needs at least two")
-        seed, order = _seed(self.random_state), samples.order
+        seed, order = seed_of(self.random_state), samples.order
         embeddings, present = samples.embeddings[order], samples.present[order]
         codes = _codes(labels, classes)[order]
         if validation is None:
@@ -396,13 +355,6 @@ def _codes(labels: NDArray[Any], classes: NDArray[Any]) -> Tensor:
     if unknown:
         raise ValueError(f"classes of validation samples without training samples: {quoted(list(map(str, unknown)))}")
     return torch.from_numpy(np.searchsorted(classes, labels))
-
-
-def _seed(random_state: Any) -> int:
-    """Return an int unchanged, or a seed drawn from the random state."""
-    if isinstance(random_state, (int, np.integer)):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _frame(values: NDArray[Any], ids: Sequence[Any], columns: NDArray[Any]) -> Any:

@@ -72,7 +72,6 @@ class FusionSettings(Settings):
     owner_dropout : share of owners dropped at random from each training sample in every step, which regularises the
         network. Each of several is tried, and the one with the best validation is kept, as with learning rates.
     weight_decay : decoupled (AdamW), of weights only, not of biases and graphs.
-    class_weights : in the training loss: ``none``; ``balanced``, inversely proportional to class frequencies.
     workers : threads that draw graphs; None uses all cores. Results do not depend on it.
     compile : train with native code, if the machine has a C++ compiler: ``concatenation``, and ``graph`` and
         ``mean-pooling`` with soft or no alignment and no graph or a learned one (up to 64 owners, by Gumbel-Softmax
@@ -111,7 +110,6 @@ class FusionSettings(Settings):
     batch_size: int = Field(default=100, ge=1)
     owner_dropout: DropoutShare | Annotated[tuple[DropoutShare, ...], Field(min_length=1)] = 0.0
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    class_weights: Literal["none", "balanced"] = "none"
     workers: int | None = Field(default=None, ge=1)
     compile: bool = True
     device: Literal["cpu", "auto", "cuda"] = "auto"

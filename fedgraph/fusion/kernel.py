@@ -50,7 +50,7 @@ class _Pass(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("mean", "deviation")),
         *((name, ctypes.c_float) for name in ("temperature", "smallest", "stretch")),
         *((name, ctypes.c_int64) for name in ("count", "batch")),
-        *((name, ctypes.c_void_p) for name in ("rows", "embeddings", "there", "labels", "classes", "noise")),
+        *((name, ctypes.c_void_p) for name in ("rows", "embeddings", "there", "labels", "noise")),
         *((name, ctypes.c_void_p) for name in ("values", "means", "squares", "sizes", "decays")),
         *((name, ctypes.c_double) for name in ("first", "second", "rate", "epsilon", "taken")),
         ("loss", ctypes.c_void_p),
@@ -96,10 +96,9 @@ class CompiledPasses:
     Parameters
     ----------
     settings : size of minibatches, weight decay and owner dropout.
-    weights : weights of the classes, ``[classes]``.
     """
 
-    def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
+    def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float) -> None:
         self._taken = 0
         (self._owner_dropout,) = settings.dropout_shares
         self._graph = getattr(getattr(network, "consensus", None), "graph", None)
@@ -116,7 +115,6 @@ class CompiledPasses:
             "decays": torch.tensor(
                 [settings.weight_decay if id(each) in shrunk else 0.0 for each in parameters], dtype=torch.float64
             ),
-            **({} if weights is None else {"classes": weights.float().contiguous()}),
         }
         lists = dict(zip(("values", "means", "squares"), map(_addresses, (parameters, *moments)), strict=True))
         #: Keeps the memory alive to which C++ has pointers.

@@ -1,4 +1,4 @@
-"""A training step of a fusion network: optimiser, class weights, owner dropout."""
+"""A training step of a fusion network: optimiser and owner dropout."""
 
 from __future__ import annotations
 
@@ -13,28 +13,12 @@ from fedgraph.fusion.network import FusionNetwork
 def make_optimizer(
     network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Return Adam, or AdamW with decay of weights only if the settings have a weight decay.
-
-    ``Adam``, or ``AdamW`` with two groups of parameters.
-    """
+    """Return Adam, or AdamW where the settings have a weight decay, which is that of weights only."""
     if settings.weight_decay == 0:
         return torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=fused)
     weights, others = network.trained()
     groups = [{"params": weights, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=rate, fused=fused)
-
-
-def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
-    """Return the weights of the classes in the loss, from the labels of training samples.
-
-    Returns ``[classes]``, or None without weights. ``balanced`` weights have mean 1 over samples, and 0 for a class
-    without samples.
-    """
-    if settings.class_weights == "none":
-        return None
-    number = torch.bincount(labels.cpu(), minlength=classes)
-    present = (number > 0).sum()
-    return torch.where(number > 0, len(labels) / (present * number.clamp(min=1)), 0.0)
 
 
 def learn(
@@ -44,7 +28,6 @@ def learn(
     present: Tensor,
     labels: Tensor,
     random: torch.Generator,
-    weights: Tensor | None = None,
     owner_dropout: float = 0.0,
 ) -> Tensor:
     """Take one step of the optimiser on the mean loss of some samples.
@@ -66,16 +49,13 @@ def learn(
         int64 ``[batch]``.
     random : torch.Generator
         Source of random numbers.
-    weights : Tensor, optional
-        Weights of the classes, ``[classes]``; None: all the same.
     owner_dropout : float
         Probability of dropping each present owner from a training sample.
     """
     if owner_dropout:
         embeddings, present = network.dropped(embeddings, present, owner_dropout, random)
     logits = network(embeddings, present, random)
-    entropy = functional.cross_entropy(logits, labels, None if weights is None else weights.to(logits.device))
-    loss = entropy + network.penalty()
+    loss = functional.cross_entropy(logits, labels) + network.penalty()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

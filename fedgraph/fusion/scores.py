@@ -35,7 +35,7 @@ def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     return {name: float(values) for name, values in found.items()}
 
 
-def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+def log_loss(probabilities: Tensor, labels: Tensor) -> float:
     """Compute the mean cross-entropy of predictions, in nats; NaN if a probability is.
 
     Parameters
@@ -44,10 +44,8 @@ def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = Non
         ``[samples, classes]``.
     labels : Tensor
         int64 ``[samples]``.
-    weights : Tensor, optional
-        Weights of the classes, ``[classes]``; equal by default.
     """
-    return float(nll_loss(probabilities.clamp(min=_SMALLEST_PROBABILITY).log(), labels, weights))
+    return float(nll_loss(probabilities.clamp(min=_SMALLEST_PROBABILITY).log(), labels))
 
 
 def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from fedgraph.fusion.calibration import Calibration, calibrate
 from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
 from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.kernel import CompiledPasses, suits
-from fedgraph.fusion.learning import class_weights, learn, make_optimizer
+from fedgraph.fusion.learning import learn, make_optimizer
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
@@ -172,8 +172,7 @@ def fit(
     *seen, wanted = data.of_split("validation")
     embeddings, present = (part.to(device) for part in seen)
     validation = embeddings, present, wanted
-    weights = class_weights(settings, training[2], data.classes)
-    fits = [_fit_one(each, data, training, validation, own, weights, on_epoch) for each, own in settings.networks(seed)]
+    fits = [_fit_one(each, data, training, validation, own, on_epoch) for each, own in settings.networks(seed)]
     if settings.fusion != "ensemble":
         return fits[0]
     ensemble = FusionEnsemble([each.network for each in fits]).eval()
@@ -183,7 +182,7 @@ def fit(
             predict(each.network, embeddings, present, settings.draws, seed).probabilities for each in fits
         ]
         ensemble.weights.copy_(mixture_weights(torch.stack(probabilities)[:, torch.arange(len(labels)), labels]))
-    loss, quality = _validated(ensemble, validation, settings, seed, weights)
+    loss, quality = _validated(ensemble, validation, settings, seed)
     return replace(
         max(fits, key=lambda each: each.quality),
         calibration=None,
@@ -203,7 +202,6 @@ def _fit_one(
     training: tuple[Tensor, ...],
     validation: tuple[Tensor, Tensor, Tensor],
     seed: int,
-    weights: Tensor | None,
     on_epoch: Callable[[FusionEpoch], None] | None,
 ) -> FusionFit:
     """Train one network; see :func:`fit`."""
@@ -219,7 +217,7 @@ def _fit_one(
     for single, rate in settings.trials():
         network = build_network(settings, data.sizes, data.classes, data.given_graph, seed).to(training[0].device)
         try:
-            found = _fit_at(rate, network, single, training, validation, seed, weights, record)
+            found = _fit_at(rate, network, single, training, validation, seed, record)
         except _DivergedError as error:
             diverged[rate] = error
             log.warning("%s; this learning rate is skipped", error)
@@ -232,7 +230,7 @@ def _fit_one(
     best.network.eval()
     if settings.calibrated:
         calibration = calibrate(best.network, validation, settings.draws, seed, settings.average)
-        loss, quality = _validated(best.network, validation, settings, seed, weights)
+        loss, quality = _validated(best.network, validation, settings, seed)
         best = replace(best, calibration=calibration, validation_loss=loss, quality=quality)
     return replace(best, history=tuple(history), diverged=tuple(diverged))
 
@@ -248,7 +246,6 @@ def _fit_at(
     training: tuple[Tensor, ...],
     validation: tuple[Tensor, Tensor, Tensor],
     seed: int,
-    weights: Tensor | None,
     record: Callable[[FusionEpoch], None],
 ) -> FusionFit:
     """Train ``network`` at one learning rate; raises _DivergedError."""
@@ -256,7 +253,7 @@ def _fit_at(
     if network.scaling is not None:
         network.scaling.fit(embeddings, present)
     training = network.scaled(embeddings, present), present, labels
-    passing = (CompiledPasses if suits(network, settings, len(labels)) else _Passes)(network, settings, rate, weights)
+    passing = (CompiledPasses if suits(network, settings, len(labels)) else _Passes)(network, settings, rate)
     kept: dict[str, Tensor] = {}
     best, best_epoch, best_loss = float("-inf"), 0, float("inf")
     for epoch in range(1, settings.epochs + 1):
@@ -264,7 +261,7 @@ def _fit_at(
             random = generator(seed, "fusion epoch", epoch)
             loss = passing(training, random)
             network.settle(*training[:2])
-        validation_loss, quality = _validated(network, validation, settings, seed, weights)
+        validation_loss, quality = _validated(network, validation, settings, seed)
         if not (math.isfinite(loss) and math.isfinite(validation_loss)):
             raise _DivergedError(
                 f"fusion training diverged in epoch {epoch} at the learning rate {rate}: the training loss is {loss}, "
@@ -284,8 +281,8 @@ def _fit_at(
 class _Passes:
     """Training by operations of PyTorch, with the arguments of :class:`fedgraph.fusion.kernel.CompiledPasses`."""
 
-    def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float, weights: Tensor | None) -> None:
-        self._network, self._settings, self._weights = network, settings, weights
+    def __init__(self, network: FusionNetwork, settings: FusionSettings, rate: float) -> None:
+        self._network, self._settings = network, settings
         (self._owner_dropout,) = settings.dropout_shares
         self._optimizer = make_optimizer(network, settings, rate, fused=True)
 
@@ -297,7 +294,7 @@ class _Passes:
         total = torch.zeros((), device=labels.device)
         for rows in order.split(self._settings.batch_size):
             part = embeddings[rows], present[rows], labels[rows]
-            loss = learn(self._network, self._optimizer, *part, random, self._weights, self._owner_dropout)
+            loss = learn(self._network, self._optimizer, *part, random, self._owner_dropout)
             total += loss * len(rows)
         return float(total) / len(labels)
 
@@ -307,12 +304,11 @@ def _validated(
     validation: tuple[Tensor, Tensor, Tensor],
     settings: FusionSettings,
     seed: int,
-    weights: Tensor | None,
 ) -> tuple[float, float]:
     """Return the validation loss and the value of ``settings.monitor``, larger is better."""
     embeddings, present, labels = validation
     probabilities = predict(network, embeddings, present, settings.draws, seed, settings.average).probabilities
-    loss = log_loss(probabilities, labels, weights)
+    loss = log_loss(probabilities, labels)
     if settings.monitor == "loss" or not math.isfinite(loss):
         return loss, -loss
     area = area_under_roc(probabilities, labels)

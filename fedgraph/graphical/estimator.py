@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
@@ -30,7 +30,7 @@ from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted, similar
-from fedgraph.support.randomness import generator
+from fedgraph.support.randomness import generator, seed_of
 from fedgraph.support.settings import Settings, from_keywords
 
 log = logging.getLogger("fedgraph")
@@ -38,6 +38,7 @@ log = logging.getLogger("fedgraph")
 _Table = TypeVar("_Table", bound=Settings)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NeuralGraphicalModel(BaseEstimator):
     """A probabilistic model of all columns of a data frame, for queries about any of them.
 
@@ -55,7 +56,7 @@ class NeuralGraphicalModel(BaseEstimator):
         graph revealer (NGR); or given.
     path_weight, path_norm, path_log : optional
         As in ``[fedngm.ngm]``, or with ``graph="learn"`` in ``[fedngm.ngr]``; None for their defaults.
-    sparsity, threshold, density, refit
+    sparsity, threshold
         As in ``[fedngm.ngr]``, for ``graph="learn"``.
     targets : sequence of str
         Columns that ``score`` evaluates, and that get neighbours in the recovered graph (``target_neighbours`` of
@@ -103,68 +104,30 @@ class NeuralGraphicalModel(BaseEstimator):
     (3, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        graph: str | FeatureGraph = "recover",
-        architecture: str = "masked",
-        hidden: int | None = None,
-        layers: int = 2,
-        projected_above: int | None = None,
-        projection: int = 8,
-        activation: str = "relu",
-        loss: str = "cross-entropy",
-        epochs: int = 500,
-        batch_size: int | None = 256,
-        learning_rate: float = 3e-3,
-        patience: int = 20,
-        compile: bool = True,
-        path_weight: float | None = None,
-        path_norm: str | None = None,
-        path_rows: str = "normalised",
-        path_log: bool | None = None,
-        path_tolerance: float = 0.1,
-        sparsity: float | None = None,
-        threshold: float = 0.1,
-        density: float | None = None,
-        refit: bool = True,
-        targets: Sequence[str] = (),
-        recovery: Mapping[str, Any] | None = None,
-        scaling: Mapping[str, Any] | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        schema: Schema | Mapping[str, Any] | None = None,
-        validation_fraction: float = 0.1,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.graph = graph
-        self.architecture = architecture
-        self.hidden = hidden
-        self.layers = layers
-        self.projected_above = projected_above
-        self.projection = projection
-        self.activation = activation
-        self.loss = loss
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.patience = patience
-        self.compile = compile
-        self.path_weight = path_weight
-        self.path_norm = path_norm
-        self.path_rows = path_rows
-        self.path_log = path_log
-        self.path_tolerance = path_tolerance
-        self.sparsity = sparsity
-        self.threshold = threshold
-        self.density = density
-        self.refit = refit
-        self.targets = targets
-        self.recovery = recovery
-        self.scaling = scaling
-        self.sampling = sampling
-        self.schema = schema
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
+    graph: str | FeatureGraph = "recover"
+    architecture: str = "masked"
+    hidden: int | None = None
+    layers: int = 2
+    loss: str = "cross-entropy"
+    epochs: int = 500
+    batch_size: int | None = 256
+    learning_rate: float = 3e-3
+    patience: int = 20
+    compile: bool = True
+    path_weight: float | None = None
+    path_norm: str | None = None
+    path_rows: str = "normalised"
+    path_log: bool | None = None
+    path_tolerance: float = 0.1
+    sparsity: float | None = None
+    threshold: float = 0.1
+    targets: Sequence[str] = ()
+    recovery: Mapping[str, Any] | None = None
+    scaling: Mapping[str, Any] | None = None
+    sampling: Mapping[str, Any] | None = None
+    schema: Schema | Mapping[str, Any] | None = None
+    validation_fraction: float = 0.1
+    random_state: int | np.random.RandomState | None = None
 
     def fit(self, X: Any, y: Any = None, validation: Any = None) -> NeuralGraphicalModel:
         """Recover the graph and train the model.
@@ -181,7 +144,7 @@ class NeuralGraphicalModel(BaseEstimator):
         validation : data frame, optional
             Rows by which the best epoch is chosen; by default some of X are held out.
         """
-        seed = _seed(self.random_state)
+        seed = seed_of(self.random_state)
         with _value_errors():
             settings, scaling, about = self._settings(), self._table(ScalingSettings, "scaling"), self._about
             _ = self._draws, self._table(RecoverySettings, "recovery")  # checked before the rows
@@ -283,7 +246,7 @@ class NeuralGraphicalModel(BaseEstimator):
         check_is_fitted(self)
         with _value_errors():
             known = None if given is None else self._rows(given, [])
-            drawn = self.model_.sample(n_samples, known, _seed(random_state), self._draws).to_pandas()
+            drawn = self.model_.sample(n_samples, known, seed_of(random_state), self._draws).to_pandas()
         for name in drawn.columns:
             drawn[name] = self._restored(name, drawn[name])
         return drawn
@@ -488,10 +451,3 @@ def _value_errors() -> Iterator[None]:
         yield
     except (DataError, ExperimentError, GraphError) as error:
         raise ValueError(str(error)) from error
-
-
-def _seed(random_state: Any) -> int:
-    """Return the seed of an experiment: an int itself, or one drawn from the random state."""
-    if isinstance(random_state, (int, np.integer)):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedgraph")
 
-FORMAT = "fedgraph graphical model 1"
+FORMAT = "fedgraph graphical model 2"
 
 _NAME = "model"
 """Name that keys random numbers, so that samples depend on model and seed only."""

@@ -41,13 +41,13 @@ from fedgraph.support.settings import Settings
 Result = TypeVar("Result")
 
 
-def last_linear(module: nn.Module, *inputs: Tensor) -> str | None:
+def last_linear(module: nn.Module, *inputs: Tensor, **named: Tensor) -> str | None:
     """Find the ``nn.Linear`` that is called last for ``inputs``.
 
     Returns its name within ``module``; None if no such layer is called.
     """
     layers = {name: layer for name, layer in module.named_modules() if name and isinstance(layer, nn.Linear)}
-    return last_called(layers, lambda: module(*inputs))
+    return last_called(layers, lambda: module(*inputs, **named))
 
 
 def last_called(layers: Mapping[str, nn.Module], call: Callable[[], object]) -> str | None:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.node import forget_classes
 from fedgraph.experiment import Experiment, Overrides, load_experiment, plugin_folders, yardsticks
@@ -25,7 +24,7 @@ from fedgraph.starting.first_look import look_at
 from fedgraph.starting.given import in_words
 from fedgraph.starting.node_config import SITES, node_options, site_options
 from fedgraph.strategies.app import serve
-from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
+from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
 from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable
 from fedgraph.support.settings import parse
@@ -393,11 +392,10 @@ def _run_or_go_on(
 def _total(experiment: Experiment) -> int | None:
     """Return the number of rounds, or of epochs of a strategy without rounds, or None if unknown."""
     strategy, rounds = experiment.method.strategy_class, experiment.experiment.rounds
-    algorithm = algorithm_of(strategy)
-    if algorithm is None or not issubclass(algorithm, PhasedAlgorithm):
+    if not has_phases(strategy):
         return rounds
-    settings = parse(algorithm.settings_type, experiment.method_table, f"[{experiment.method.name}]")
-    return algorithm.steps_of(settings, rounds)
+    settings = parse(strategy.settings_type, experiment.method_table, f"[{experiment.method.name}]")
+    return strategy.steps_of(settings, rounds)
 
 
 def _run_in_process(

@@ -7,6 +7,8 @@ every device.
 from __future__ import annotations
 
 import hashlib
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,15 @@ def derive_seed(seed: int, *key: str | int) -> int:
 def generator(seed: int, *key: str | int) -> torch.Generator:
     """Return a new CPU generator for one purpose, e.g. ``generator(seed, "batches", client, round)``."""
     return torch.Generator().manual_seed(derive_seed(seed, *key))
+
+
+def seed_of(random_state: Any) -> int:
+    """Return the seed for a ``random_state`` of scikit-learn: an int itself, or one drawn from it."""
+    from sklearn.utils import check_random_state
+
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def hashed(values: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from fedgraph.algorithms import Algorithm
+from fedgraph.algorithms import Algorithm, Method
 from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment, built_ins
@@ -38,12 +38,11 @@ class ChosenMethod:
         self._experiment = experiment
         method = experiment.method
         strategy_class: Any = method.strategy_class
-        if not _is_strategy(strategy_class):
+        if not (is_ours(strategy_class) or (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy))):
             older = any(base.__module__.startswith("flwr.server.") for base in getattr(strategy_class, "__mro__", ()))
             instead = "but one of Flower's older interface: derive it from flwr.serverapp.strategy"
             advice = instead if older else "nor an algorithm, which is derived from fedgraph.algorithms.Algorithm"
             raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class, {advice}")
-        self.algorithm_class = algorithm_of(strategy_class)
         self.strategy_class: type[Any] = strategy_class
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
             others = [name for name, known in built_ins().items() if not mixes_models(known)]
@@ -56,7 +55,7 @@ class ChosenMethod:
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
         if is_ours(strategy_class):
-            self.client = method.client or _default_client(strategy_class)
+            self.client = method.client or dotted_path(strategy_class.default_client)
             if not self.client:
                 raise ExperimentError(
                     f"[experiment] strategy '{method.strategy}' has no client class: set its default_client, or "
@@ -74,8 +73,7 @@ class ChosenMethod:
     @property
     def may_change(self) -> tuple[str, ...]:
         """Keys of the method's table that may change in a resumed run."""
-        found: tuple[str, ...] = getattr(self.strategy_class, "may_change", ())
-        return found
+        return self.strategy_class.may_change if is_ours(self.strategy_class) else ()
 
     @property
     def uses_graph(self) -> bool:
@@ -91,9 +89,8 @@ class ChosenMethod:
 
     def algorithm(self, federation: Federation, plan: RunPlan, nodes: Nodes) -> Algorithm[Any]:
         """Build the algorithm of a method of rounds for this federation."""
-        if self.algorithm_class is not None:
-            assert issubclass(self.algorithm_class, Algorithm)
-            return self.algorithm_class(self.settings)
+        if issubclass(self.strategy_class, Algorithm):
+            return self.strategy_class(self.settings)
         assert issubclass(self.strategy_class, Strategy)
         # A stock strategy must not wait for clients that may be absent.
         clients = len(federation.names) if plan.on_missing == "fail" else 1
@@ -102,29 +99,18 @@ class ChosenMethod:
 
     def phases(self, plan: PhasesPlan) -> PhasesRun:
         """Build the strategy that runs the algorithm of a method of phases."""
-        assert self.algorithm_class is not None
-        assert issubclass(self.algorithm_class, PhasedAlgorithm)
-        return PhasesRun(self.algorithm_class(self.settings), plan)
-
-
-def _is_strategy(found: Any) -> bool:
-    return isinstance(found, type) and issubclass(found, (Strategy, Algorithm, PhasedAlgorithm))
-
-
-def algorithm_of(found: Any) -> type[Algorithm] | type[PhasedAlgorithm] | None:
-    """Return a class if it is an algorithm, else None."""
-    return found if isinstance(found, type) and issubclass(found, (Algorithm, PhasedAlgorithm)) else None
+        assert issubclass(self.strategy_class, PhasedAlgorithm)
+        return PhasesRun(self.strategy_class(self.settings), plan)
 
 
 def has_phases(found: Any) -> bool:
     """Return whether a method has phases instead of rounds."""
-    algorithm = algorithm_of(found)
-    return algorithm is not None and issubclass(algorithm, PhasedAlgorithm)
+    return isinstance(found, type) and issubclass(found, PhasedAlgorithm)
 
 
 def is_ours(found: Any) -> bool:
-    """Return whether a class has settings and a client class, unlike stock strategies of Flower."""
-    return algorithm_of(found) is not None
+    """Return whether a class is an algorithm, with settings and a client class, unlike stock strategies of Flower."""
+    return isinstance(found, type) and issubclass(found, Method)
 
 
 def _check_without_rounds(experiment: Experiment) -> None:
@@ -149,11 +135,6 @@ def _check_without_rounds(experiment: Experiment) -> None:
         )
     if experiment.fairness is not None:
         raise ExperimentError(f"[fairness] needs client models, but {where} has none: leave it out")
-
-
-def _default_client(found: Any) -> str:
-    """Return the dotted path of a class's client class, or an empty string."""
-    return dotted_path(getattr(found, "default_client", ""))
 
 
 def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:

@@ -82,28 +82,6 @@ def test_a_strategy_that_is_none(digits_tables, run_experiment):
 # ---- packing
 
 
-PACKINGS = {
-    "one node": [{"partition-id": 0, "num-partitions": 1}],
-    "two nodes": [{"partition-id": i, "num-partitions": 2} for i in range(2)],
-    "five nodes": [{"partition-id": i, "num-partitions": 5} for i in range(5)],
-    "by name": [{"clients": "client-5,client-0"}, {"clients": "client-3, client-1 ,client-4"}, {"clients": "client-2"}],
-}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_results_do_not_depend_on_packing(digits_tables, run_experiment, method):
-    tables = of(method, digits_tables)
-    folders = {name: run_experiment(tables, node_configs=configs) for name, configs in PACKINGS.items()}
-    first = folders.pop("one node")
-    for name, folder in folders.items():
-        expected = models(first)
-        difference = (models(folder) - expected).norm() / expected.norm()
-        assert difference < 1e-5, name
-        for split in ("validation", "test"):
-            for metric, values in summary_of(folder)["per_client"][split].items():
-                assert values == pytest.approx(summary_of(first)["per_client"][split][metric], rel=1e-4), name
-
-
 def write_table(path, sites):
     random = np.random.default_rng(0)
     rows = ["x,y,label,site"]

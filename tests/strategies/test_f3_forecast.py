@@ -46,15 +46,6 @@ def test_a_learned_graph_tells_what_comes_down_the_road(tables, run_experiment):
     assert alone["mae-local"] == test["mae-local"]
 
 
-def test_results_do_not_depend_on_packing(tables, run_experiment):
-    found = [run_experiment(tables, nodes=nodes).summary() for nodes in (1, 4)]
-    assert found[0]["metrics"]["test"]["mae"] == pytest.approx(found[1]["metrics"]["test"]["mae"], rel=0.02)
-    assert found[0]["exchanges"] == found[1]["exchanges"]
-    assert found[0]["bytes_up_per_client"] == pytest.approx(found[1]["bytes_up_per_client"], rel=0.05)
-    again = run_experiment(tables, nodes=4).summary()
-    assert again["weights_sha256"] == found[1]["weights_sha256"]
-
-
 def test_with_a_given_graph_neighbours_alone_are_mixed(tables, run_experiment, tmp_path):
     tables["graph"] = {"source": "file", "path": str(tmp_path / "edges.csv"), "symmetrise": True}
     tables["f3-forecast"] |= {"graph": "given", "mixes": 1}

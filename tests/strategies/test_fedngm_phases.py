@@ -165,7 +165,7 @@ def test_a_graph_of_other_rows_is_not_taken_for_that_of_these(table_tables, run_
 
 @pytest.mark.slow
 def test_embeddings_are_features_like_others(table_tables, run_experiment):
-    """One that all clients have, through a projection, and one that a client has alone."""
+    """One that all clients have, and one that a client has alone."""
     path = Path(table_tables["data"]["path"])
     header, *rows = path.read_text().splitlines()
     random = np.random.default_rng(1)
@@ -178,7 +178,7 @@ def test_embeddings_are_features_like_others(table_tables, run_experiment):
     table_tables["data"]["table-schema"] = {"kinds": {"scan": "embedding", "plan": "embedding"}}
     table_tables["data"]["private"]["west"] = ["plan"]
     table_tables["fedngm"] |= {"targets": ["ill", "scan", "stay"], "yardsticks": True, "sample-quality": True}
-    table_tables["fedngm"]["ngm"] |= {"projected-above": 4, "projection": 2, "epochs": 50}
+    table_tables["fedngm"]["ngm"]["epochs"] = 50
     folder = run_experiment(table_tables, nodes=1)
     summary = folder.summary()
     assert summary["private_features"] == {"east": ["ecg"], "west": ["plan"]}

@@ -31,7 +31,7 @@ from fedgraph.federation.grids import LocalGrid
 from fedgraph.runs import RunFolder
 from fedgraph.starting.running import run_one
 from fedgraph.strategies.app import serve
-from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of, has_phases
+from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases, is_ours
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
@@ -100,7 +100,7 @@ class Trials:
     def __init__(self, what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = ()) -> None:
         self.path = path = what if isinstance(what, str) else f"{what.__module__}:{what.__qualname__}"
         self.checked = checked = class_of(path)
-        self.is_client = not issubclass(checked, Strategy) and algorithm_of(checked) is None
+        self.is_client = not (issubclass(checked, Strategy) or is_ours(checked))
         if self.is_client and not callable(getattr(checked, "handle", None)):
             raise ExperimentError(
                 f"'{path}' is neither a strategy (a subclass of fedgraph.algorithms.Algorithm, of "

@@ -72,23 +72,13 @@ def dependencies(network: Network, parameters: Tensor, found: Derivatives) -> Te
     return (moved / (variance @ network.membership).clamp(min=1e-12)[:, :, None]).sqrt()
 
 
-def read_graph(strengths: Tensor, threshold: float, density: float | None = None) -> Tensor:
+def read_graph(strengths: Tensor, threshold: float) -> Tensor:
     """Return the edges between features that depend on each other, by the mean of both directions (eq. 4 of the paper).
 
-    Strengths and edges (bool, symmetric) are ``[..., features, features]``. Edges are pairs of at least ``threshold``;
-    with ``density``, this share of all pairs instead, the strongest ones.
+    Strengths and edges (bool, symmetric) are ``[..., features, features]``. Edges are pairs of at least ``threshold``.
     """
-    features = strengths.shape[-1]
-    upper = torch.triu_indices(features, features, offset=1)
-    pairs = ((strengths + strengths.transpose(-1, -2)) / 2)[..., upper[0], upper[1]]
-    if density is None:
-        chosen = pairs >= threshold
-    else:
-        strongest = pairs.argsort(dim=-1, descending=True, stable=True)[..., : round(density * pairs.shape[-1])]
-        chosen = torch.zeros_like(pairs, dtype=torch.bool).scatter(-1, strongest, True)
-    graph = torch.zeros_like(strengths, dtype=torch.bool)
-    graph[..., upper[0], upper[1]] = chosen
-    return graph | graph.transpose(-1, -2)
+    mean = (strengths + strengths.transpose(-1, -2)) / 2
+    return (mean >= threshold) & ~torch.eye(strengths.shape[-1], dtype=torch.bool, device=strengths.device)
 
 
 _INCHES = 0.22

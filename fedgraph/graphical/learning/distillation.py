@@ -36,43 +36,25 @@ class DistillationSettings(Settings):
     Attributes
     ----------
     samples       : total number drawn from all clients' models; in the paper 100,000 from each. By default 100 for each
-                    row of all clients, at least 10,000 and at most 100,000.
-    shares        : of the samples that each client's model contributes: ``equal`` ones, or in proportion to its
-                    ``examples``.
+                    row of all clients, at least 10,000 and at most 100,000. All models contribute the same number.
     public_weight : of a public row, in samples; 0: public rows are not learned from. Each is copied as often as the
                     whole part of the weight; for the rest, rows are drawn so that the total weight is right.
-    targets       : of each sample: the mean prediction of all clients' models, weighted by ``shares`` (``ensemble``;
-                    Lin et al., NeurIPS 2020); the prediction of the model that it was drawn from (``predictions``); or
-                    its own values (``samples``, as in the paper), which equal the second plus noise.
+    targets       : of each sample: the mean prediction of all clients' models (``ensemble``; Lin et al., NeurIPS 2020),
+                    or its own values (``samples``, as in the paper), which have the noise of the model that it was
+                    drawn from.
     held_out      : share of the samples, and of the public rows, for choosing the best epochs.
     """
 
     samples: int | None = Field(default=None, ge=2)
-    shares: Literal["equal", "examples"] = "equal"
     public_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    targets: Literal["ensemble", "predictions", "samples"] = "ensemble"
+    targets: Literal["ensemble", "samples"] = "ensemble"
     held_out: float = Field(default=0.1, gt=0, lt=1)
 
     def counts(self, num_examples: Sequence[int]) -> list[int]:
         """Return the number of samples of each client's model, from the clients' numbers of examples."""
         total = self.samples or min(max(_SAMPLES_OF_ROW * sum(num_examples), _FEWEST_SAMPLES), _MOST_SAMPLES)
-        return apportion(total, [1] * len(num_examples) if self.shares == "equal" else num_examples)
-
-
-def apportion(total: int, weights: Sequence[int]) -> list[int]:
-    """Return integers in proportion to ``weights`` that sum to ``total``, by largest remainders.
-
-    Of equal remainders the first come first. Raises DataError unless weights are whole, not negative, and not all 0.
-    """
-    whole = sum(weights)
-    if whole <= 0 or any(weight < 0 or weight != int(weight) for weight in weights):
-        raise DataError(f"samples cannot be shared out in proportion to {', '.join(map(str, weights)) or 'nothing'}")
-    # Integers only: remainders of floats would not be exact.
-    counts = [total * int(weight) // int(whole) for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda place: -(total * int(weights[place]) % int(whole)))
-    for place in by_remainder[: total - sum(counts)]:
-        counts[place] += 1
-    return counts
+        least, more = divmod(total, len(num_examples))
+        return [least + (place < more) for place in range(len(num_examples))]
 
 
 def pool(
@@ -110,15 +92,10 @@ def pool(
     return torch.cat([training, more]), torch.cat([held_out, others])
 
 
-def with_predictions(network: Network, parameters: Tensor, samples: Tensor) -> Tensor:
-    """Append each model's predictions to its samples, ``[clients, rows, units]`` -> ``[..., 2 * units]``."""
-    return torch.cat([samples, network.predict(parameters, samples)], 2)
-
-
 def with_ensemble(network: Network, parameters: Tensor, samples: Tensor, shares: Sequence[int]) -> Tensor:
     """Append to samples of each client's model the mean, weighted by ``shares``, of the predictions of all models.
 
-    Shapes are those of :func:`with_predictions`.
+    ``[clients, rows, units]`` -> ``[..., 2 * units]``.
     """
     weights = torch.tensor(shares, dtype=torch.float32)
     weights = (weights / weights.sum())[:, None, None]
@@ -156,7 +133,7 @@ def distil(
     num_examples : sequence of int
         Training rows of each client.
     settings : DistillationSettings
-        What is learned of each sample, and how many samples each client's model contributes.
+        What is learned of each sample, and how many there are.
     training : NGMSettings or NGRSettings
         How the global model is trained; with the latter it finds its own graph.
     seed : int
@@ -166,10 +143,7 @@ def distil(
     """
     if settings.targets == "ensemble":
         samples = with_ensemble(network, models, samples, settings.counts(num_examples))
-    elif settings.targets == "predictions":
-        samples = with_predictions(network, models, samples)
-    if public is not None and settings.targets != "samples":
-        public = torch.cat([public, public], 1)
+        public = None if public is None else torch.cat([public, public], 1)
     rows = pool(samples, num_examples, settings, seed, public)
     if isinstance(training, NGRSettings):
         found = distil_ngr(network.schema, *rows, training, seed)

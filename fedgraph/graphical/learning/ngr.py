@@ -28,10 +28,10 @@ class NGRFit:
 
     Attributes
     ----------
-    dependencies : ``[clients, features, features]``, row: the predicted feature, before any refit; see
+    dependencies : ``[clients, features, features]``, row: the predicted feature, before the last training; see
         :func:`fedgraph.graphical.learning.dependence.dependencies`.
     adjacency : the graph read from them, bool ``[clients, features, features]``, symmetric.
-    fit : the models; over this graph when they were refitted.
+    fit : the models; ``masked`` ones are trained over this graph.
     """
 
     dependencies: Tensor
@@ -73,8 +73,8 @@ def fit_ngr(
     trained = train(network, start, training, held_out, names, settings, seed, penalty)
     found = derivatives(network, trained.parameters, stack_rows(held_out)[:, :SAMPLE, : len(schema.unit_feature)])
     strengths = dependencies(network, trained.parameters, found)
-    graph = read_graph(strengths, settings.threshold, settings.density)
-    if network.masked and settings.refit:
+    graph = read_graph(strengths, settings.threshold)
+    if network.masked:
         network = Network(schema, graph, settings)
         trained = train(network, trained.parameters, training, held_out, names, settings, seed)
     return NGRFit(strengths, graph, fitted(network, trained, held_out))

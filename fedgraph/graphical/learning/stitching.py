@@ -106,8 +106,7 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     Parameters
     ----------
     settings : NGRSettings
-        ``threshold`` and ``density`` apply to pairs with a private feature; between common features the graph is the
-        global model's.
+        ``threshold`` applies to pairs with a private feature; between common features the graph is the global model's.
     """
     features, private = len(schema.features), len(schema.features) - len(model.network.schema.features)
     full, requested = torch.ones(features, features, dtype=torch.bool), touches_private(features, private)
@@ -118,11 +117,8 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     fit = _fit(start, rows, settings, seed, penalty)
     found = derivatives(fit.network, fit.parameters, rows.held_out[None, :SAMPLE])
     strengths = dependencies(fit.network, fit.parameters, found)
-    # The density is a share of the pairs with a private feature; read_graph expects a share of all pairs.
-    upper = torch.triu_indices(features, features, offset=1)
-    density = settings.density and settings.density * float(requested[*upper].float().mean())
-    graph = read_graph(strengths * requested, settings.threshold, density) & requested
-    if fit.network.masked and settings.refit:
+    graph = read_graph(strengths, settings.threshold) & requested
+    if fit.network.masked:
         again = _started(model, schema, graph[0], rows.name, settings, seed)
         fit = _fit(again._replace(parameters=fit.parameters), rows, settings, seed)
     return NGRFit(strengths, stitched_graph(model.network.adjacency, graph), fit)

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-Activation = Literal["relu", "tanh"]
-
 
 @dataclass(frozen=True)
 class GroupedLayers:
-    """Hidden layers with an activation each, and a last one without.
+    """Hidden layers with rectified outputs, and a last one without.
 
     weights : ``[clients, groups * width, inputs]``, then ``[clients * groups, width, width]`` of each further layer:
               from the second on, groups do not see each other.
@@ -27,7 +25,6 @@ class GroupedLayers:
     head    : the last weights, ``[clients * groups, outputs, width]``.
     """
 
-    activation: Activation
     weights: Sequence[Tensor]
     biases: Sequence[Tensor]
     head: Tensor
@@ -37,7 +34,7 @@ class GroupedLayers:
 
         The last inputs may be left out where they are 0.
         """
-        result: Tensor = _Differentiable.apply(self.activation, values, *self.weights, *self.biases, self.head)
+        result: Tensor = _Differentiable.apply(values, *self.weights, *self.biases, self.head)
         return result
 
     def forward(self, values: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -45,7 +42,7 @@ class GroupedLayers:
         inputs = [values]
         for weight, bias in zip(self._weights_of(values), self.biases, strict=True):
             hidden = torch.bmm(weight, inputs[-1]).view(*bias.shape, -1).add_(bias[:, :, None])
-            inputs.append(hidden.relu_() if self.activation == "relu" else hidden.tanh_())
+            inputs.append(hidden.relu_())
         return torch.bmm(self.head, inputs[-1]), inputs
 
     def backward(self, inputs: Sequence[Tensor], gradient: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -59,7 +56,7 @@ class GroupedLayers:
         leaving = self.head
         for weight, before, after in reversed(list(zip(self.weights, inputs, inputs[1:], strict=False))):
             gradient = torch.bmm(leaving.transpose(1, 2), gradient)
-            self._through(gradient, after)
+            torch.ops.aten.threshold_backward.grad_input(gradient, after, 0, grad_input=gradient)
             of_biases.insert(0, gradient.sum(2))
             gradient = gradient.view(len(weight), weight.shape[1], -1)
             of_weights.insert(0, torch.bmm(gradient, before.transpose(1, 2)))
@@ -75,19 +72,12 @@ class GroupedLayers:
     def _weights_of(self, values: Tensor) -> list[Tensor]:
         return [self.weights[0][:, :, : values.shape[1]], *self.weights[1:]]
 
-    def _through(self, gradient: Tensor, activated: Tensor) -> None:
-        """Convert the gradient after an activation to that before it, in place."""
-        if self.activation == "relu":
-            torch.ops.aten.threshold_backward.grad_input(gradient, activated, 0, grad_input=gradient)
-        else:
-            torch.ops.aten.tanh_backward.grad_input(gradient, activated, grad_input=gradient)
-
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, activation: Activation, values: Tensor, *weights: Tensor) -> Tensor:
-        ctx.activation, ctx.count = activation, len(weights)
-        outputs, inputs = _layers(activation, weights).forward(values)
+    def forward(ctx: Any, values: Tensor, *weights: Tensor) -> Tensor:
+        ctx.count = len(weights)
+        outputs, inputs = _layers(weights).forward(values)
         ctx.save_for_backward(*weights, *inputs)
         return outputs
 
@@ -95,12 +85,12 @@ class _Differentiable(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors[ctx.count :]
-        layers = _layers(ctx.activation, ctx.saved_tensors[: ctx.count])
+        layers = _layers(ctx.saved_tensors[: ctx.count])
         of_weights, before = layers.backward(inputs, gradient)
-        of_values = layers.of_values(inputs[0], before) if ctx.needs_input_grad[1] else None
-        return None, of_values, *of_weights
+        of_values = layers.of_values(inputs[0], before) if ctx.needs_input_grad[0] else None
+        return of_values, *of_weights
 
 
-def _layers(activation: Activation, weights: Sequence[Tensor]) -> GroupedLayers:
+def _layers(weights: Sequence[Tensor]) -> GroupedLayers:
     count = len(weights) // 2
-    return GroupedLayers(activation, weights[:count], weights[count:-1], weights[-1])
+    return GroupedLayers(weights[:count], weights[count:-1], weights[-1])

@@ -21,7 +21,6 @@ from fedgraph.models.native.graphical_source import SOURCE
 from fedgraph.support.threads import available_cores
 from fedgraph.training import EPSILON, Optimiser
 
-_ACTIVATIONS = {"relu": 0, "tanh": 1}
 _KINDS = {"number": 0, "binary": 1, "categorical": 2}
 _PER_THREAD = 1 << 12
 """Rows times tasks that justify one more thread."""
@@ -31,7 +30,7 @@ class _Training(ctypes.Structure):
     """``Training`` of the C++ source, where the fields are documented."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("clients", "groups", "units", "width", "layers", "activation")),
+        *((name, ctypes.c_int64) for name in ("clients", "groups", "units", "width", "layers")),
         ("parameters", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("weights", "biases")),
         *((name, ctypes.c_int64) for name in ("missing", "head", "last")),
@@ -54,10 +53,10 @@ library = native.OnFirstUse("networks", SOURCE, "the training of graphical netwo
 def suits(network: Network, parameters: Tensor) -> bool:
     """Return whether C++ can train models ``parameters`` of this network, and its settings ask for compiled code.
 
-    Not for ``path-norm`` networks, whose large products PyTorch computes as fast; nor for networks with shared
-    projections, or subclasses of :class:`fedgraph.graphical.network.network.Network`.
+    Not for ``path-norm`` networks, whose large products PyTorch computes as fast; nor for subclasses of
+    :class:`fedgraph.graphical.network.network.Network`.
     """
-    plain = type(network) is Network and network.masked and not network.projections
+    plain = type(network) is Network and network.masked
     wanted = network.settings.compile and parameters.dtype == torch.float32 and parameters.device.type == "cpu"
     return plain and wanted and library() is not None
 
@@ -191,7 +190,6 @@ class _Fixed:
             "units": int(units),
             "width": settings.width,
             "layers": settings.layers,
-            "activation": _ACTIVATIONS[settings.activation],
             "parameters": layout.num_trainable,
             "missing": start["missing.weight"],
             "head": start["head.weight"],

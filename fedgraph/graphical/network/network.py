@@ -17,7 +17,6 @@ from torch.nn import functional
 from fedgraph.data.schema import Schema
 from fedgraph.graphical.network.grouped_layers import GroupedLayers
 from fedgraph.graphical.network.heads import Heads
-from fedgraph.graphical.network.projections import Projections
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.models import Layout
 from fedgraph.support.errors import GraphError, RunError
@@ -32,8 +31,6 @@ AT_ONCE = 2**16
 
 ROWS = 4096
 """Number of rows that are predicted at once."""
-
-PROJECTION = "projection.weight"
 
 CONSTANT = 1e-6
 """Largest standard deviation of a number that counts as constant."""
@@ -65,15 +62,10 @@ class Network:
     standard deviations. It learns the effect of a missing neighbour; until it has met such rows, a missing value counts
     as the mean, as it always does in the paper's perceptron.
 
-    Groups see a wide feature, such as one of many categories, through a learned projection
-    (:mod:`fedgraph.graphical.network.projections`). Outputs need none, as they are read from few hidden units.
-
     adjacency : bool ``[features, features]``, row: the predicted feature, column: one that it may be predicted from; or
                 one for each client, ``[clients, features, features]``. Its diagonal is ignored.
     groups    : their number; ``unit_group`` and ``feature_group`` contain the group from which each unit or feature is
                 read.
-    choices   : number of parts of a model that can be replaced independently, ``feature_choice`` that of each feature:
-                its group, unless groups have projections in common.
 
     Raises GraphError when the graph is not such a matrix.
     """
@@ -92,14 +84,10 @@ class Network:
         self.membership = functional.one_hot(schema.unit_feature, features).float()
         #: The first unit of each feature, as all units of a feature are missing, or none.
         self.first_units = torch.searchsorted(schema.unit_feature, torch.arange(features))
-        self.projections = Projections(schema, settings)
-        self.choices = 1 if self.projections else self.groups
-        self.feature_choice = self.feature_group if self.choices > 1 else torch.zeros(features, dtype=torch.int64)
         graphs = self.adjacency if self.adjacency.dim() == 3 else self.adjacency[None]
         #: Features that the hidden units of each group see, ``[1 or clients, groups, 1, features]``, and units.
         self._seen_features = graphs.float()[:, :, None] if self.masked else torch.ones(1, 1, 1, features)
         self._seen = self._seen_features[..., schema.unit_feature]
-        self._seen_inputs = self._seen_features[..., self.projections.input_feature]
         #: Units of groups that see anything, ``[1 or clients, units, 1]``.
         self._informed = (self._seen.sum((2, 3)) > 0).float()[:, self.unit_group, None]
         #: Units whose last bias counts, of the same shape.
@@ -119,12 +107,9 @@ class Network:
     def layout(self) -> Layout:
         """Names and shapes of one model's tensors; the buffers lie behind the parameters proper."""
         groups, width, units = self.groups, self.settings.width, len(self.unit_group)
-        inputs = len(self.projections.input_feature)
         shapes: dict[str, tuple[int, ...]] = {}
-        if self.projections:
-            shapes[PROJECTION] = self.projections.shape
         for layer in range(self.settings.layers):
-            shapes[f"hidden.{layer}.weight"] = (groups, width, width if layer else inputs)
+            shapes[f"hidden.{layer}.weight"] = (groups, width, width if layer else units)
             shapes[f"hidden.{layer}.bias"] = (groups, width)
         if self.masked:
             shapes["missing.weight"] = (groups, width, len(self.schema.features))
@@ -135,19 +120,17 @@ class Network:
     def initial(self, generator: torch.Generator) -> Tensor:
         """Draw one model before training, ``[parameters]``.
 
-        Weights and biases of a layer that sees n inputs are uniform within ``1 / sqrt(n)`` of 0, projections such that
-        they are about as large as other inputs; the last biases and the weights of missing features are 0.
+        Weights and biases of a layer that sees n inputs are uniform within ``1 / sqrt(n)`` of 0; the last biases and
+        the weights of missing features are 0.
         """
         row = torch.rand(1, self.layout.num_parameters, generator=generator) * 2 - 1
         state = self.layout.unflatten(row)
-        seen = self._seen_inputs.sum(3, keepdim=True).amax(0).clamp(min=1)
+        seen = self._seen.sum(3, keepdim=True).amax(0).clamp(min=1)
         for name, values in state.items():
             if name == "hidden.0.weight":
                 values /= seen.sqrt()
             elif name == "hidden.0.bias":
                 values /= seen[..., 0].sqrt()
-            elif name == PROJECTION:
-                values /= self.projections.spread
             elif name == "deviation":
                 values.fill_(1)
             elif name in ("missing.weight", "head.bias", *BUFFERS):
@@ -162,10 +145,7 @@ class Network:
         The predictions are then the same in a network over a larger graph.
         """
         state = self.state(parameters)
-        state["hidden.0.weight"] = state["hidden.0.weight"] * self._seen_inputs
-        if self.projections:
-            seen = self._seen_features.amax((1, 2))
-            state[PROJECTION] = state[PROJECTION] * seen[:, self.projections.unit_feature, None]
+        state["hidden.0.weight"] = self.first_weight(state)
         if self.masked:
             state["missing.weight"] = state["missing.weight"] * self._seen_features
         state["head.weight"] = state["head.weight"] * self._informed
@@ -270,7 +250,7 @@ class Network:
             head = head * deviation.index_select(1, self._read).view(head.shape[:3])[..., None]
         further = [state[f"{name}.weight"].reshape(-1, width, width) for name in names[1:]]
         biases = [state[f"{name}.bias"].reshape(-1, width) for name in names]
-        layers = GroupedLayers(self.settings.activation, [first.flatten(1, 2), *further], biases, head.flatten(0, 1))
+        layers = GroupedLayers([first.flatten(1, 2), *further], biases, head.flatten(0, 1))
         return Weights(layers, offset)
 
     def learned_weights(self, state: Mapping[str, Tensor]) -> Weights:
@@ -279,21 +259,7 @@ class Network:
 
     def first_weight(self, state: Mapping[str, Tensor]) -> Tensor:
         """Return first weights ``[clients, groups, width, units]``, exactly 0 for units that a group does not see."""
-        weight = state["hidden.0.weight"]
-        if self.projections:
-            weight = self.projections.applied(weight, state[PROJECTION])
-        return weight * self._seen
-
-    def with_scaled_units(self, state: Mapping[str, Tensor], ratio: Tensor) -> dict[str, Tensor]:
-        """Return tensors of models that map units as those of ``state`` map ``ratio * units``.
-
-        ``ratio`` is ``[clients, units]``.
-        """
-        if not self.projections:
-            return {**state, "hidden.0.weight": state["hidden.0.weight"] * ratio[:, None, None]}
-        of_inputs, of_projected = self.projections.parted(ratio)
-        first = state["hidden.0.weight"] * of_inputs[:, None, None]
-        return {**state, "hidden.0.weight": first, PROJECTION: state[PROJECTION] * of_projected[:, :, None]}
+        return state["hidden.0.weight"] * self._seen
 
     def head_weight(self, state: Mapping[str, Tensor]) -> Tensor:
         """Return the last weights ``[clients, groups, outputs, width]``, exactly 0 in groups that see nothing.

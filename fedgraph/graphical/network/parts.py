@@ -107,14 +107,13 @@ def _part(network: Network, weights: Weights, features: Tensor) -> Part:
 
         first = layers.weights[0].unflatten(1, (network.groups, -1))[:, features].flatten(1, 2)
         layers = GroupedLayers(
-            layers.activation,
             [first, *(chosen(weight) for weight in layers.weights[1:])],
             [chosen(bias) for bias in layers.biases],
             chosen(layers.head)[:, :outputs].contiguous(),
         )
         slots = owner * outputs + within
     else:
-        layers = GroupedLayers(layers.activation, layers.weights, layers.biases, layers.head[:, units])
+        layers = GroupedLayers(layers.weights, layers.biases, layers.head[:, units])
         slots = torch.arange(len(units))
     cross_entropy = network.settings.loss == "cross-entropy"
     return Part(

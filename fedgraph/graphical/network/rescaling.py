@@ -19,7 +19,7 @@ def rescaled(network: Network, parameters: Tensor, mean: Tensor, deviation: Tens
         # Units in the old scaling are ratio * units in the new scaling + shift.
         ratio, shift = deviation / old_deviation, (mean - old_mean) / old_deviation
         first = network.first_weight(state)
-        state = network.with_scaled_units(state, ratio)
+        state["hidden.0.weight"] = state["hidden.0.weight"] * ratio[:, None, None]
         shifts = first * shift[:, None, None]
         state["hidden.0.bias"] = state["hidden.0.bias"] + shifts.sum(3)
         # Missing values were 0 before, and have to be 0 again.

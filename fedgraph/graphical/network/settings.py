@@ -21,11 +21,6 @@ class NGMSettings(Settings):
     hidden         : units of each hidden layer: for every feature in ``masked`` (None: 16), in total in ``path-norm``
         (None: 100).
     layers         : hidden layers.
-    projected_above : a feature with more units than this (categories or numbers of an embedding) is seen through a
-        learned projection shared by all features; None: never. Models become much smaller, and not better, as all
-        features then share the best epoch.
-    projection     : size of such a projection.
-    activation     : of the hidden units. Slopes are at most 1, so paths bound the influence of inputs.
     loss           : of binary and categorical features: ``cross-entropy``, or the ``squared`` error of their units as
         in the paper. For numbers it is the squared error.
     epochs         : largest number of passes over the training rows.
@@ -47,9 +42,6 @@ class NGMSettings(Settings):
     architecture: Literal["masked", "path-norm"] = "masked"
     hidden: int | None = Field(default=None, ge=1)
     layers: int = Field(default=2, ge=1)
-    projected_above: int | None = Field(default=None, ge=1)
-    projection: int = Field(default=8, ge=1)
-    activation: Literal["relu", "tanh"] = "relu"
     loss: Literal["cross-entropy", "squared"] = "cross-entropy"
     epochs: int = Field(default=500, ge=1)
     batch_size: int | None = Field(default=256, ge=1)
@@ -71,6 +63,9 @@ class NGMSettings(Settings):
 class NGRSettings(NGMSettings):
     """A neural graph revealer (NGR): a network that starts from all features and learns which ones it needs.
 
+    A ``masked`` network is then trained on over the found graph, without the penalty, so that only neighbours have any
+    influence.
+
     Attributes
     ----------
     sparsity    : gamma, the weight of the penalty on dependencies. ``masked`` (None: 0.02): for each standard deviation
@@ -79,9 +74,6 @@ class NGRSettings(NGMSettings):
     path_weight : lambda, of the norm of the paths from features to themselves.
     threshold   : two features have an edge when their dependence, in standard deviations per standard deviation, is
         not less.
-    density     : instead of a threshold, the share of all pairs that have an edge: the strongest.
-    refit       : continue training over the found graph without the penalty, so that only neighbours have any influence
-        (``masked`` only).
     """
 
     sparsity: float | None = Field(default=None, ge=0)
@@ -89,8 +81,6 @@ class NGRSettings(NGMSettings):
     path_norm: Literal["spectral", "l1", "column-sum"] = "column-sum"
     path_log: bool = False
     threshold: float = Field(default=0.1, ge=0)
-    density: float | None = Field(default=None, ge=0, le=1)
-    refit: bool = True
 
     @property
     def gamma(self) -> float:

@@ -49,7 +49,7 @@ def check_stitchable(common: Network, schema: Schema, settings: NGMSettings) -> 
             f"a stitched model needs the features of the global one first and unchanged, "
             f"{', '.join(common.schema.names)}; but the client's are {', '.join(schema.names)}"
         )
-    for key in ("architecture", "activation", "layers", "loss", "projected_above", "projection"):
+    for key in ("architecture", "layers", "loss"):
         here, present = getattr(settings, key), getattr(common.settings, key)
         if here != present:
             raise RunError(f"{key} is {here!r} for stitching and {present!r} in the global model: both must agree")
@@ -213,7 +213,7 @@ def _side_by_side(layers: GroupedLayers, others: GroupedLayers, clients: int, un
         weights.append(torch.cat([own, other], 1))
     biases = [torch.cat([own, filled(other)], 1) for own, other in zip(layers.biases, others.biases, strict=True)]
     head = functional.pad(others.head, (0, 0, 0, layers.head.shape[1] - others.head.shape[1]))
-    return GroupedLayers(layers.activation, weights, biases, torch.cat([layers.head, filled(head)], 2))
+    return GroupedLayers(weights, biases, torch.cat([layers.head, filled(head)], 2))
 
 
 def enlarged(common: Network, schema: Schema, adjacency: Tensor, settings: NGMSettings) -> Network:

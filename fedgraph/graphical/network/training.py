@@ -50,8 +50,7 @@ class Trained:
     """Models with the parameters of their best epochs.
 
     parameters : ``[clients, parameters]``.
-    epochs     : best epochs, int64 ``[clients, choices]`` (:class:`fedgraph.graphical.network.network.Network`);
-                 0: before training.
+    epochs     : best epochs, int64 ``[clients, groups]``; 0: before training.
     run        : number of epochs that each client has trained, int64 ``[clients]``.
     losses     : mean losses of held-out rows, ``[clients, features]``; 0 for features that are not learned.
     excess     : how far they exceed the tolerance of the penalty, ``[clients]``.
@@ -79,9 +78,9 @@ def train(
 
     The loss of a client is the sum of its features' mean losses, divided by the number of units: the mean squared error
     where all losses are squared. Missing targets do not count. A client trains until no group of its hidden units has
-    reached a smaller loss of ``held_out`` rows for ``patience`` epochs; of every group (of all at once, if they have
-    projections in common) the best parameters are kept, and 0 for all that the graph leaves without an effect. The
-    result of a client does not depend, to float tolerance, on the other clients. Raises DataError when a client has no
+    reached a smaller loss of ``held_out`` rows for ``patience`` epochs; of every group the best parameters are kept,
+    and 0 for all that the graph leaves without an effect. The result of a client does not depend, to float tolerance,
+    on the other clients. Raises DataError when a client has no
     training or no held-out rows, or rows of another length than the schema has units. Raises RunError when a loss is
     not finite.
 
@@ -138,7 +137,7 @@ def _best(learner: _Learner, lesson: _Lesson, held_out: Rows, names: Sequence[st
         better |= ~judged & better.any(1, keepdim=True)
         epochs = epochs.where(~better, epoch)
         objective = new_objective.where(better, objective)
-        losses = new_losses.where(better[:, learner.feature_choice], losses)
+        losses = new_losses.where(better[:, learner.network.feature_group], losses)
         excess = new_excess.where(better.any(1), excess)
         trained = parameters[:, : learner.trained.shape[1]]
         trained.copy_(learner.trained.where(better[:, learner.parameter_group], trained))
@@ -168,8 +167,7 @@ class _Learner:
         self._fixed = parameters[:, layout.num_trainable :]
         self._frozen = None if frozen is None else frozen[: layout.num_trainable]
         self._buffers = layout.part(layout.buffers).unflatten(self._fixed)
-        self.feature_choice = network.feature_choice
-        self.membership = functional.one_hot(network.feature_choice, network.choices).float()
+        self.membership = functional.one_hot(network.feature_group, network.groups).float()
         self.parameter_group = _parameter_group(network, self._layout)
 
     @property
@@ -204,7 +202,7 @@ class _Learner:
 
     @torch.no_grad()
     def measure(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean losses ``[clients, features]``, the criteria of choice ``[clients, choices]``, and excess."""
+        """Return mean losses ``[clients, features]``, the criteria of choice ``[clients, groups]``, and excess."""
         losses = rows.losses(self.trained)
         objective = losses @ self.membership / len(self.network.schema.unit_feature)
         if self.penalty is None:
@@ -269,9 +267,7 @@ class _Lesson:
 
 
 def _parameter_group(network: Network, layout: Layout) -> Tensor:
-    """Return each parameter's group of hidden units, or 0 where all are chosen at once, int64 ``[parameters]``."""
-    if network.choices == 1:
-        return torch.zeros(layout.num_parameters, dtype=torch.int64)
+    """Return each parameter's group of hidden units, int64 ``[parameters]``."""
     of_group = torch.arange(network.groups)
     parts = []
     for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):

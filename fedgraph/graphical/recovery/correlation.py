@@ -42,7 +42,7 @@ def varying_units(units: Tensor, unit_feature: Tensor, min_count: int, independe
     Left out are units that differ from their most common value, or the median of numbers, in fewer than ``min_count``
     rows, and the most common category of each feature, which the others determine.
 
-    alone : bool ``[units]``, those that others of their feature do not determine, as of an embedding.
+    independent : bool ``[units]``, those that others of their feature do not determine, as of an embedding.
     """
     median = units.nanmedian(0).values
     varying = ((units != median) & ~units.isnan()).sum(0) >= min_count

@@ -19,10 +19,11 @@ from fedgraph.training import Optimiser, TrainSettings, fresh_state
 
 _RHO = ((3, 3), (3, 1), (3, 3), (3, 1), (1, 3), (1, 1))
 _LAMBDA = ((3, 2), (3, 1), (1, 3), (1, 1))
+"""Shapes of weights and biases, layer by layer."""
+
 _INITIAL_THRESHOLD = 0.1
 """Initial rho, the threshold of entries of the precision matrix. The released 0.5 makes some networks never find an
 edge."""
-"""Shapes of weights and biases, layer by layer."""
 
 _SHAPES = ((1, 1), *_RHO, *_LAMBDA)
 """Shapes of all learned parameters: first t."""

@@ -40,7 +40,6 @@ struct Pass {
     const float* embeddings;     // of all samples, [samples, owners, size]
     const float* there;          // who has each sample, in the order of rows, [count, owners]
     const Size* labels;          // in the order of rows, [count]
-    const float* classes;        // weights of the classes; null where all are the same
     const float* noise;          // [minibatches, pairs, batch], or [minibatches, pairs] of shared graphs
 
     float* const* values;        // parameters; null for those that the network does not have
@@ -87,7 +86,7 @@ class Learner {
         for (Size place = 0; place < places_; ++place) gradients_[place].resize(p_.values[place] ? p_.sizes[place] : 0);
         there_.resize(owners_ * wide_), counted_.resize(owners_ * wide_);
         gathered_.resize(owners_ * wide_ * p_.size);
-        for (auto* each : {&weight_, &share_, &number_, &totals_, &row_}) each->resize(wide_);
+        for (auto* each : {&share_, &number_, &totals_, &row_}) each->resize(wide_);
         activations_.resize(p_.layers + 1), slopes_.resize(p_.layers + 1);
         for (Size layer = 0; layer <= p_.layers; ++layer) {
             activations_[layer].resize(p_.widths[layer] * wide_);
@@ -126,7 +125,7 @@ class Learner {
     const Size owners_, hidden_, wide_, pairs_, places_;
     Size start_ = 0, used_ = 0;
     std::vector<std::vector<float>> gradients_, activations_, slopes_;
-    std::vector<float> there_, counted_, gathered_, weight_, share_, number_, totals_, row_;
+    std::vector<float> there_, counted_, gathered_, share_, number_, totals_, row_;
     std::vector<float> features_, outputs_, of_outputs_, of_features_;  // [owners, hidden, wide]
     std::vector<float> scale_, part_, of_scale_, of_part_;              // [owners, wide]
     std::vector<float> maps_, offsets_;                                 // [owners, hidden, size] and [owners, hidden]
@@ -420,8 +419,8 @@ class Learner {
         std::copy(logits, logits + used_, top);
         for (Size c = 1; c < classes; ++c)
             for (Size b = 0; b < used_; ++b) top[b] = std::max(top[b], logits[c * wide_ + b]);
-        double loss = 0, sum = 0;
-        for (Size b = 0; b < used_; ++b) weight_[b] = p_.classes ? p_.classes[labels[b]] : 1.0f, sum += weight_[b];
+        double loss = 0;
+        const float share = 1.0f / static_cast<float>(used_);
         std::fill(totals_.begin(), totals_.end(), 0.0f);
         for (Size c = 0; c < classes; ++c) {
             const float* __restrict from = logits + c * wide_;
@@ -429,15 +428,13 @@ class Learner {
             for (Size b = 0; b < used_; ++b) to[b] = exponential(from[b] - top[b]), into[b] += to[b];
         }
         for (Size b = 0; b < used_; ++b) {
-            const double own = std::log(static_cast<double>(totals_[b])) + top[b] - logits[labels[b] * wide_ + b];
-            loss += weight_[b] * own;
-            weight_[b] /= static_cast<float>(sum);
-            totals_[b] = weight_[b] / totals_[b];
+            loss += std::log(static_cast<double>(totals_[b])) + top[b] - logits[labels[b] * wide_ + b];
+            totals_[b] = share / totals_[b];
         }
         for (Size c = 0; c < classes; ++c)
             for (Size b = 0; b < used_; ++b) of[c * wide_ + b] *= totals_[b];
-        for (Size b = 0; b < used_; ++b) of[labels[b] * wide_ + b] -= weight_[b];
-        return loss / sum;
+        for (Size b = 0; b < used_; ++b) of[labels[b] * wide_ + b] -= share;
+        return loss / used_;
     }
 
     void backward() {

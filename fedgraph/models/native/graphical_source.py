@@ -30,11 +30,10 @@ SOURCE = (
 
 namespace {
 
-enum Activation : Size { RELU = 0, TANH = 1 };
 enum Kind : Size { SQUARED = 0, BINARY = 1, CATEGORICAL = 2 };
 
 struct Training {
-    Size clients, groups, units, width, layers, activation;
+    Size clients, groups, units, width, layers;
     Size parameters;            // columns of a model that are trained
     const Size* weights;        // the column at which hidden.l.weight begins, [layers]
     const Size* biases;         // and hidden.l.bias
@@ -234,15 +233,7 @@ class Task {
             const Weights weights{next, many, 1};
             const float* bias = next + width * many;
             Vector *before = vectors(layers_[layer]), *after = vectors(layers_[layer + 1]);
-            if (t_.activation == RELU) {
-                product<Rectified>(weights, bias, before, many, after, width, used_);
-            } else {
-                product<AsItIs>(weights, bias, before, many, after, width, used_);
-                for (Size u = 0; u < width; ++u) {
-                    float* values = layers_[layer + 1] + u * ROWS;
-                    for (Size row = 0; row < used_ * LANES; ++row) values[row] = tanh_of(values[row]);
-                }
-            }
+            product<Rectified>(weights, bias, before, many, after, width, used_);
             next = bias + width;
         }
         if (seen_)
@@ -365,10 +356,7 @@ class Task {
             row_sums(gradient, leaving, sums + at + leaving * many, used_);
             if (layer == 0) return;
             const Weights turned{model_ + at, 1, many};
-            if (t_.activation == RELU)
-                product<ThroughRectified>(turned, nullptr, gradient, leaving, before, many, used_);
-            else
-                product<ThroughTanh>(turned, nullptr, gradient, leaving, before, many, used_);
+            product<ThroughRectified>(turned, nullptr, gradient, leaving, before, many, used_);
             gradient = before;
             leaving = width;
             at -= width * (into(layer - 1) + 1);

@@ -50,10 +50,6 @@ struct ThroughRectified {
     }
 };
 
-struct ThroughTanh {
-    static Vector finish(Vector found, Vector activated) { return found * (1.0f - activated * activated); }
-};
-
 // A matrix of weights as a product reads it: the entry of output u and input k is at u * across + k * along.
 struct Weights {
     const float* values;

@@ -230,15 +230,6 @@ def test_whole_run(problem, close, policy, lost):
     close(problem.global_model(folder), w.mean(0))
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_same_bits(problem):
-    nodes = {"node_configs": [{"clients": name} for name in problem.names]}
-    resumed, whole = (run("cgsv", {"alpha": 0.5}, **nodes) for run in (problem.resumed, problem.run))
-    assert resumed.summary()["weights_sha256"] == whole.summary()["weights_sha256"]
-    states = [problem.strategy_state(folder)["importance"] for folder in (resumed, whole)]
-    assert torch.equal(*states)
-    assert len(set(states[0].tolist())) == 3
-
-
 def digits(method, partition, rounds, **table):
     return {
         "experiment": {"name": "digits", "method": method, "rounds": rounds},

@@ -115,10 +115,6 @@ def test_a_client_that_is_away_in_the_first_round_is_given_the_mean_of_the_other
     close(problem.global_model(problem.run("fedavg-own-start", away=(1,))), by_hand(problem, away=(1,)))
 
 
-def test_such_a_run_that_was_stopped_goes_on(problem, close):
-    close(problem.global_model(problem.resumed("fedavg-own-start")), by_hand(problem))
-
-
 def test_clients_are_measured_with_their_own_models_before_they_train(problem):
     folder = problem.run("fedavg-own-start")
     before, after = problem.measured(folder, 0), problem.measured(folder, 1)

@@ -54,11 +54,6 @@ def test_a_client_that_is_not_heard_has_no_part(problem, close, how, server_roun
     close(-ALPHA * drifts(problem, folder, (3, last, 3)), g)
 
 
-def test_a_run_that_was_stopped_goes_on(problem, close):
-    folder = problem.resumed("feddyn", {"alpha": ALPHA}, node_configs=[{"clients": name} for name in problem.names])
-    close(problem.global_model(folder), by_hand(problem)[0])
-
-
 def test_a_reply_of_an_earlier_round_adds_no_drift(problem):
     kept = problem.run("feddyn", {"alpha": ALPHA}, experiment={"on-missing": "keep-last"}, lost=(2,))
     state = problem.strategy_state(kept)
@@ -86,11 +81,6 @@ def test_whole_run_of_feddc(problem, close):
     close(problem.global_model(folder), w)
     close(drifts(problem, folder), h)
     close(problem.kept(folder, "control-variates", control=NOTHING)["control"], own)
-
-
-def test_feddc_that_was_stopped_goes_on(problem, close):
-    folder = problem.resumed("feddc", {"alpha": ALPHA}, node_configs=[{"clients": name} for name in problem.names])
-    close(problem.global_model(folder), by_hand_dc(problem)[0])
 
 
 @pytest.fixture

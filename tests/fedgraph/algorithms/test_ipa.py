@@ -111,12 +111,6 @@ def test_a_turn_that_diverges_changes_nobody(problem, close, monkeypatch, what):
         problem.run("ipa", TABLE, experiment={"on-missing": "fail"})
 
 
-def test_a_run_that_was_stopped_goes_on(problem, close):
-    alone = [{"clients": name} for name in problem.names]
-    folder = problem.resumed("ipa", TABLE, node_configs=alone)
-    close(problem.own_models(folder), by_hand(problem, own_initial(problem))[0])
-
-
 def test_a_run_that_was_stopped_before_its_last_measuring_tells_both_all_the_same(problem):
     folder = problem.run("ipa", TABLE)
     whole, lines = folder.summary(), folder.metrics.read_text()
@@ -124,13 +118,6 @@ def test_a_run_that_was_stopped_before_its_last_measuring_tells_both_all_the_sam
     again = problem.run("ipa", TABLE, folder=folder)
     assert again.summary()["per_client"] == whole["per_client"]
     assert again.metrics.read_text() == lines
-
-
-def test_how_peers_are_packed_into_nodes_is_of_no_matter(problem):
-    table = {"lambda-alignment": 2.0}
-    one = problem.run("ipa", table, node_configs=[{"clients": ",".join(problem.names)}])
-    three = problem.run("ipa", table, node_configs=[{"clients": name} for name in reversed(problem.names)])
-    assert torch.equal(problem.own_models(one), problem.own_models(three))
 
 
 def test_every_peer_keeps_one_adam_over_the_parameters_of_all(problem):
@@ -210,8 +197,6 @@ def test_weights_are_shares_of_the_examples_of_the_others(strategy):
 
 
 def test_neighbours_only(problem, close, tmp_path, strategy):
-    with pytest.raises(ExperimentError, match="neighbours-only needs a client graph"):
-        strategy(**{"neighbours-only": True})
     joined = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     served = strategy(graph=joined, **{"neighbours-only": True})
     torch.testing.assert_close(weights(served), torch.tensor([[0, 2, 0], [1, 0, 0], [0, 0, 0]]) / 6)
@@ -238,11 +223,6 @@ def test_neighbours_along_the_graph_that_another_run_has_learned(digits_tables, 
     assert all(len(used.neighbours(name)) == 2 for name in used.names)
     assert permuted != used
     assert over[0].summary()["weights_sha256"] != over[1].summary()["weights_sha256"]
-
-
-def test_one_peer_has_nobody_to_align_with(strategy):
-    with pytest.raises(ExperimentError, match="two clients"):
-        strategy(peers=1)
 
 
 def test_orders(strategy):
@@ -304,12 +284,6 @@ def test_who_may_join_when(strategy):
     assert sorted(random.algorithm.order(random.clients, 4)) == [0, 1, 3]
     torch.testing.assert_close(weights(served, 4)[0], torch.tensor([0, 2, 0, 4]) / 7)
     assert weights(strategy(joins={"c": 2}, weights="all-alike")).tolist() == [[0, 1, 0], [1, 0, 0], [1, 1, 0]]
-    with pytest.raises(ExperimentError, match="there is no client z"):
-        strategy(joins={"z": 2})
-    with pytest.raises(ExperimentError, match="no peer is present in the first round"):
-        strategy(joins={"a": 2, "b": 3, "c": 2})
-    with pytest.raises(ExperimentError, match="sequential turns"):
-        strategy(joins={"a": 2}, turns="simultaneous")
 
 
 @pytest.mark.parametrize("turns", ["sequential", "simultaneous"])
@@ -373,25 +347,35 @@ def test_what_privacy_costs_and_guarantees_is_in_the_summary(problem):
     assert float(delta) == pytest.approx(1e-4, rel=1e-2)
 
 
-def test_as_many_releases_as_rounds(problem):
-    with pytest.raises(ExperimentError, match="3 rounds .*releases = 2"):
-        problem.run("ipa", {**TABLE, "privacy": {**PRIVACY, "releases": 2}}, evaluation=UNMEASURED)
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"peers": 1}, "two clients"),
+        ({"neighbours-only": True}, "neighbours-only needs a client graph"),
+        ({"joins": {"z": 2}}, "there is no client z"),
+        ({"joins": {"a": 2, "b": 3, "c": 2}}, "no peer is present in the first round"),
+        ({"joins": {"a": 2}, "turns": "simultaneous"}, "sequential turns"),
+        ({"noise": 0.1, "privacy": PRIVACY}, "either noise or privacy"),
+    ],
+)
+def test_what_cannot_be_is_refused(strategy, table, message):
+    with pytest.raises(ExperimentError, match=message):
+        strategy(**table)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "evaluation", "message"),
+    [({"releases": 2}, UNMEASURED, "3 rounds .*releases = 2"), ({}, {}, r"\(train, test\)")],
+)
+def test_a_private_run_has_a_release_for_each_round_and_measures_no_own_data(problem, privacy, evaluation, message):
+    with pytest.raises(ExperimentError, match=message):
+        problem.run("ipa", {**TABLE, "privacy": {**PRIVACY, **privacy}}, evaluation=evaluation)
 
 
 def test_a_node_ends_releases_when_they_are_spent(problem, monkeypatch):
     monkeypatch.setattr(IPA, "_check_privacy", lambda *_: None)
     with pytest.raises(RunError, match="released 2 times, the limit"):
         problem.run("ipa", {**TABLE, "privacy": {**PRIVACY, "releases": 2}}, evaluation=UNMEASURED)
-
-
-def test_metrics_of_own_data_would_leave_without_noise(problem):
-    with pytest.raises(ExperimentError, match=r"\(train, test\)"):
-        problem.run("ipa", {**TABLE, "privacy": PRIVACY})
-
-
-def test_noise_or_privacy(strategy):
-    with pytest.raises(ExperimentError, match="either noise or privacy"):
-        strategy(noise=0.1, privacy=PRIVACY)
 
 
 def test_metrics_are_written_once_per_round(problem):

@@ -9,7 +9,7 @@ from fedgraph.fusion import FusionData, FusionSettings, build_network, predict, 
 from fedgraph.fusion import kernel as fusion_kernel
 from fedgraph.fusion.consensus import DrawnConsensus
 from fedgraph.fusion.kernel import CompiledPasses, suits
-from fedgraph.fusion.learning import class_weights, learn, make_optimizer
+from fedgraph.fusion.learning import learn, make_optimizer
 from fedgraph.fusion.training import fit
 from fedgraph.models.native import loader as native
 from fedgraph.support.randomness import generator
@@ -78,25 +78,24 @@ VARIANTS = {
     "another aligned size": {"aligned_size": 9},
     "a head": {"head": (4, 3)},
     "weight decay": {"weight_decay": 0.5, "alignment_affine": True},
-    "balanced classes": {"class_weights": "balanced"},
     "concatenation": {"fusion": "concatenation", "weight_decay": 0.1},
-    "a deep concatenation": {"fusion": "concatenation", "concatenation_hidden": (7, 4), "class_weights": "balanced"},
+    "a deep concatenation": {"fusion": "concatenation", "concatenation_hidden": (7, 4)},
 }
 
 
 def passed(chosen, owners, absent, compiled):
     """A network after a pass over the samples, and its loss."""
     embeddings, present, labels = samples(owners, absent)
-    found, weights = network(chosen, owners), class_weights(chosen, labels, CLASSES)
+    found = network(chosen, owners)
     same_noise(found)
     if compiled:
         found.eval()
-        return found, CompiledPasses(found, chosen, RATE, weights)((embeddings, present, labels), generator(0, "order"))
+        return found, CompiledPasses(found, chosen, RATE)((embeddings, present, labels), generator(0, "order"))
     found.train()
     optimizer, total = make_optimizer(found, chosen, RATE), 0.0
     for rows in torch.randperm(SAMPLES, generator=generator(0, "order")).split(BATCH):
         part = embeddings[rows], present[rows], labels[rows]
-        total += float(learn(found, optimizer, *part, generator(0, "unused"), weights)) * len(rows)
+        total += float(learn(found, optimizer, *part, generator(0, "unused"))) * len(rows)
     return found, total / SAMPLES
 
 
@@ -125,7 +124,7 @@ def test_owners_are_left_out_at_random_and_sums_over_them_keep_their_mean():
         for share, values, there in ((0.4, embeddings, present), (0.0, stretch * embeddings, present & kept)):
             own = chosen.model_copy(update={"fusion": fusion, "owner_dropout": share})
             found = network(own)
-            CompiledPasses(found, own, RATE, None)((values, there, labels), generator(0, "order"))
+            CompiledPasses(found, own, RATE)((values, there, labels), generator(0, "order"))
             states.append(found.state_dict())
         for name, value in states[0].items():
             torch.testing.assert_close(value, states[1][name], msg=name)
@@ -136,7 +135,7 @@ def test_graphs_are_drawn_anew_for_every_sample_and_epoch_from_the_generator_alo
 
     def losses(seed):
         found = network(settings())
-        passing = CompiledPasses(found, settings(), 1e-12, None)
+        passing = CompiledPasses(found, settings(), 1e-12)
         return [passing(data, generator(seed, "epoch", epoch)) for epoch in range(3)]
 
     first = losses(0)
@@ -159,7 +158,7 @@ def test_passes_are_cut_into_calls_that_need_little_memory(monkeypatch):
         monkeypatch.setattr(fusion_kernel, "library", Counting)
         found = network(chosen).eval()
         same_noise(found)
-        states.append((CompiledPasses(found, chosen, RATE, None)(samples(), generator(0, "order")), found.state_dict()))
+        states.append((CompiledPasses(found, chosen, RATE)(samples(), generator(0, "order")), found.state_dict()))
     assert len(calls) == 1 + math.ceil(SAMPLES / BATCH / 2)
     assert states[0][0] == pytest.approx(states[1][0])
     assert all(torch.equal(value, states[1][1][name]) for name, value in states[0][1].items())

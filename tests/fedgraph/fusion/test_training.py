@@ -157,24 +157,6 @@ def test_weights_decay_and_nothing_else_does(changed):
         torch.testing.assert_close(value.data, expected, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_balanced_classes_count_the_same():
-    samples = data(number=480)
-    rare = (samples.labels == 1) & (torch.arange(480) % 16 >= 4)
-    skewed = replace(samples, split=torch.where(rare, SAMPLE_SPLITS.index("new"), samples.split).to(torch.int8))
-    skewed = replace(skewed, embeddings=torch.randn(480, OWNERS, SIZE, generator=torch.Generator().manual_seed(1)))
-    embeddings, present, labels = skewed.of_split("train")
-    share = float((labels == 1).double().mean())
-    assert share < 0.4
-
-    def mean(kind):
-        # Embeddings say nothing, so that what is learned is how often the classes are.
-        found = fit(settings(class_weights=kind, graph="none", hidden=2, epochs=40, weight_decay=1.0), skewed, 0)
-        return float(predict(found.network, embeddings, present).probabilities[:, 1].mean())
-
-    assert mean("none") == pytest.approx(share, abs=0.05)
-    assert mean("balanced") == pytest.approx(0.5, abs=0.05)
-
-
 def test_training_stops_without_a_better_epoch_for_so_long():
     found = fit(settings(epochs=300, patience=3, learning_rates=(0.3,)), data(), 0)
     assert len(found.history) == found.epoch + 3 < 300
@@ -211,7 +193,7 @@ def test_an_epoch_sees_every_sample_once():
     spy = Spy()
     marked = torch.arange(50.0)[:, None, None].expand(50, OWNERS, SIZE)
     training = (marked, torch.ones(50, OWNERS), torch.zeros(50, dtype=torch.int64))
-    loss = _Passes(spy, settings(), 1e-9, None)(training, generator(0, "x"))
+    loss = _Passes(spy, settings(), 1e-9)(training, generator(0, "x"))
     assert loss == pytest.approx(math.log(2))
     assert seen[1::2] == ["constrained"] * 3
     assert [len(part) for part in seen[::2]] == [20, 20, 10]

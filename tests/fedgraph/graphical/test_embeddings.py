@@ -55,12 +55,11 @@ def encoded(rows, seed=0):
     return Encoding(SCHEMA, Scaling({"age": (20.0, 80.0), "scan": (-2.0, 2.0), "cost": (-2.0, 4.0)})), values
 
 
-@pytest.fixture(scope="module", params=[{}, {"projected_above": 10, "projection": 2}], ids=["direct", "projected"])
-def model(request):
+@pytest.fixture(scope="module")
+def model():
     encoding, training = encoded(2000)
     _, held_out = encoded(500, 1)
-    settings = SETTINGS.model_copy(update=request.param)
-    fit = fit_ngm(SCHEMA, GRAPH, [encoding.encode(training)], [encoding.encode(held_out)], ["one"], settings, 0)
+    fit = fit_ngm(SCHEMA, GRAPH, [encoding.encode(training)], [encoding.encode(held_out)], ["one"], SETTINGS, 0)
     assert (fit.violation == 0).all()
     return GraphicalModel.of_one(fit.network, fit.parameters, encoding)
 
@@ -136,8 +135,7 @@ def test_what_an_embedding_tells_is_used_and_nothing_forbidden_is(model):
 def test_models_of_clients_and_graphs_side_by_side():
     encoding, values = encoded(40)
     graphs = torch.stack([GRAPH, torch.ones(4, 4).bool()])
-    settings = SETTINGS.model_copy(update={"projected_above": 10, "projection": 3})
-    network = Network(SCHEMA, graphs, settings)
+    network = Network(SCHEMA, graphs, SETTINGS)
     random = torch.randn(2, network.layout.num_parameters, generator=torch.Generator().manual_seed(0)) * 0.3
     rows = encoding.encode(values).expand(2, -1, -1)
     parameters = network.with_moments(random, rows)
@@ -187,10 +185,9 @@ def test_an_embedding_of_one_client_alone_is_stitched_on(tmp_path):
     order = torch.cat([torch.arange(15)[SCHEMA.slices[name]] for name in (*names, "scan")])
     units = encoding.encode(values)[:, order]
     graph = GRAPH[[0, 2, 3, 1]][:, [0, 2, 3, 1]]
-    settings = SETTINGS.model_copy(update={"projected_above": 10, "projection": 3})
-    fit = fit_ngm(common, graph[:3, :3], [units[:1200, :3]], [units[1200:, :3]], ["all"], settings, 0)
+    fit = fit_ngm(common, graph[:3, :3], [units[:1200, :3]], [units[1200:, :3]], ["all"], SETTINGS, 0)
     start = GlobalModel(fit.network, fit.parameters)
-    own = stitch_ngm(start, whole, graph, ClientRows("a", units[:1200], units[1200:]), settings, 0)
+    own = stitch_ngm(start, whole, graph, ClientRows("a", units[:1200], units[1200:]), SETTINGS, 0)
     model = GraphicalModel.of_one(own.network, own.parameters, Encoding(whole, encoding.scaling))
     model.save(tmp_path / "a.safetensors")
     model = GraphicalModel.load(tmp_path / "a.safetensors")

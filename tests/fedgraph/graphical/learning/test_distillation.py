@@ -1,40 +1,23 @@
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedgraph.graphical.inference.sampling import draw
 from fedgraph.graphical.learning.distillation import (
     DistillationSettings,
-    apportion,
     distil_ngm,
     distil_ngr,
     pool,
     with_ensemble,
-    with_predictions,
 )
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
 from fedgraph.support.errors import DataError
 
 
-@given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), min_size=1, max_size=20).filter(any))
-def test_shares_sum_up_and_are_off_by_less_than_one(total, weights):
-    counts = apportion(total, weights)
-    assert sum(counts) == total
-    assert all(abs(count - total * weight / sum(weights)) < 1 for count, weight in zip(counts, weights, strict=True))
-
-
-def test_largest_remainders_are_rounded_up():
-    assert apportion(10, [1, 1, 1]) == [4, 3, 3]
-    assert apportion(7, [10, 25, 65]) == [1, 2, 4]
-    assert DistillationSettings(samples=8).counts([10, 30]) == [4, 4]
+def test_all_models_contribute_the_same_number_of_samples():
+    assert DistillationSettings(samples=10).counts([5, 10, 30]) == [4, 3, 3]
     # By default as many as the clients' rows can tell.
     assert [sum(DistillationSettings().counts([rows, rows])) for rows in (30, 100, 5000)] == [10_000, 20_000, 100_000]
-    assert DistillationSettings(samples=8, shares="examples").counts([10, 30]) == [2, 6]
-    for weights in ([], [0, 0], [-1, 3], [0.5, 1]):
-        with pytest.raises(DataError, match="cannot be shared out"):
-            apportion(5, weights)
 
 
 def numbered(*counts):
@@ -43,11 +26,11 @@ def numbered(*counts):
 
 
 def test_samples_of_all_clients_are_pooled_and_parted():
-    settings = DistillationSettings(samples=40, shares="examples", held_out=0.25)
+    settings = DistillationSettings(samples=41, held_out=0.25)
     training, held_out = pool(numbered(30, 30), [100, 300], settings, 0)
-    assert (len(training), len(held_out)) == (30, 10)
+    assert (len(training), len(held_out)) == (31, 10)
     both = torch.cat([training, held_out]).tolist()
-    assert sorted(map(tuple, both)) == [(0, place) for place in range(10)] + [(1, place) for place in range(30)]
+    assert sorted(map(tuple, both)) == [(0, place) for place in range(21)] + [(1, place) for place in range(20)]
     assert both != sorted(both)
     assert torch.equal(training, pool(torch.stack(numbered(30, 30)), [100, 300], settings, 0)[0])
     assert not torch.equal(training, pool(numbered(30, 30), [100, 300], settings, 1)[0])
@@ -94,28 +77,6 @@ def test_the_global_model_knows_what_each_client_knows_a_part_of(chain, numbers,
     assert torch.equal(ngr.adjacency[0], chain_graph(3))
 
 
-def test_predictions_of_the_clients_models_are_learned_with_fewer_samples(chain, numbers, chain_graph):
-    schema, graph, settings = numbers(3), chain_graph(3), NGMSettings(hidden=4, epochs=60, learning_rate=0.02)
-    parts = [chain(600, 3, seed) for seed in (1, 2)]
-    fit = fit_ngm(
-        schema, graph, [part[:500] for part in parts], [part[500:] for part in parts], ["a", "b"], settings, 0
-    )
-    samples = draw(fit.network, fit.parameters, 60, ["a", "b"], 0)
-    both = with_predictions(fit.network, fit.parameters, samples)
-    assert torch.equal(both[..., :3], samples)
-    assert torch.equal(both[..., 3:], fit.network.forward(fit.parameters, samples))
-    fresh = chain(2000, 3, 9)[None]
-    wanted = fit.network.forward(fit.parameters, fresh.expand(2, -1, -1)).mean(0, keepdim=True)
-    errors = []
-    for tables in (samples, both):
-        pooled = pool(tables, [500, 500], DistillationSettings(samples=120), 0)
-        found = distil_ngm(schema, graph, *pooled, settings, 0)
-        errors.append((fit.network.forward(found.parameters, fresh) - wanted).square().mean())
-        # What noise there is about predictions is that of the samples all the same.
-        assert (fit.network.state(found.parameters)["residual"] > 0.002).all()
-    assert errors[1] < errors[0] / 2
-
-
 def test_an_ensemble_tells_of_each_sample_what_all_clients_models_do_by_their_shares(
     chain, numbers, chain_graph, monkeypatch
 ):
@@ -142,10 +103,8 @@ def test_by_few_samples_an_ensemble_of_models_teaches_more_than_each_of_them_alo
     # What rows without number would teach: the noise about it is the same for all models.
     wanted = fit_ngm(schema, graph, [chain(4000, 3, 10)], [fresh[0]], ["all"], settings, 0).parameters
     errors = []
-    for tables in (
-        with_predictions(fit.network, fit.parameters, samples),
-        with_ensemble(fit.network, fit.parameters, samples, [1] * 6),
-    ):
+    alone = torch.cat([samples, fit.network.predict(fit.parameters, samples)], 2)
+    for tables in (alone, with_ensemble(fit.network, fit.parameters, samples, [1] * 6)):
         pooled = pool(tables, [1] * 6, DistillationSettings(samples=120), 0)
         found = distil_ngm(schema, graph, *pooled, settings, 0)
         told, best = (found.network.forward(each, fresh) for each in (found.parameters, wanted))

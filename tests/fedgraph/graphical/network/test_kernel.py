@@ -26,7 +26,7 @@ COUNTS = (700, 40, 257)
 MINIBATCH = 300
 VARIANTS = {
     "default": {},
-    "tanh": {"activation": "tanh", "layers": 3, "hidden": 5},
+    "three layers": {"layers": 3, "hidden": 5},
     "one layer": {"layers": 1, "hidden": 9},
     "squared": {"loss": "squared", "hidden": 8},
 }
@@ -176,7 +176,6 @@ def test_it_is_used_where_it_can_be(mixed):
     assert not suits(network, trained.double())
     assert not suits(Network(schema, GRAPH, NGMSettings(compile=False)), trained)
     assert not suits(Network(schema, GRAPH, NGMSettings(architecture="path-norm")), trained)
-    assert not suits(Network(schema, GRAPH, NGMSettings(projected_above=2)), trained)
     common = Network(schema.select(schema.names[:3]), GRAPH[:3, :3], NGMSettings())
     assert not suits(StitchedNetwork(schema, GRAPH, NGMSettings(), common), trained)
 

@@ -41,16 +41,15 @@ def noisy(network, seed):
     )
 
 
-@pytest.fixture(params=[{"activation": "relu"}, {"activation": "tanh"}, {"projected_above": 2, "projection": 2}])
-def stitched(request, mixed):
+@pytest.fixture
+def stitched(mixed):
     """A global network, a model of it, a stitched one, a random model of that, and rows, none of them trained."""
     schema, rows = mixed(60)
     clinic = functional.one_hot(torch.arange(60) % 5, 5).float()
     rows = torch.cat([rows, torch.rand(60, 1, generator=generator(0)), clinic], 1)
-    settings = SETTINGS.model_copy(update=request.param)
-    common = Network(schema, COMMON, settings.model_copy(update={"hidden": 5}))
+    common = Network(schema, COMMON, SETTINGS.model_copy(update={"hidden": 5}))
     known = common.with_moments(common.pruned(noisy(common, 1)), 0.7 * rows[None, :, :6])
-    network = StitchedNetwork(Schema(schema.features + PRIVATE), OWN, settings, common)
+    network = StitchedNetwork(Schema(schema.features + PRIVATE), OWN, SETTINGS, common)
     parameters = network.with_moments(network.pruned(noisy(network, 2)), rows[None])
     parameters[:, network.frozen] = known
     return common, known, network, parameters, rows
@@ -150,7 +149,7 @@ def test_gradients_are_those_of_what_is_predicted(stitched):
     found = train(network, start, [rows], [rows], ["a"], network.settings, 0)
     proper = network.layout.num_trainable
     moved, slope = (found.parameters - start)[:, :proper], gradient[:, :proper]
-    assert found.epochs.tolist() == [[1] * network.choices]
+    assert found.epochs.tolist() == [[1] * network.groups]
     assert torch.equal(found.parameters[:, network.frozen], start[:, network.frozen])
     clear = slope.abs() > 1e-4
     assert clear.sum() > 150
