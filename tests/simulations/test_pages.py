@@ -46,6 +46,7 @@ def test_numbers_of_earlier_commits_are_listed_with_what_they_take():
 
 
 def test_rows_that_were_measured_with_other_settings_are_named(tmp_path):
+    assert list(pages.outdated(REPOSITORY)) == []
     shutil.copytree(REPOSITORY / "simulations" / "graphs", tmp_path / "simulations" / "graphs")
     table = tmp_path / "simulations" / "graphs" / "tables" / "clients.toml"
     written = table.read_text()
