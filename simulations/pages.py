@@ -364,7 +364,8 @@ def main() -> int:
     except ExperimentError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
-    print(*outdated_rows, sep="\n", end="\n" * bool(outdated_rows))
+    for line in outdated_rows:
+        print(line)
     for page, text, again in found:
         if not check:
             write_atomically(page, again.encode())

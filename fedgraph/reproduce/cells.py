@@ -131,20 +131,19 @@ def digest(experiment: Experiment) -> str:
 
 def tables_that_count(tables: Mapping[str, Mapping[str, Any]], method: str | None = None) -> dict[str, dict[str, Any]]:
     """Return the tables and keys of an experiment that change its results, of methods only ``method``'s, if given."""
+    others = _other_tables(method)
     return {
         name: {key: value for key, value in table.items() if key not in _WITHOUT_EFFECT.get(name, ())}
         for name, table in tables.items()
-        if name not in _other_tables(method)
+        if name not in others
     }
 
 
 def overrides_that_count(overrides: Sequence[str], method: str | None = None) -> tuple[str, ...]:
     """Return the overrides ``table.key=value`` that change results; ``method`` as for :func:`tables_that_count`."""
-    idle = {f"{table}.{key}" for table, keys in _WITHOUT_EFFECT.items() for key in keys}
+    idle, others = {f"{table}.{key}" for table, keys in _WITHOUT_EFFECT.items() for key in keys}, _other_tables(method)
     keys = ((override, override.partition("=")[0].strip()) for override in overrides)
-    return tuple(
-        override for override, key in keys if key not in idle and key.partition(".")[0] not in _other_tables(method)
-    )
+    return tuple(override for override, key in keys if key not in idle and key.partition(".")[0] not in others)
 
 
 def _other_tables(method: str | None) -> set[str]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -173,7 +173,7 @@ class ResultFile:
 
     def outdated(self) -> list[ResultLine]:
         """Return lines that were measured with other settings than the table has now; those without settings pass."""
-        if self.table is None:
+        if self.table is None or self._profile is None:
             return []
         table, profile, folder = self.table, self.table.profiles[self._profile], self.path.parent.parent
         now = {
@@ -190,11 +190,11 @@ class ResultFile:
         """The table of the file, or None."""
         name = self.path.stem.removesuffix(f"-{self._profile}")
         file = self.path.parent.parent / "tables" / f"{name}.toml"
-        return load_table(str(file))[1] if name != self.path.stem and file.is_file() else None
+        return load_table(str(file))[1] if self._profile is not None and file.is_file() else None
 
     @property
-    def _profile(self) -> Profile:
-        return "full" if self.path.stem.endswith("-full") else "small"
+    def _profile(self) -> Profile | None:
+        return next((profile for profile in get_args(Profile) if self.path.stem.endswith(f"-{profile}")), None)
 
 
 def read_lines(path: Path) -> list[ResultLine]:

@@ -6,6 +6,9 @@ from fedgraph.simulations.pages import REPOSITORY, Results
 
 HOUR = "forecasting/hour-small"
 DAYS, TRAFFIC = "forecasting/days-small", "sfl/table1-small"
+WITHOUT_GRAPH = (
+    "FedAvg", "FedAtt", "FedProx", "SCAFFOLD", "FedPer", "LG-FedAvg", "Ditto", "FedAvg + fine-tuning", "Local only",
+)  # fmt: skip
 DIED = ("deaths-medicaid", "deaths-caesarean", "deaths-college")
 
 
@@ -246,21 +249,9 @@ def test_distances_of_sfl_by_mae_and_rmse(numbers):
 
 
 def test_sfl_of_updates_by_mae_and_rmse(numbers):
-    baselines = (
-        "FedAvg",
-        "FedAtt",
-        "FedProx",
-        "SCAFFOLD",
-        "FedPer",
-        "LG-FedAvg",
-        "Ditto",
-        "FedAvg + fine-tuning",
-        "Local only",
-    )
-
     def behind(column, metric):
         ours = numbers(TRAFFIC, "SFL of updates", column, metric)[0]
-        return {row for row in ("SFL", *baselines) if numbers(TRAFFIC, row, column, metric)[0] < ours}
+        return {row for row in ("SFL", *WITHOUT_GRAPH) if numbers(TRAFFIC, row, column, metric)[0] < ours}
 
     assert behind("metr-la", "MAE") == behind("pems-bay", "MAE") == behind("pems-bay", "RMSE") == set()
     assert {"SFL", "FedAvg", "Local only"} <= behind("metr-la", "RMSE")
@@ -352,24 +343,13 @@ def test_sfl_beside_what_leaves_clients_something_of_their_own(numbers):
 
 def test_sfl_where_clients_have_more_classes(numbers):
     file, mean, worst = "sfl/table3-small", "accuracy, mean", "worst 5 %"
-    without = [
-        "FedAvg",
-        "FedAtt",
-        "FedProx",
-        "SCAFFOLD",
-        "FedPer",
-        "LG-FedAvg",
-        "Ditto",
-        "FedAvg + fine-tuning",
-        "Local only",
-    ]
     others = ["SFL", "SFL as released", "SFL chosen on validation data", "SFL* as released"]
     others.append("SFL* by smoothness without a given graph")
     for column in ("shards-10", "shards-20"):
-        for row in (*without, *others):
+        for row in (*WITHOUT_GRAPH, *others):
             won, seeds = ahead(numbers, file, "SFL*", row, column, mean)
             assert won == seeds >= 2, row
-        for row in without:
+        for row in WITHOUT_GRAPH:
             won, seeds = ahead(numbers, file, "SFL*", row, column, worst)
             assert won == seeds >= 2, row
         won, seeds = ahead(numbers, file, "SFL", "FedAvg", column, mean)
