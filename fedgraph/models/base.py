@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -98,83 +99,74 @@ class BatchRows(Protocol):
     def shift(self) -> Tensor | None: ...  # noqa: D102
 
 
-class StackedModel(Protocol):
+class StackedModel(ABC):
     """One architecture, evaluated for all clients of a block in stacked tensor operations.
 
-    Attributes
-    ----------
-    draws : bool
-        Whether the forward pass in training draws random numbers.
-    draws_apart : bool
-        Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`.
-    draws_hashed : bool
-        Whether each client's draws can be hashes, see :mod:`fedgraph.models.hashed_draws`.
-    draws_padded : bool
-        Whether padding a minibatch changes no other example's output in training where draws are hashes.
-    alone : bool
-        Whether the model is computed client after client on a CPU, as with convolutions.
-    native : bool
-        Whether the model is computed by native code of its own on a CPU, where ``torch.compile`` has nothing to add.
-    library : object or None
-        The compiled native code of the model on this node; None if there is none, or it cannot be compiled.
-    least_examples : int
-        Fewest examples of a minibatch to train on, 2 where the layers of one example have no statistics, else 1.
-    layout : Layout
-        Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``.
-    embedding_size : int
-        Length of an example's embedding, the input of the last linear layer.
-    head_tensors : tuple of str
-        Names of the tensors of the last linear layer.
+    What is not abstract is that of a model without random draws, native code and graphs.
     """
 
     @property
     def draws(self) -> bool:
         """Whether the forward pass in training draws random numbers."""
+        return False
 
     @property
     def draws_apart(self) -> bool:
         """Whether a thread's draws can come from its own generator, see :mod:`fedgraph.models.own_draws`."""
+        return True
 
     @property
     def draws_hashed(self) -> bool:
         """Whether each client's draws can be hashes, see :mod:`fedgraph.models.hashed_draws`."""
+        return True
 
     @property
     def draws_padded(self) -> bool:
         """Whether padding a minibatch changes no other example's output in training where draws are hashes."""
+        return not self.mixes_examples(training=True)
 
     @property
     def sequential(self) -> bool:
         """Whether the model is computed client after client on a CPU, as with convolutions."""
+        return False
 
     @property
     def native(self) -> bool:
         """Whether native code of its own computes the model on a CPU, where ``torch.compile`` has nothing to add."""
+        return False
 
     @property
     def library(self) -> object | None:
         """The compiled native code of the model on this node; None if there is none, or it cannot be compiled."""
+        return None
 
     @property
     def least_examples(self) -> int:
         """Fewest examples of a minibatch to train on, 2 where the layers of one example have no statistics, else 1."""
+        return 1
 
     def mixes_examples(self, training: bool) -> bool:
         """Whether outputs depend on other examples of the minibatch, as with batch normalisation in training."""
+        return training and bool(self.layout.buffers)
 
     def compiled(self) -> StackedModel:
         """Return the same model with ``native`` on, if it has native code; else itself."""
+        return self
 
     def with_graphs(self, graphs: GraphTable) -> Self:
-        """Return the model for examples that are nodes or graphs of a table."""
+        """Return the model for examples that are nodes or graphs of a table; itself if it knows no graphs."""
+        return self
 
     @property
+    @abstractmethod
     def layout(self) -> Layout:
         """Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``."""
 
+    @abstractmethod
     def initial(self, generator: torch.Generator) -> Tensor:
         """Draw an initial model ``[parameters]`` from ``generator``."""
 
+    @abstractmethod
     def forward(
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -198,30 +190,35 @@ class StackedModel(Protocol):
         """
 
     @property
+    @abstractmethod
     def embedding_size(self) -> int:
         """Length of an example's embedding, the input of the last linear layer."""
 
     @property
+    @abstractmethod
     def head_tensors(self) -> tuple[str, ...]:
         """Names of the tensors of the last linear layer."""
 
+    @abstractmethod
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the inputs of the last linear layer and the buffers that changed.
 
         The former are ``[clients, batch, embedding_size]``; parameters and buffers are those of :meth:`forward`.
         """
 
+    @abstractmethod
     def represent(self, state: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute embeddings and outputs in one pass in evaluation mode; see :meth:`embed` and :meth:`forward`."""
 
+    @abstractmethod
     def twin(self) -> nn.Module:
         """Return the same architecture as an ordinary module for one client, with inputs ``[batch, *input_shape]``."""
 
 
-@runtime_checkable
-class Differentiated(StackedModel, Protocol):
+class Differentiated(StackedModel):
     """A model without buffers and random draws that computes the gradient of its loss without autograd."""
 
+    @abstractmethod
     def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
         """Compute the loss of all clients and its gradient.
 
@@ -238,6 +235,7 @@ class Differentiated(StackedModel, Protocol):
             A minibatch of every client.
         """
 
+    @abstractmethod
     def descend(
         self, loss: str, matrix: Tensor, steps: Batch | BatchRows, rates: Tensor, decay: float, workers: int = 1
     ) -> Tensor | None:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgraph.models.base import TaskSpec
-from fedgraph.models.convolution import convolution, folded, unfolded
-from fedgraph.models.stacked import ModelFromTwin, linear
+from fedgraph.models.stacked import ModelFromTwin, convolution, folded, linear, unfolded
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 

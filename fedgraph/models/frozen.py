@@ -14,7 +14,7 @@ from fedgraph.models.parameters import Layout
 from fedgraph.support.errors import ExperimentError
 
 
-class FrozenLayers:
+class FrozenLayers(StackedModel):
     """A model in which tensors that match ``names`` are frozen, including running statistics.
 
     A row of this model contains the trained parameters first, so its order differs from that of ``model``: see
@@ -41,12 +41,17 @@ class FrozenLayers:
         shapes = dict(zip(whole.names, whole.shapes, strict=True))
         buffers = whole.buffers | self.frozen
         order = sorted(whole.names, key=lambda name: name in buffers)
-        self.layout = Layout(tuple(order), tuple(shapes[name] for name in order), buffers)
+        self._layout = Layout(tuple(order), tuple(shapes[name] for name in order), buffers)
         self._columns = torch.cat([whole.columns(whole.part([name])) for name in order])
 
     def wrapped(self, rows: Tensor) -> Tensor:
         """Convert rows ``[clients, parameters]`` of the model to rows of this one."""
         return rows[:, self._columns]
+
+    @property
+    def layout(self) -> Layout:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return self._layout
 
     @property
     def draws(self) -> bool:

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedgraph.models import perceptron_kernel
-from fedgraph.models.base import Batch, BatchRows, TaskSpec
+from fedgraph.models.base import Batch, BatchRows, Differentiated, TaskSpec
 from fedgraph.models.stacked import ModelFromTwin, linear
 from fedgraph.support.settings import Settings
 
@@ -77,7 +77,7 @@ class MLPModel(ModelFromTwin):
         return values, {}
 
 
-class NativeMLPModel(MLPModel):
+class NativeMLPModel(MLPModel, Differentiated):
     """The same model, trained by C++ where possible; see :mod:`fedgraph.models.perceptron_kernel`."""
 
     native = True

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgraph.models.base import TaskSpec
-from fedgraph.models.convolution import convolution, folded, unfolded
 from fedgraph.models.parameters import Layout
-from fedgraph.models.stacked import ModelFromTwin
+from fedgraph.models.stacked import ModelFromTwin, convolution, folded, unfolded
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 

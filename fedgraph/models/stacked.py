@@ -1,24 +1,28 @@
-"""Base of the stacked models: layout and initial values from their twin, and the linear layers."""
+"""Base of the stacked models, with layout and initial values from their twin, and their layers.
+
+Convolutions of many clients are folded into channels, all of them in one grouped convolution, which suits a GPU. On a
+CPU that is the slowest way: there clients are computed one after the other (:mod:`fedgraph.training.working_set`), with
+channels last in memory, as PyTorch's kernels like it best.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from fedgraph.models.base import TaskSpec
-from fedgraph.models.graphs.table import GraphTable
+from fedgraph.models.base import StackedModel, TaskSpec
 from fedgraph.models.parameters import Layout
 
 
-class ModelFromTwin(ABC):
+class ModelFromTwin(StackedModel):
     """A stacked model with the names, shapes and initial values of an ordinary module, its twin.
 
     A built-in model is an embedding and a linear layer called ``head``.
@@ -27,65 +31,9 @@ class ModelFromTwin(ABC):
     def __init__(self, task: TaskSpec) -> None:
         self.task = task
 
-    @property
-    def draws(self) -> bool:
-        """Whether the forward pass in training draws random numbers; False for all built-in models."""
-        return False
-
-    @property
-    def draws_apart(self) -> bool:
-        """Whether a thread's draws can come from its own generator; nothing is drawn by built-in models."""
-        return True
-
-    @property
-    def draws_hashed(self) -> bool:
-        """Whether each client's draws can be hashes; nothing is drawn by built-in models."""
-        return True
-
-    @property
-    def draws_padded(self) -> bool:
-        """Whether padding changes no other example's output in training; nothing is drawn by built-in models."""
-        return not self.mixes_examples(training=True)
-
-    @property
-    def sequential(self) -> bool:
-        """Whether clients are computed sequentially on a CPU; True for models of convolutions."""
-        return False
-
-    @property
-    def native(self) -> bool:
-        """Whether the model has native code; False for models of single operations, which ``torch.compile`` fuses."""
-        return False
-
-    @property
-    def library(self) -> object | None:
-        """The compiled native code of the model on this node; None if there is none, or it cannot be compiled."""
-        return None
-
-    def mixes_examples(self, training: bool) -> bool:
-        """Whether examples of a minibatch influence each other's outputs, as by batch normalisation in training."""
-        return training and bool(self.layout.buffers)
-
-    @property
-    def least_examples(self) -> int:
-        """Fewest examples of a minibatch to train on; 1 for all built-in models."""
-        return 1
-
-    def compiled(self) -> Self:
-        """Return the model itself."""
-        return self
-
-    def with_graphs(self, graphs: GraphTable) -> Self:
-        """Return the model itself: what knows no graphs is not built for them."""
-        return self
-
     @abstractmethod
     def build_twin(self) -> nn.Module:
         """Build the twin with fresh parameters; may draw from torch's global generator."""
-
-    @abstractmethod
-    def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """See :class:`fedgraph.models.base.StackedModel`."""
 
     def head(self, state: Mapping[str, Tensor], embeddings: Tensor) -> Tensor:
         """Apply the last layer: ``[clients, batch, embedding_size]`` -> ``[clients, batch, num_outputs]``."""
@@ -161,3 +109,35 @@ def without_global_draws(build: Callable[[], nn.Module], seed: int | None = None
 def linear(state: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:
     """Apply the layer ``name`` of every client: ``[clients, batch, in]`` -> ``[clients, batch, out]``."""
     return torch.baddbmm(state[f"{name}.bias"].unsqueeze(1), inputs, state[f"{name}.weight"].transpose(1, 2))
+
+
+def folded(images: Tensor) -> Tensor:
+    """Fold clients into channels: ``[clients, batch, channels, ...]`` -> ``[batch, clients * channels, ...]``."""
+    values = images.transpose(0, 1).flatten(1, 2)
+    return values.to(memory_format=torch.channels_last) if _convolve_clients(images) else values
+
+
+def unfolded(values: Tensor, clients: int) -> Tensor:
+    """Return ``[batch, clients * channels, ...]`` as ``[clients, batch, channels, ...]``; undoes :func:`folded`."""
+    return values.unflatten(1, (clients, -1)).transpose(0, 1)
+
+
+def convolution(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Convolve each client's channels with its own kernels, with a margin that keeps the size of images.
+
+    Returns ``[batch, clients * channels_out, height, width]``.
+
+    Parameters
+    ----------
+    values : ``[batch, clients * channels_in, height, width]``, of :func:`folded`.
+    weight : ``[clients, channels_out, channels_in, 3, 3]``.
+    bias : ``[clients, channels_out]``.
+    """
+    kernels = weight.flatten(0, 1)
+    if _convolve_clients(weight):
+        kernels = kernels.to(memory_format=torch.channels_last)
+    return functional.conv2d(values, kernels, None if bias is None else bias.flatten(), padding=1, groups=len(weight))
+
+
+def _convolve_clients(tensor: Tensor) -> bool:
+    return len(tensor) == 1 and tensor.device.type == "cpu"

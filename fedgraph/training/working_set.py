@@ -11,7 +11,7 @@ them all):
   ten small clients cost.
 - **one client after the other** where there are convolutions: a grouped convolution of many clients is the slowest way
   (1.6 of the time of the other with 8 and 16 channels), and channels come last in memory
-  (:mod:`fedgraph.models.convolution`). What surrounds them, such as gathering minibatches, is done for a few clients
+  (:mod:`fedgraph.models.stacked`). What surrounds them, such as gathering minibatches, is done for a few clients
   at once.
 - **stacked** otherwise: all clients of a block in each operation, as many as fit into a usual core's cache.
 

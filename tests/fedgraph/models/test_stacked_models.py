@@ -7,7 +7,7 @@ import torch
 
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
-from fedgraph.models.convolution import folded
+from fedgraph.models.stacked import folded
 from fedgraph.support.errors import ExperimentError
 
 FORECAST = TaskSpec("forecast", (6, 2), (4,), step_minutes=5)
