@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from fedgraph.algorithms.sfl import SFLSettings
-from fedgraph.algorithms.sfl_personal import SFLFineTuningSettings
+from fedgraph.algorithms.sfl import SFLFineTuningSettings, SFLSettings
 from fedgraph.clients.fedavg import FineTuned
 from fedgraph.clients.fedper import PersonalLayersClient
 from fedgraph.training import GradientTerm

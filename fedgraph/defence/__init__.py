@@ -13,7 +13,6 @@ tensor([ 0., 10.])
 tensor([[0., 5.]])
 """
 
-from fedgraph.defence.aggregation import bounded, bounded_embeddings, krum_scores, lengths, robust_average
-from fedgraph.defence.settings import DefenceTable
+from fedgraph.defence.aggregation import DefenceTable, bounded, bounded_embeddings, krum_scores, lengths, robust_average
 
 __all__ = ["DefenceTable", "bounded", "bounded_embeddings", "krum_scores", "lengths", "robust_average"]

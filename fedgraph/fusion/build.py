@@ -11,8 +11,8 @@ from fedgraph.fusion.consensus import Consensus, DrawnConsensus, ExpectedConsens
 from fedgraph.fusion.ensemble import FusionEnsemble
 from fedgraph.fusion.fusion_settings import FusionSettings
 from fedgraph.fusion.graphs import BernoulliGraph, FeatureNeighbours, GumbelGraph, InverseCdfGraph
+from fedgraph.fusion.layers import EmbeddingScaling
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
-from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedgraph.fusion.layers import Scaling
 from fedgraph.fusion.prediction import Average
-from fedgraph.fusion.scaling import Scaling
 from fedgraph.support.devices import chosen
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from fedgraph.fusion.alignment import Alignment
 from fedgraph.fusion.consensus import Consensus, normalised
-from fedgraph.fusion.layers import Perceptron, glorot
-from fedgraph.fusion.scaling import EmbeddingScaling
+from fedgraph.fusion.layers import EmbeddingScaling, Perceptron, glorot
 from fedgraph.privacy.secret import project
 
 _FEW_OWNERS = 8

@@ -1,6 +1,6 @@
 """Tables: with a label and divided among clients, or with mixed columns for every client."""
 
-from fedgraph.data.tables.asia import asia_network
+from fedgraph.data.tables.bayesian_network import asia_network
 from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif
 from fedgraph.data.tables.client_tables import (
     ClientTable,

@@ -6,13 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
-from fedgraph.data.tables.asia import asia_network
-from fedgraph.data.tables.bif import BayesianNetwork, read_bif
+from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif
 from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
 from fedgraph.support.randomness import generator
 
@@ -74,3 +74,30 @@ class BayesianNetworkSource(ClientTableSource):
         draw = generator(self.settings.partition_seed, "network rows", name)
         values = self.network.sample(rows, draw)
         return as_table(values.double().numpy(), self.network.schema, Path(self.settings.path).name)
+
+
+# Parents, and the probability of "yes" where they are yes or no, in this order, the last parent varying fastest.
+_YES = {
+    "asia": ((), [0.01]),
+    "tub": (("asia",), [0.05, 0.01]),
+    "smoke": ((), [0.5]),
+    "lung": (("smoke",), [0.1, 0.01]),
+    "bronc": (("smoke",), [0.6, 0.3]),
+    "either": (("lung", "tub"), [1.0, 1.0, 1.0, 0.0]),
+    "xray": (("either",), [0.98, 0.05]),
+    "dysp": (("bronc", "either"), [0.9, 0.8, 0.7, 0.1]),
+}
+
+
+def asia_network() -> BayesianNetwork:
+    """Return the built-in network of a chest clinic: eight variables with the values yes and no.
+
+    Lauritzen, Spiegelhalter: Local Computations with Probabilities on Graphical Structures and Their Application to
+    Expert Systems (J. R. Stat. Soc. B, 1988), table 1.
+    """
+    variables = {}
+    for name, (parents, probabilities) in _YES.items():
+        table = torch.tensor([[yes, round(1 - yes, 12)] for yes in probabilities], dtype=torch.float64)
+        table = (table / table.sum(-1, keepdim=True)).reshape(*[2] * len(parents), 2)
+        variables[name] = Variable(("yes", "no"), parents, table)
+    return BayesianNetwork(variables)

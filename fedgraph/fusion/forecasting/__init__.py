@@ -7,13 +7,13 @@
 
 from fedgraph.fusion.forecasting.fitting import FitSettings, ForecastFit, Look, fit_network, forecasts
 from fedgraph.fusion.forecasting.fusion import (
+    FittedForecasts,
     ForecastFusion,
     ForecastFusionSettings,
     OwnerGraph,
     fit_forecasts,
     graph_weights,
 )
-from fedgraph.fusion.forecasting.model_file import FittedForecasts
 from fedgraph.fusion.forecasting.windows import OwnerWindows, shared_windows
 
 __all__ = [

@@ -7,6 +7,8 @@ eqs. 4 and 8. The paper has one label for all owners; here each owner has its ow
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Self
 
 import torch
@@ -15,8 +17,10 @@ from torch import Tensor, nn
 
 from fedgraph.fusion.forecasting.fitting import FitSettings, ForecastFit, Look, fit_network
 from fedgraph.fusion.forecasting.windows import OwnerWindows
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.files import load_state, save_state
 from fedgraph.support.randomness import generator
+from fedgraph.support.settings import select_settings
 
 OwnerGraph = Literal["learned", "given", "permuted", "complete", "none"]
 """The graph over which embeddings are mixed."""
@@ -199,3 +203,48 @@ def fit_forecasts(
         return ForecastFusion(owners, size, training.targets.shape[2], settings, weights, random)
 
     return fit_network(build, settings, training, validation, seed, on_look, not_decayed=("edges",))
+
+
+@dataclass(frozen=True)
+class FittedForecasts:
+    """A fitted network with its settings and owners, as ``fusion.safetensors`` of a run has them.
+
+    Attributes
+    ----------
+    network : ForecastFusion
+        The network.
+    settings : ForecastFusionSettings
+        Its settings.
+    owners : tuple of str
+        In the order of its inputs.
+    """
+
+    network: ForecastFusion
+    settings: ForecastFusionSettings
+    owners: tuple[str, ...]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The length of an embedding, and of a forecast."""
+        return self.network.alignment.shape[1], self.network.second.shape[2]
+
+    def write(self, path: Path) -> None:
+        """Write the network atomically."""
+        settings = select_settings(ForecastFusionSettings, self.settings.as_table(), "the fusion's settings").as_table()
+        state = {"settings": settings, "owners": list(self.owners), "sizes": list(self.sizes)}
+        save_state(path, {**state, "network": self.network.state_dict()})
+
+    @classmethod
+    def read(cls, path: Path) -> FittedForecasts:
+        """Read a network. Raises RunError when the file is missing, broken or not such a network."""
+        state = load_state(path)
+        try:
+            settings, owners = ForecastFusionSettings.model_validate(state["settings"]), tuple(state["owners"])
+            # Replaced by the weights of the file.
+            graph = torch.zeros(len(owners), len(owners)) if "hops" in state["network"] else None
+            size, steps = state["sizes"]
+            network = ForecastFusion(len(owners), size, steps, settings, graph, torch.Generator())
+            network.load_state_dict(state["network"])
+        except Exception as error:
+            raise RunError(f"{path} is not a forecasting network of this version: {error}") from None
+        return cls(network, settings, owners)

@@ -1,6 +1,6 @@
 import torch
 
-from fedgraph.fusion.scaling import EmbeddingScaling
+from fedgraph.fusion.layers import EmbeddingScaling
 
 SIZES = torch.tensor([4, 4, 2, 3])
 
