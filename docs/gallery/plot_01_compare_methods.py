@@ -2,8 +2,8 @@
 Compare methods on the same clients
 ===================================
 
-Forty clients have 24 handwritten digits each, in four groups in which the digits go by other names. SFL averages models
-along the graph of the groups, FedAvg over everybody, and ``local`` shares nothing.
+Forty clients have 24 handwritten digits each, in four groups that label the digits differently. SFL averages models
+along the graph of the groups, FedAvg averages over everybody, and ``local`` shares nothing.
 """
 
 import matplotlib.pyplot as plt
@@ -30,7 +30,7 @@ clients.set(ylabel="test accuracy, every client")
 plt.show()
 
 # %%
-# One model for all is of no use here, and a client has too little data to learn alone. The clients for which SFL does
-# least:
+# One model for all is of no use here, and a client has too little data to learn alone. The clients with the lowest
+# accuracy under SFL:
 
 accuracy.sort_values("sfl").head()

@@ -2,7 +2,7 @@
 A client graph from coordinates
 ===============================
 
-Where clients have places, a graph follows from their distances: a Gaussian kernel of them, or the nearest neighbours.
+If clients have coordinates, their distances give a graph: by a Gaussian kernel, or by nearest neighbours.
 """
 
 import matplotlib.pyplot as plt
@@ -46,7 +46,7 @@ for axis, (title, graph) in zip(axes, graphs.items(), strict=True):
 plt.show()
 
 # %%
-# What methods compute with is the normalised adjacency: here one hop replaces every client's value by the mean of its
+# Methods compute with the normalised adjacency: here one hop replaces every client's value by the mean of its
 # neighbourhood, itself included. ``fedgraph.graph.write_graph`` writes a graph for ``[graph] source = "file"``.
 
 values = places[:, :1]

@@ -2,8 +2,8 @@
 Models for sensors that have nothing to train on
 ================================================
 
-A quarter of 40 simulated road sensors have a day of readings, too few to train on. ``sfl-cold-start`` gives each of
-them a model made of its neighbourhood in the road graph.
+A quarter of 40 simulated road sensors have one day of readings, too few to train on. ``sfl-cold-start`` gives each of
+them a model made from its neighbourhood in the road graph.
 """
 
 import matplotlib.pyplot as plt
@@ -18,14 +18,14 @@ comparison = fedgraph.run_methods(
 )
 
 # %%
-# Error in mph an hour ahead, of those that train and those that cannot:
+# Error in mph an hour ahead, of the sensors that train and those that cannot:
 
 errors = comparison.clients("test/mae-60min")
 group = comparison[0].clients["group"]
 errors.groupby(group).mean().round(2)
 
 # %%
-# The road graph. Squares are cold sensors; the colour is the error of the model that they have been given.
+# The road graph. Squares are cold sensors; the colour is the error of the sensor's model.
 
 graph = comparison[0].graph
 drawn = graph.to_networkx().to_undirected()

@@ -2,8 +2,8 @@
 Learn who is alike
 ==================
 
-SFL* is given no graph: it learns one from the clients' models. Beside it, the graph that an oracle makes of the labels
-which every client has.
+SFL* gets no graph: it learns one from the clients' models. It is shown beside the graph that an oracle makes from every
+client's labels.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ for axis, graph, title in zip(
 plt.show()
 
 # %%
-# Accuracy with either, of every client on its own test data:
+# Accuracy of the clients with either graph, on their own test data:
 
 import pandas as pd
 

@@ -2,8 +2,8 @@
 Is it the graph that helps?
 ===========================
 
-A method over a graph is to be compared with the same method over the same graph with its clients in other places, and
-over a complete one. What is left is what the graph is worth.
+Compare a method over a graph with the same method over a permuted graph (the same edges between other clients), and
+over a complete one. The difference is what the graph is worth.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 A strategy of your own
 ======================
 
-A strategy is a class: ``aggregate`` makes the next models of the answers. It may be defined where it is used, in a
-script or a notebook.
+A strategy is a class whose ``aggregate`` makes the next models from the answers. It may be defined where it is used, in
+a script or a notebook.
 """
 
 import matplotlib.pyplot as plt
@@ -27,7 +27,7 @@ class TrimmedNeighbourMean(Algorithm[TrimSettings]):
     needs_graph = True
 
     def aggregate(self, clients, state, answers):
-        """``answers.parameters`` is [clients, parameters]; what is returned goes out next, row by row."""
+        """Return the next models, [clients, parameters], from ``answers.parameters`` of the same shape."""
         listens_to = answers.graph.with_self_loops().dense() > 0
         means = []
         for row in listens_to:
@@ -38,7 +38,7 @@ class TrimmedNeighbourMean(Algorithm[TrimSettings]):
 
 
 # %%
-# Beside built-in methods, on the same clients:
+# Compared with built-in methods, on the same clients:
 
 methods = [TrimmedNeighbourMean, "sfl", "fedavg"]
 comparison = fedgraph.run_methods(

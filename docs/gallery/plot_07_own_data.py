@@ -2,7 +2,7 @@
 Time series of your own
 =======================
 
-A CSV file with a column per client and one of timestamps, and a file of edges, are all that an experiment needs.
+An experiment needs only a CSV file, with a column of timestamps and one per client, and a file of edges.
 """
 
 import tempfile

@@ -33,6 +33,6 @@ figure.colorbar(picture, ax=graph)
 plt.show()
 
 # %%
-# One exchange, and this is what each owner has sent:
+# What each owner has sent, in one exchange:
 
 f"{run.summary['bytes_up_per_client'] / 1e3:.0f} kB"

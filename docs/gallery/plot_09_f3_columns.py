@@ -2,8 +2,8 @@
 F3: a table cut by columns
 ==========================
 
-Three clinics have measured different things of the same patients (breast cancer of scikit-learn). Fusions of their
-embeddings beside the best clinic alone and a majority vote.
+Three clinics have measured different features of the same patients (scikit-learn's breast cancer data). Fusions of
+their embeddings are compared with the best clinic alone and a majority vote.
 """
 
 import matplotlib.pyplot as plt

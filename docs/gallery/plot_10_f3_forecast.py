@@ -2,8 +2,8 @@
 F3: forecasts from neighbours' embeddings
 =========================================
 
-Simulated road sensors forecast their speed an hour ahead. Each sends embeddings of its readings once; the server learns
-over which graph to mix them. Controls are other graphs over the same embeddings.
+Simulated road sensors forecast their speed an hour ahead. Each sends embeddings of its readings once, and the server
+learns a graph over which to mix them. Controls are other graphs over the same embeddings.
 """
 
 import matplotlib.pyplot as plt

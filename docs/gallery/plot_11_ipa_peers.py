@@ -2,8 +2,8 @@
 IPA: two peers without a class in common
 ========================================
 
-One peer has the digits 0 to 4, the other 5 to 9, and they start from different models. Nothing is averaged: each pulls
-its parameters towards the other's while it trains. Both are tested on all ten digits.
+One peer has the digits 0 to 4, the other 5 to 9, and they start from different models. Nothing is averaged: while it
+trains, each peer pulls its parameters towards the other's. Both are tested on all ten digits.
 """
 
 import matplotlib.pyplot as plt
@@ -33,7 +33,7 @@ axis.legend()
 plt.show()
 
 # %%
-# The two models stay different. How far apart they are, in parameters and in what they predict:
+# The two models stay different. Their distance in parameters and in predictions:
 
 import pandas as pd
 

@@ -2,7 +2,7 @@
 FedNGM: ask a model of three clinics' patients
 ==============================================
 
-Three clinics draw patients from the Bayesian network "asia" and show nobody a row. What they learn together is a graph
+Three clinics draw patients from the Bayesian network "asia" and share no row. Together they learn a graph
 of the features, and a model that answers questions about any of them.
 """
 
@@ -47,7 +47,7 @@ for known in patients:
 pd.DataFrame(answers).T.round(3)
 
 # %%
-# Rows that nobody has: samples of the model.
+# Samples of the model, not rows of a clinic:
 
 rows = model.sample(5, given={"lung": "yes"})
 pd.DataFrame({name: rows.column(name).to_pylist() for name in rows.names})

@@ -2,8 +2,8 @@
 Runs in a notebook
 ==================
 
-Every run leaves a folder. In a notebook, a run, a comparison, a graph and a model show themselves, and ``plot`` draws
-them; a page that needs no other file is a call away. (Below, this example can be downloaded as a notebook.)
+Every run leaves a folder. In a notebook, runs, comparisons, graphs and models display themselves, and ``plot`` draws
+them; one call writes a self-contained page. (This example can be downloaded as a notebook below.)
 """
 
 import matplotlib.pyplot as plt
@@ -19,15 +19,15 @@ second = fedgraph.run(
 pd.Series(sorted(path.name for path in first.path.iterdir()), name="file")
 
 # %%
-# While a run goes on, a line below the cell says how far it is; ``progress=False`` leaves it out, as here. Afterwards,
-# ``load_run`` takes the folder, and the last line of a cell shows the run:
+# During a run, a line below the cell shows the progress, unless ``progress=False``, as here. Afterwards,
+# ``load_run`` reads the folder, and the last line of a cell shows the run:
 
 again = fedgraph.load_run(first.path)
 again
 
 # %%
-# ``plot`` draws the client graph, each client coloured by its result, beside the learning curves. It returns a figure
-# of Matplotlib: ``savefig`` writes it.
+# ``plot`` draws the client graph, each client coloured by its result, beside the learning curves. It returns a
+# Matplotlib figure: ``savefig`` writes it.
 
 again.plot()
 
@@ -41,8 +41,8 @@ comparison
 comparison.plot()
 
 # %%
-# The client graph by itself, coloured by how well each client's classes are told apart. It converts to the graphs of
-# NetworkX and PyTorch Geometric, and to a data frame of its edges.
+# The client graph by itself, coloured by each client's F1. It converts to graphs of NetworkX and PyTorch Geometric, and
+# to a data frame of its edges.
 
 again.graph.plot(again.clients["test/f1"].to_dict(), "f1")
 
@@ -50,7 +50,7 @@ again.graph.plot(again.clients["test/f1"].to_dict(), "f1")
 again.graph.to_pandas().head()
 
 # %%
-# Models are state dicts. How far are those of the clients from each other?
+# Models are state dicts. How far apart are the clients' models?
 
 models = [
     torch.cat([value.flatten() for value in model.values()])
@@ -63,6 +63,6 @@ axis.set(xlabel="client", ylabel="client")
 plt.show()
 
 # %%
-# All of it as a page, with curves, clients and graphs:
+# All of this as a page, with curves, clients and graphs:
 
 fedgraph.report(comparison).name

@@ -57,9 +57,9 @@ _INSTEAD = {
 }
 """Replacements of commands that users may expect."""
 
-_HELP = """Federated learning for clients that are related to each other, on Flower.
+_HELP = """Federated learning on Flower, for clients that are related to each other.
 
-To begin: `fedgraph tour` shows every method in two minutes, `fedgraph run` trains on handwritten digits for some
+To begin: `fedgraph tour` shows every method in two minutes, `fedgraph run` trains on handwritten digits in some
 seconds, `fedgraph runs` lists runs and their results.
 """
 

@@ -28,14 +28,14 @@ def predict(
     ] = None,
     target: Annotated[str | None, typer.Option(help="fedngm: the feature to predict.")] = None,
     samples: Annotated[str | None, typer.Option(help="f3: new (without a label), train, validation or test.")] = None,
-    draws: Annotated[int | None, typer.Option(min=1, help="f3: graphs to average over; by default as the run.")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="f3: graphs to average over; by default the run's.")] = None,
     windows: Annotated[
         int | None, typer.Option(min=1, help="Series: maximum number of windows, the latest (f3-forecast: 288).")
     ] = None,
     grid: Annotated[str, typer.Option(help="local: in this process; flower: `flwr run`, nodes on Ray.")] = "local",
     secret: Annotated[
         str | None,
-        typer.Option(help="2-of-3: on secret shares of 3 nodes; any 2 of them could read the embeddings, but not 1."),
+        typer.Option(help="2-of-3: on secret shares of 3 nodes; any 2 of them could read the embeddings, 1 cannot."),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 2,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: experiment.on-missing=skip")] = None,
@@ -43,18 +43,18 @@ def predict(
 ) -> None:
     """Predict new data with the models of a run, or samples and later windows with a run of f3 or f3-forecast.
 
-    New data have the columns of the training data, in any order and the same units; the target and the column of
-    clients may be missing. Each client's data is predicted by its own model and scale; that of unknown clients by the
+    New data have the columns of the training data, in any order and the same units; the target and the client column
+    may be missing. Each client's data is predicted by its own model and scale, that of unknown clients by the
     global model, if any. The file has a row per prediction. If the data have the target, metrics are printed.
 
     For a run of f3, predictions.csv has the probabilities of samples and their deviation over graph draws. Owners send
     embeddings of their frozen models to the fusion model of the run. Results are in a new run folder in `predictions`
     of the run.
 
-    For a run of f3-forecast, windows are forecast, up to the one that ends with the last reading: in new readings
-    (--data later.csv), or after the training readings in the data file of the run. Nodes write a file per client, here
-    to nodes/forecasts/RUN in the run folder, with columns window, time (of the forecast step), forecast, reading (if
-    known) and readings_in_window (number of readings among the input steps).
+    For a run of f3-forecast, windows are forecast, up to the one that ends with the last reading. They are in new
+    readings (--data later.csv), or after the training readings in the run's data file. Nodes write a file per client,
+    here to nodes/forecasts/RUN in the run folder, with columns window, time (of the forecast step), forecast, reading
+    (if known) and readings_in_window (number of readings among the input steps).
 
     With --secret, embeddings are split into shares, and the first layer is computed on shares in three exchanges:
     neither the server nor any single other node sees an owner's embedding. Here the nodes of owners also act as

@@ -25,7 +25,7 @@ def run(
     compare: Annotated[
         list[str] | None, typer.Option(help="Also run this method (name or dotted path), and compare.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for run folders, instead of [output] dir.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to put run folders, instead of [output] dir.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file as a list.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves to this file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
@@ -41,10 +41,10 @@ def run(
 ) -> None:
     """Run an experiment, or resume one that was stopped.
 
-    `fedgraph runs` lists the runs, `fedgraph compare` shows finished ones in one table.
+    `fedgraph runs` lists runs, `fedgraph compare` shows finished ones in one table.
 
     With --site, repeated for each site, the run rehearses a deployment in this process: each site is a node with its
-    own file instead of [data] path. A site is the client of its name, unless its file names clients.
+    own file instead of [data] path. A site's name is its client's, unless its file names clients.
     """
     from fedgraph.runs import compare as side_by_side
     from fedgraph.runs.reports import PICTURES

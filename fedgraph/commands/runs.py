@@ -67,7 +67,7 @@ def runs(
 ) -> None:
     """List runs and their results, newest first.
 
-    Shown is the mean over clients of the first metric on test data. The runs of `fedgraph reproduce` are in
+    The result is the first metric on test data, as a mean over clients. The runs of `fedgraph reproduce` are in
     reproductions/cells.
     """
     with messages_for_people():
@@ -107,9 +107,9 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folder of a finished run, or of several with the same data.")],
     out: Annotated[Path | None, typer.Option(help="The file, instead of report.html or comparison.html.")] = None,
 ) -> None:
-    """Write a page about a run, or comparing several.
+    """Write a page about a run, or one that compares several.
 
-    It is one self-contained HTML file with charts, by default in the folder of the (first) run.
+    The page is a self-contained HTML file with charts, by default in the folder of the (first) run.
     """
     from fedgraph.runs.reports.page import report as write
 

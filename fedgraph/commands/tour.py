@@ -25,8 +25,8 @@ Start = Callable[..., "Run"]
 """:func:`fedgraph.run` with the folder of the tour, and without a progress bar."""
 
 _INTRODUCTION = (
-    "Every part is an experiment on included or simulated data. Its command runs it again, and its experiment file is "
-    "at the end of the part."
+    "Every part is an experiment on included or simulated data, with the command that runs it again. Its experiment "
+    "file is at the end of the part."
 )
 
 
@@ -96,8 +96,8 @@ def _forecast(run: Start) -> Block:
     return Block(
         Comparison([result]),
         "Forecasts: what neighbours know, sent once",
-        "30 simulated road sensors forecast their speed an hour ahead. Each sends embeddings of its readings once; the "
-        "server learns who should listen to whom, and mixes them over that graph. Error in mph, on days never seen.",
+        "30 simulated road sensors forecast their speed an hour ahead. Each sends embeddings of its readings once. The "
+        "server learns who should listen to whom, and mixes embeddings over that graph. Error in mph, on unseen days.",
         "fedgraph run forecasting/synthetic-traffic.toml",
         compared={words: _mean(result, f"mae-60min{suffix}") for words, suffix in rows.items()},
         unit="mph",
@@ -124,9 +124,9 @@ def _sfl(run: Start) -> Block:
     return Block(
         Comparison([over_graph, *others.values()]),
         "SFL: neighbours who have what a client lacks",
-        "40 clients have 24 handwritten digits each, too few to learn from. In each of four groups the digits go by "
-        "other names, so that one model for all is of no use. SFL averages models over the graph of the groups. Share "
-        "of test digits named as the client's group does.",
+        "40 clients have 24 handwritten digits each, too few to learn from alone. Each of four groups labels digits "
+        "differently, so one model for all is of no use. SFL averages models over the graph of the groups. Share "
+        "of test digits with the label of the client's group.",
         f"fedgraph run {experiment} --compare fedavg --compare fedavg-ft --compare pfedgraph --compare local",
         compared={words: _right(each) for words, each in rows.items()},
         own="SFL over the graph of the groups",
@@ -185,8 +185,8 @@ def _ipa(run: Start) -> Block:
         Comparison([together, averaged, corrected, alone]),
         "IPA: five peers without a class in common",
         "Each peer has two of the ten digits, and they start from different models. Nothing is averaged: each peer "
-        "trains its own model and pulls its parameters towards those of the others. Each method has the settings that "
-        "are best for it. Share of all ten digits read correctly.",
+        "trains its own model and pulls its parameters towards the others'. Each method has its own best settings. "
+        "Share of all ten digits read correctly.",
         " ".join(["fedgraph run", experiment, *(f"--set '{key}={value}'" for key, value in five.items())]),
         (("sent by each peer, aligning / averaging", f"{sent(together)} / {sent(averaged)}"),),
         compared={

@@ -588,12 +588,12 @@ def test_rounds_on_a_gpu(numbers):
     assert numbers("benchmarks/gpu", "a round, in one process, CUDA graphs", "gru", "ms")[0] > 20
     said(
         page,
-        "Two runs on the GPU give the same models, bit for bit, for each of these and for a module of one's own",
+        "Two runs on the GPU give the same models, bit for bit, for each of these and for a custom module",
         "`resnet9` is trained at a quarter of the others' learning rate, at which rounding alone comes to less.",
         "The aim of 20 ms is missed",
         "A hundred times as many clients take five times as long.",
         "Models differ by less than 0.00003.",
-        "The aim is 50 times as long; it takes 69 times.",
-        "A round of a model of fedgraph takes less than a twelfth of it.",
+        "The aim is that it takes 50 times as long as fedgraph; it takes 69 times.",
+        "A round of a built-in model takes less than a twelfth of it.",
         "A custom module with batch normalisation and dropout takes six tenths",
     )
