@@ -30,7 +30,7 @@ of it is that seed alone, ``published`` the paper's value; ``seeds`` is how many
 the row that the table compares with is above, with its interval (see ``[table] compare``). ``% below FedAvg .1``, or
 ``% above``, is by how many per cent the mean differs from that of the row FedAvg, and ``less FedAvg .1`` by how much. A
 number that is not there is ``-``; where the first of them is not, ``otherwise``, more text of this kind, stands in
-place of the whole.
+place of the whole. ``yes`` is "yes" for 1 and "no" for 0.
 
 A number in a sentence stands between two markers as well::
 
@@ -76,7 +76,7 @@ _PICTURE = re.compile(
 _FIELD = re.compile(r"\{(?P<place>[^{}]*):(?P<format>[^{}:]*)\}")
 _FORMAT = re.compile(
     r"((?P<relation>% below|% above|less) (?P<other>.+) )?(published ?|seed (?P<seed>\d+) ?)?"
-    r"(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds|compared"
+    r"(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds|compared|yes"
 )
 _ABSENT = "-"
 _DRAWN_FROM = "Source"
@@ -251,6 +251,8 @@ def _number(file: ResultFile, found: re.Match[str], place: Sequence[str | None],
             return None
         if how[0] == "seeds":
             return str(file.num_seeds(row, column, metric))
+        if how[0] == "yes":
+            return "yes" if spread.mean else "no"
         parts = [spread.mean, *([] if spread.deviation is None else [spread.deviation])]
         if how["seed"] is not None:
             if int(how["seed"]) not in spread.values:

@@ -91,7 +91,7 @@ def test_series_of_ones_own_are_as_those_of_one_file(series_tables, series, own_
     own = run_experiment(series_tables, node_configs=configs)
     assert models_of(own) == models_of(whole)
     assert_tells_nothing(own)
-    assert summary_of(own)["data"] == "3 nodes with own data, 1 client, 80 steps"
+    assert summary_of(own)["data"] == "3 nodes, each with own data, 1 client, 80 steps"
     # A path that other nodes have does not matter to one with a file of its own.
     mixed = {**series_tables, "data": {**data, "path": str(tmp_path / "all.csv")}}
     assert models_of(run_experiment(mixed, node_configs=[*configs[:2], {"clients": "west"}])) == models_of(whole)
@@ -185,7 +185,7 @@ def test_tables_of_ones_own_are_as_those_of_one_file(patient_tables, patients, o
     own = run_experiment(patient_tables, node_configs=configs)
     assert models_of(own) == models_of(whole)
     assert_tells_nothing(own)
-    assert summary_of(own)["data"] == "3 nodes with own data, 80 rows, 4 features, 1 client"
+    assert summary_of(own)["data"] == "3 nodes, each with own data, 80 rows, 4 features, 1 client"
 
 
 def test_a_table_of_ones_own_may_have_a_column_of_clients(
@@ -282,7 +282,7 @@ def test_mixed_tables_of_ones_own_are_as_those_in_one_folder(table_tables, wards
     own = run_experiment(mixed(table_tables, **public), node_configs=configs)
     assert graphical_model(own) == graphical_model(whole)
     assert_tells_nothing(own)
-    assert summary_of(own)["data"] == "own data, 266 rows, 1 client; 2 nodes with own data, 267 rows, 1 client"
+    assert summary_of(own)["data"] == "own data, 266 rows, 1 client; 2 nodes, each with own data, 267 rows, 1 client"
     # Several clients on a node: a file each.
     at_two = [
         {**configs[0], "clients": "east,north", "data": configs[0]["data"].replace("east", "{client}")},
@@ -368,7 +368,7 @@ def test_columns_of_ones_own_are_as_those_of_one_table(
         assert summary_of(own)["metrics"] == summary_of(whole)["metrics"]
         assert summary_of(own)["weights_sha256"] == summary_of(whole)["weights_sha256"]
         assert_tells_nothing(own)
-        assert summary_of(own)["data"] == "3 nodes with own data by columns, 1 client, 150 samples of 2 classes"
+        assert summary_of(own)["data"] == "3 nodes, each with own data by columns, 1 client, 150 samples of 2 classes"
 
 
 def test_columns_of_ones_own_that_do_not_fit(feature_tables, features, own_files, run_experiment):
@@ -470,7 +470,7 @@ def test_images_of_ones_own_are_as_those_of_one_folder(image_tables, image_confi
     own = run_experiment(image_tables, node_configs=image_configs)
     assert models_of(own) == models_of(whole)
     assert_tells_nothing(own)
-    assert summary_of(own)["data"] == "3 nodes with own data, 12 images 6x5 of 3 classes, 1 client"
+    assert summary_of(own)["data"] == "3 nodes, each with own data, 12 images 6x5 of 3 classes, 1 client"
     assert summary_of(whole)["data"] == "all, 36 images 6x5 of 3 classes, 3 clients, disjoint classes in equal parts"
 
 

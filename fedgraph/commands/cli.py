@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from fedgraph import __version__
@@ -150,12 +149,11 @@ def methods(
         with messages_for_people():
             _tell_method(console, name, {row[0]: row[1:] for row in listed})
         return
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True, min_width=max(len(each) for each, *_ in listed))
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    width = max(len(each) for each, *_ in listed)
+    cut = console.is_terminal  # whole in a file or a pipe
     for each, title, *_ in listed:
-        table.add_row(each, escape(title))
-    console.print(table)
+        line = f"{each:<{width}}  {title}"
+        console.print(line, markup=False, no_wrap=True, overflow="ellipsis" if cut else "ignore", crop=cut)
     console.print("\nTo describe one: fedgraph methods sfl. Other strategies, such as Flower's, run by dotted path:")
     console.print('[experiment] strategy = "package.module:Class"', markup=False)
 

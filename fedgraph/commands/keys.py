@@ -141,7 +141,8 @@ def fields(kind: type[Settings], name: str = "") -> list[tuple[str, str, str]]:
         if key in inner:
             rows.append((key, "", f"a table, see {name}.{key}"))
             continue
-        typed, needed = _type(field.annotation), field.default is PydanticUndefined and field.default_factory is None
+        typed = _type(field.annotation) + _limits(field.metadata)
+        needed = field.default is PydanticUndefined and field.default_factory is None
         default = None if needed else field.get_default(call_default_factory=True)
         if default is None:
             rows.append((key, "", f"{typed}; {'needed' if needed else 'not set'}"))
@@ -202,6 +203,15 @@ def _alternatives(annotation: Any) -> list[str]:
 def _type(annotation: Any) -> str:
     *most, last = _alternatives(annotation)
     return f"{', '.join(most)} or {last}" if most else last
+
+
+def _limits(metadata: Sequence[Any]) -> str:
+    """Return the limits of a number in words, such as ``, at least 0 and below 0.5``."""
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    found = [
+        f"{word} {getattr(each, name):,}" for name, word in words.items() for each in metadata if hasattr(each, name)
+    ]
+    return f", {' and '.join(found)}" if found else ""
 
 
 def inline(value: Any) -> str:

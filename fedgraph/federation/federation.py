@@ -178,7 +178,7 @@ def nodes_of(hosted: Mapping[int, Sequence[str]], word: str = "client") -> dict[
 def data_of(descriptions: Iterable[str]) -> str:
     """Join the nodes' descriptions of their data; of data of their own, say how many nodes describe it alike."""
     return "; ".join(
-        f"{count} nodes with {text}" if count > 1 and text.startswith(OWN_TITLE) else text
+        f"{count} nodes, each with {text}" if count > 1 and text.startswith(OWN_TITLE) else text
         for text, count in sorted(Counter(descriptions).items())
     )
 

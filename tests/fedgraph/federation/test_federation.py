@@ -131,6 +131,6 @@ def test_nodes_of_clients_and_back():
 def test_data_that_nodes_of_their_own_describe_alike_is_counted():
     own, file = "own data, 1 client, 1,320 hourly steps", "rows.csv, 4 clients"
     alike = Federation.of({1: identity("a", data=own), 2: identity("b", data=own), 3: identity(data=own)})
-    assert alike.data == f"2 nodes with {own}"
+    assert alike.data == f"2 nodes, each with {own}"
     mixed = Federation.of({1: identity("a", data=file), 2: identity("b", data=file), 3: identity("c", data=own)})
     assert mixed.data == f"{own}; {file}"
