@@ -185,6 +185,8 @@ def test_numbers_in_a_sentence(results):
     assert "-->1.8<!-- end -->" in again
     seeds = "<!-- toy/one-small {B|c|mae:seeds} seeds -->9<!-- end -->"
     assert "-->3 seeds<!-- end -->" in written_anew(seeds, results)
+    verdict = "<!-- toy/one-small {B|c|mae:yes} -->9<!-- end -->"
+    assert "-->yes<!-- end -->" in written_anew(verdict, results)
 
 
 @pytest.mark.parametrize(
