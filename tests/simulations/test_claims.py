@@ -592,7 +592,7 @@ def test_concatenation_and_f3_by_the_number_of_owners(numbers):
 
 
 def test_rounds_on_a_gpu(numbers):
-    file, page = Results(REPOSITORY).named("benchmarks/gpu"), "docs/guides/performance.md"
+    file, page = Results(REPOSITORY).named("benchmarks/gpu"), "simulations/benchmarks/README.md"
     (source,) = {line.source for line in file.lines}
     assert source.startswith("benchmarks gpu, NVIDIA H100 80GB")
     said(page, f"On an NVIDIA H100 (80 GB) beside 16 cores, with {source.rpartition(', ')[2]}.")
