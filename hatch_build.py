@@ -12,8 +12,8 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 _ELSEWHERE = (
     (r"^<img [^>]*>\n\n", ""),
     (r"\[([^]]+)\]\((?!\w+:)[^)]+\)", r"\1"),
-    (r"^make run\n(```\n\n)sets itself up .*? and runs `fedgraph tour`: ", r"fedgraph tour\n\1runs "),
-    (r"^`make venv` .*?\. Into an environment of your own, the first line being", "The first line is"),
+    (r"^make run\n(```\n\n)This sets itself up .*? and runs `fedgraph tour`: ", r"fedgraph tour\n\1This runs "),
+    (r"^`make venv` .*?\. Or install it yourself \(", "Install it ("),
     (r"^pip install \.$", "pip install fedgraph-flower"),
     (r"^## Documentation\n.*\Z", "Apache-2.0.\n"),
 )
