@@ -448,7 +448,7 @@ def test_keys_of_every_table():
 def test_one_key():
     shown = call("keys", "train.learning-rate").output
     assert shown.splitlines()[0] == "[train]"
-    assert shown.splitlines()[1].split("#") == ["    learning-rate = 0.1          ", " number"]
+    assert shown.splitlines()[1].split("#") == ["    learning-rate = 0.1          ", " number, above 0"]
     assert "learning-rate-decay" not in shown
     factor = call("keys", "train.learning-rate-factor").output
     assert "further factor: a number, or by round" in factor
