@@ -208,9 +208,8 @@ def _type(annotation: Any) -> str:
 def _limits(metadata: Sequence[Any]) -> str:
     """Return the limits of a number in words, such as ``, at least 0 and below 0.5``."""
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    found = [
-        f"{word} {getattr(each, name):,}" for name, word in words.items() for each in metadata if hasattr(each, name)
-    ]
+    limits = [(word, getattr(each, name, None)) for name, word in words.items() for each in metadata]
+    found = [f"{word} {limit:,}" for word, limit in limits if limit is not None]
     return f", {' and '.join(found)}" if found else ""
 
 

@@ -16,6 +16,18 @@ from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif
 from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
 from fedgraph.support.randomness import generator
 
+# Parents, and the probability of "yes" where they are yes or no, in this order, the last parent varying fastest.
+_ASIA = {
+    "asia": ((), [0.01]),
+    "tub": (("asia",), [0.05, 0.01]),
+    "smoke": ((), [0.5]),
+    "lung": (("smoke",), [0.1, 0.01]),
+    "bronc": (("smoke",), [0.6, 0.3]),
+    "either": (("lung", "tub"), [1.0, 1.0, 1.0, 0.0]),
+    "xray": (("either",), [0.98, 0.05]),
+    "dysp": (("bronc", "either"), [0.9, 0.8, 0.7, 0.1]),
+}
+
 
 class BayesianNetworkSettings(ClientTableSettings):
     """The ``[data]`` table with ``set = "bayesian-network"``: rows sampled from a network with a known graph.
@@ -76,19 +88,6 @@ class BayesianNetworkSource(ClientTableSource):
         return as_table(values.double().numpy(), self.network.schema, Path(self.settings.path).name)
 
 
-# Parents, and the probability of "yes" where they are yes or no, in this order, the last parent varying fastest.
-_YES = {
-    "asia": ((), [0.01]),
-    "tub": (("asia",), [0.05, 0.01]),
-    "smoke": ((), [0.5]),
-    "lung": (("smoke",), [0.1, 0.01]),
-    "bronc": (("smoke",), [0.6, 0.3]),
-    "either": (("lung", "tub"), [1.0, 1.0, 1.0, 0.0]),
-    "xray": (("either",), [0.98, 0.05]),
-    "dysp": (("bronc", "either"), [0.9, 0.8, 0.7, 0.1]),
-}
-
-
 def asia_network() -> BayesianNetwork:
     """Return the built-in network of a chest clinic: eight variables with the values yes and no.
 
@@ -96,7 +95,7 @@ def asia_network() -> BayesianNetwork:
     Expert Systems (J. R. Stat. Soc. B, 1988), table 1.
     """
     variables = {}
-    for name, (parents, probabilities) in _YES.items():
+    for name, (parents, probabilities) in _ASIA.items():
         table = torch.tensor([[yes, round(1 - yes, 12)] for yes in probabilities], dtype=torch.float64)
         table = (table / table.sum(-1, keepdim=True)).reshape(*[2] * len(parents), 2)
         variables[name] = Variable(("yes", "no"), parents, table)
