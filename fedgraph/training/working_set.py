@@ -94,7 +94,8 @@ def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
     if task.level:
         # A minibatch of one client is one graph, independent of the number of examples: never several clients.
         return WorkingSet(per_client, math.inf, 1, model.sequential)
-    few, more = (_saved_bytes(model, task, examples) for examples in (2, 4))
+    # A module is tried out when it is first called, which keeps other tensors as well.
+    _, few, more = (_saved_bytes(model, task, examples) for examples in (2, 2, 4))
     per_example = (more - few) / 2 + _FLOAT * math.prod(task.input_shape)
     return WorkingSet(per_client, per_example, math.prod(task.input_shape), model.sequential)
 

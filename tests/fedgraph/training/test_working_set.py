@@ -33,6 +33,15 @@ def test_a_recurrent_model_keeps_every_time_step():
     assert 8 < long / short < 11
 
 
+def test_a_module_keeps_what_its_layers_keep_though_it_is_tried_out_when_first_called():
+    task = TaskSpec("classification", (1, 28, 28), (10,))
+    per_client, per_example = sizes({"name": "fedgraph.simulations.benchmarks.models:ConvolutionNet"}, task)
+    # Each of two blocks keeps its convolution, what it normalises and what it pools.
+    layers = 28 * 28 * 16 + 14 * 14 * (16 + 32) + 7 * 7 * 32
+    assert 4 * layers <= per_example <= 16 * layers
+    assert WorkingSet(per_client, per_example).clients_per_block(32, CPU) < 100
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_measuring_leaves_the_global_generator_alone(name):
     before = torch.get_rng_state()
