@@ -6,10 +6,12 @@ al. 2022, their program).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,8 @@ from torch import Tensor
 from fedgraph.support.randomness import derive_seed, hashed
 from fedgraph.training.settings import TrainSettings
 
+Made = TypeVar("Made")
+
 _LARGEST = 2**63 - 1
 _PLACES = derive_seed(0, "places of a minibatch")
 """Makes :func:`example_numbers` independent of the shuffling, which hashes the same keys."""
@@ -25,21 +29,35 @@ _FORWARD = derive_seed(0, "draws of a forward pass")
 """The same for :func:`keys_of_steps`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
-    """Minibatches of a round.
+    """The minibatches of some clients as far as they are alike in every round: all but the order of the examples.
 
-    batches : examples of each, int64 ``[steps, clients, batch]``, padded with -1.
-    known   : their numbers, int64 ``[steps, clients]``, on the CPU: reading those of a GPU would wait for it.
+    num_examples : training examples of each client, int64 ``[clients]``, on the CPU.
+    settings     : batch size, and local steps or epochs.
+    least        : minimum number of examples of a minibatch; smaller ones are dropped.
+    device       : of the minibatches. Making those of a round does not wait for a GPU.
     """
 
-    batches: Tensor
-    known: Tensor
+    num_examples: Tensor
+    settings: TrainSettings
+    least: int
+    device: torch.device
+
+    @cached_property
+    def steps(self) -> Tensor:
+        """Minibatches of each client, int64 ``[clients]``, on the CPU."""
+        return num_steps(self.num_examples, self.settings, self.least)
+
+    @cached_property
+    def known(self) -> Tensor:
+        """Examples of each minibatch, int64 ``[steps, clients]``, on the CPU."""
+        return batch_sizes(self.num_examples, self.settings, self.least)
 
     @cached_property
     def counts(self) -> Tensor:
-        """Examples of each minibatch, int64 ``[steps, clients]``."""
-        return (self.batches >= 0).sum(2)
+        """The same on the device."""
+        return self.known.to(self.device)
 
     @cached_property
     def active(self) -> list[int]:
@@ -60,6 +78,82 @@ class Schedule:
             stop = start + len(list(same))
             yield slice(start, stop), clients, examples
             start = stop
+
+    def batches(self, keys: Tensor, round: int) -> Tensor:
+        """Return the minibatches of a round, see :func:`training_batches`."""
+        size, shape = self.settings.batch_size, (*self.known.shape, self.settings.batch_size)
+        if not len(self.known):
+            return keys.new_empty(shape)
+        orders = [
+            _shuffled(keys[rows], counts, most, round, epoch, longest * size).view(-1, size)
+            for epoch, (rows, counts, most, longest) in enumerate(self._epochs)
+        ]
+        if bool((self.steps < len(self.known)).any()):
+            orders.append(keys.new_full((1, size), -1))
+        every = torch.cat(orders) if len(orders) > 1 else orders[0]
+        return every.index_select(0, self._places).view(shape)
+
+    @cached_property
+    def _going(self) -> Tensor:
+        """Whether a client has minibatches in an epoch, bool ``[epochs, clients]``."""
+        epochs = -(-self.steps // self._per_epoch)
+        return torch.arange(int(epochs.max()))[:, None] < epochs
+
+    @cached_property
+    def _per_epoch(self) -> Tensor:
+        return steps_per_epoch(self.num_examples, self.settings, self.least).clamp(min=1)
+
+    @cached_property
+    def _longest(self) -> Tensor:
+        """Maximum number of minibatches of a client in an epoch, int64 ``[epochs]``."""
+        return torch.where(self._going, self._per_epoch, 0).amax(1)
+
+    @cached_property
+    def _epochs(self) -> list[tuple[slice | Tensor, Tensor, int, int]]:
+        """For each epoch its clients, their numbers of examples, the largest of these, and of minibatches."""
+        found = []
+        for going, longest in zip(self._going, self._longest.tolist(), strict=True):
+            counts = self.num_examples[going]
+            rows = slice(None) if bool(going.all()) else going.nonzero()[:, 0].to(self.device)
+            found.append((rows, counts.to(self.device), int(counts.max()), longest))
+        return found
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """Row of each minibatch among those of all epochs, int64 ``[steps * clients]``; beyond them without one."""
+        step = torch.arange(len(self.known))[:, None]
+        epoch = (step // self._per_epoch).clamp(max=len(self._going) - 1)
+        rows = self._going.sum(1) * self._longest
+        of_client = (self._going.long().cumsum(1) - 1).gather(0, epoch) * self._longest[epoch]
+        places = (rows.cumsum(0) - rows)[epoch] + of_client + step % self._per_epoch
+        return places.masked_fill_(step >= self.steps, int(rows.sum())).flatten().to(self.device)
+
+
+class Ahead(Generic[Made]):
+    """What is made for the next round while a GPU computes the present one, if it is to be expected.
+
+    That is where the same block had the round before as well, as when all clients take part. Only the last block is
+    remembered, so that a node with several of them has nothing made ahead, for which memory might not suffice.
+    """
+
+    def __init__(self) -> None:
+        self._block: object = None
+        self._round, self._made = 0, list[Made]()
+
+    def taken(self, block: object, round: int) -> tuple[bool, list[Made]]:
+        """Return whether a round was expected, and what was made for it: at most one. From now on the next one is."""
+        expected, made = block is self._block and round == self._round, self._made
+        self._block, self._round, self._made = block, round + 1, []
+        return expected, made if expected else []
+
+    def make(self, work: Callable[[], Made]) -> None:
+        """Make something for the round that is expected, where the GPU has memory for it."""
+        with suppress(torch.OutOfMemoryError):
+            self._made = [work()]
+
+    def forget(self) -> None:
+        """Free what is made."""
+        self._block, self._made = None, []
 
 
 def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
@@ -130,23 +224,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
     least : int, default 1
         Minimum number of examples of a minibatch; smaller ones are dropped.
     """
-    size, clients, num_examples = settings.batch_size, len(keys), num_examples.cpu()
-    steps, per_epoch = num_steps(num_examples, settings, least), steps_per_epoch(num_examples, settings, least)
-    batches = torch.full((int(steps.max()) if clients else 0, clients, size), -1, device=keys.device)
-    epoch = 0
-    while bool((going := epoch * per_epoch < steps).any()):
-        rows = going.nonzero()[:, 0]
-        longest = int(per_epoch[rows].max())
-        order = _shuffled(keys[rows], num_examples[rows], round, epoch)
-        order = torch.nn.functional.pad(order, (0, max(0, longest * size - order.shape[1])), value=-1)
-        within = torch.arange(longest)
-        step = epoch * per_epoch[rows, None] + within
-        chosen = (within < per_epoch[rows, None]) & (step < steps[rows, None])
-        client = rows[:, None].expand_as(step)
-        places = tuple(each[chosen].to(keys.device) for each in (step, client))
-        batches[places] = order[:, : longest * size].unflatten(1, (longest, size))[chosen]
-        epoch += 1
-    return batches
+    return Schedule(num_examples.cpu(), settings, least, keys.device).batches(keys, round)
 
 
 def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
@@ -161,20 +239,19 @@ def keys_of_steps(keys: Tensor, round: int, steps: int) -> Tensor:
     return hashed(stream ^ torch.arange(steps, device=keys.device)[:, None])
 
 
-def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
-    """Return a permutation of ``0..count-1`` per client, int64 ``[clients, most]``, padded with -1.
+def _shuffled(keys: Tensor, counts: Tensor, most: int, round: int, epoch: int, width: int) -> Tensor:
+    """Return a permutation of ``0..count-1`` per client, int64 ``[clients, width]``, cut off or padded with -1.
 
-    Sorts pseudo-random numbers with the index of each example in the low bits.
+    Sorts pseudo-random numbers with the index of each example in the low bits. ``most`` is the largest of ``counts``.
     """
-    most = int(counts.max())
-    index = torch.arange(most, device=keys.device)
+    index = torch.arange(max(most, width), device=keys.device)
     index_mask = (1 << max(most - 1, 1).bit_length()) - 1
     stream = hashed(hashed(keys ^ round) ^ epoch)
     numbers = hashed(stream[:, None] + index)
     numbers &= _LARGEST & ~index_mask
     numbers |= index
-    numbers.masked_fill_(index >= counts.to(keys.device)[:, None], _LARGEST)
-    ordered = _sorted(numbers)
+    numbers.masked_fill_(index >= counts[:, None], _LARGEST)
+    ordered = _sorted(numbers)[:, :width]
     return (ordered & index_mask).masked_fill_(ordered == _LARGEST, -1)
 
 

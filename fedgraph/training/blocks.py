@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgraph.data import CohortData, ExampleSplit, Split, SplitName
 from fedgraph.support.errors import DataError
 from fedgraph.support.threads import available_cores, side_by_side
-from fedgraph.training.batches import num_steps, shuffling_keys
+from fedgraph.training.batches import Schedule, num_steps, shuffling_keys
 from fedgraph.training.local_training import Block, LocalTraining
 from fedgraph.training.working_set import WorkingSet, working_set
 
@@ -35,16 +35,24 @@ class Blocks:
         self.data, self.training, self.device = data, training, device
         self.model, self.settings = training.model, training.settings
         self._resident: dict[SplitName, Split] = {}
+        self._made: dict[tuple[int, int], Block] = {}
+        self._sizes: dict[tuple[int, bool], int] = {}
 
     def block(self, chosen: slice) -> Block:
-        """Return the clients ``chosen`` of the training order, on the device."""
+        """Return the clients ``chosen`` of the training order, on the device; the same block in every round."""
+        place = (chosen.start, chosen.stop)
+        if place not in self._made:
+            self._made[place] = self._make(chosen)
+        return self._made[place]
+
+    def _make(self, chosen: slice) -> Block:
         rows = chosen if self._order is None else self._order[chosen]
         members = range(chosen.start, chosen.stop) if self._order is None else self._order[chosen].tolist()
         return Block(
             rows=rows,
             names=[self.data.names[member] for member in members],
             keys=self._keys[rows].to(self.device),
-            num_examples=self.num_examples[rows],
+            schedule=Schedule(self.num_examples[rows], self.settings, self.training.least, self.device),
             split=self.split("train").select(rows),
         )
 
@@ -81,7 +89,9 @@ class Blocks:
         own = self.training.draws_apart(self.device) or self.training.draws_hashed(self.device)
         if self.model.draws and not own:
             return 1  # each client has its own random numbers, whichever clients share its node
-        return self._working_set.clients_per_block(batch_size, self.device, native)
+        if (batch_size, native) not in self._sizes:  # a GPU takes a millisecond to say how much memory is free
+            self._sizes[batch_size, native] = self._working_set.clients_per_block(batch_size, self.device, native)
+        return self._sizes[batch_size, native]
 
     @cached_property
     def _working_set(self) -> WorkingSet:

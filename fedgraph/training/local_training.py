@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -17,14 +18,7 @@ from fedgraph.models import Batch, Differentiated, Layout, StackedModel, TaskSpe
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.threads import available_cores
-from fedgraph.training.batches import (
-    Schedule,
-    batch_sizes,
-    example_numbers,
-    keys_of_steps,
-    learning_rates,
-    training_batches,
-)
+from fedgraph.training.batches import Ahead, Schedule, example_numbers, keys_of_steps, learning_rates
 from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
 from fedgraph.training.recording import BlockState, FixedBlock
@@ -52,20 +46,20 @@ DrawnFrom = torch.Generator | Tensor | None
 """The same of one call of the model, see :func:`fedgraph.models.drawing_from`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """Clients that train together on one device, by decreasing number of steps.
 
-    rows         : their rows in the cohort.
-    names        : ``[clients]``.
-    keys         : of the order of their examples, int64 ``[clients]``.
-    num_examples : int64 ``[clients]``, on the CPU.
+    rows     : their rows in the cohort.
+    names    : ``[clients]``.
+    keys     : of the order of their examples, int64 ``[clients]``.
+    schedule : of their minibatches.
     """
 
     rows: slice | Tensor
     names: Sequence[str]
     keys: Tensor
-    num_examples: Tensor
+    schedule: Schedule
     split: Split
 
     def first(self, count: int) -> slice | Tensor:
@@ -111,36 +105,49 @@ class LocalTraining:
             raise ExperimentError(
                 "[model] has no parameters to train: all of them are frozen (requires_grad is False); unfreeze some"
             )
-        schedule = Schedule(
-            training_batches(block.keys, block.num_examples, settings, round, self.least),
-            batch_sizes(block.num_examples, settings, self.least),
-        )
+        schedule = block.schedule
+        expected, ahead = self._ahead.taken(block, round)
+        batches, minibatches = ahead[0] if ahead else self._prepared(block, round)
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
         state = BlockState(matrix[:, :width].contiguous(), dict(moments), running, total)
-        rates = learning_rates(settings, block.num_examples, round, self.least)
+        rates = learning_rates(settings, schedule.num_examples, round, self.least)
         rates = None if rates is None else rates.to(matrix.device)
-        steps = (schedule.known > 0).sum(0)
         if self.descends(gradient_term):
             each = matrix.new_full(schedule.known.shape, settings.rate(round)) if rates is None else rates
-            sums = self._descend(block.split, schedule, state.parameters, each)
+            sums = self._descend(block, batches, state.parameters, each)
             if sums is not None:
-                return sums[0] / sums[1], steps
+                return sums[0] / sums[1], schedule.steps
         draws: Draws = self._generators(block, round, matrix.device)
-        keys = keys_of_steps(block.keys, round, len(schedule.batches)) if self.draws_hashed(matrix.device) else None
+        keys = keys_of_steps(block.keys, round, len(batches)) if self.draws_hashed(matrix.device) else None
         seeded = self.model.draws and draws is None and keys is None
         with self._seeded(block, round, matrix.device) if seeded else nullcontext():
-            after = self._take_steps(block, schedule, state, round, rates, gradient_term, draws, keys)
+            after = self._take_steps(block, minibatches, state, round, rates, gradient_term, draws, keys)
+        if expected and matrix.device.type != "cpu":
+            self._ahead.make(lambda: self._prepared(block, round + 1, begin=True))
         if running or after is not state:
             matrix[:, :width] = after.parameters
         if isinstance(after, FixedBlock):
             after.copy_to(moments, running)
-        return after.total[0] / after.total[1], steps
+        return after.total[0] / after.total[1], schedule.steps
+
+    def _prepared(self, block: Block, round: int, begin: bool = False) -> tuple[Tensor, Iterator[list[Part]]]:
+        """Return the minibatches of a round, int64 ``[steps, clients, batch]``, and an iterator that gathers them.
+
+        begin : whether the first ones are gathered at once.
+        """
+        batches = block.schedule.batches(block.keys, round)
+        minibatches = self._minibatches(block, batches)
+        return batches, chain(list(islice(minibatches, 1)), minibatches) if begin else minibatches
+
+    @cached_property
+    def _ahead(self) -> Ahead[tuple[Tensor, Iterator[list[Part]]]]:
+        return Ahead()
 
     def _take_steps(
         self,
         block: Block,
-        schedule: Schedule,
+        minibatches: Iterator[list[Part]],
         state: BlockState,
         round: int,
         rates: Tensor | None,
@@ -155,9 +162,9 @@ class LocalTraining:
         rates : learning rates ``[steps, clients]``, or None for that of the round.
         draws, keys : what the forward passes draw from, the latter by step.
         """
-        settings = self.settings
+        settings, schedule = self.settings, block.schedule
         compiles = settings.compile is True and not (state.parameters.is_cuda or self.model.native)
-        gathered = zip(schedule.active, schedule.longest, self._minibatches(block.split, schedule), strict=True)
+        gathered = zip(schedule.active, schedule.longest, minibatches, strict=True)
         for step, (clients, examples, parts) in enumerate(gathered):
             if self.augment is not None:
                 numbers = example_numbers(block.keys[:clients], round, step, examples)
@@ -211,6 +218,7 @@ class LocalTraining:
     def forget(self) -> None:
         """Free the memory of recorded steps."""
         self._fixed_blocks.clear()
+        self._ahead.forget()
 
     @cached_property
     def _fixed_blocks(self) -> dict[int, FixedBlock]:
@@ -222,13 +230,13 @@ class LocalTraining:
         plain = settings.optimizer == "sgd" and not settings.momentum and settings.clip_norm is None
         return plain and gradient_term is None and self.augment is None and self._written_out is not None
 
-    def _descend(self, split: Split, schedule: Schedule, models: Tensor, rates: Tensor) -> Tensor | None:
+    def _descend(self, block: Block, batches: Tensor, models: Tensor, rates: Tensor) -> Tensor | None:
         """Take all steps, at ``rates`` ``[steps, clients]``, and return sums of weighted losses and of weights.
 
         They are float64 ``[2, clients]``; None, without any change, if the model has no code for the steps.
         """
         model, total = cast(Differentiated, self.model), torch.zeros(2, len(models), dtype=torch.float64)
-        for steps, clients, batch in self._steps(split, schedule):
+        for steps, clients, batch in self._steps(block, batches):
             own = rates[steps, :clients].t()
             with autocast(self.settings, models.device):
                 sums = model.descend(
@@ -239,15 +247,16 @@ class LocalTraining:
             total[:, :clients] += sums
         return total
 
-    def _steps(self, split: Split, schedule: Schedule) -> Iterator[tuple[slice, int, Batch | ExampleSplit]]:
+    def _steps(self, block: Block, batches: Tensor) -> Iterator[tuple[slice, int, Batch | ExampleSplit]]:
         """Yield minibatches as :meth:`_gathered`, or all at once if native code gathers them."""
+        split, schedule = block.split, block.schedule
         if isinstance(split, ExampleSplit):
             clients, examples = max(schedule.active, default=0), max(schedule.longest, default=0)
             if clients:
-                chosen = schedule.batches[:, :clients, :examples].transpose(0, 1)
-                yield slice(0, len(schedule.batches)), clients, split.select(slice(0, clients)).minibatches(chosen)
+                chosen = batches[:, :clients, :examples].transpose(0, 1)
+                yield slice(0, len(batches)), clients, split.select(slice(0, clients)).minibatches(chosen)
         else:
-            yield from self._gathered(split, schedule)
+            yield from self._gathered(block, batches)
 
     @property
     def _workers(self) -> int:
@@ -337,44 +346,45 @@ class LocalTraining:
         """Whether padding would affect a client's results, as with batch statistics."""
         return self.model.mixes_examples(training=True)
 
-    def _minibatches(self, split: Split, schedule: Schedule) -> Iterator[list[Part]]:
+    def _minibatches(self, block: Block, batches: Tensor) -> Iterator[list[Part]]:
         """Yield the minibatches of each step for its active clients.
 
         They are padded to one length, or separated into parts if examples influence each other, or by client if clients
         are computed sequentially. Several steps are gathered at once if each step is one call.
         """
-        if self.sequential(schedule.batches.device):
+        schedule = block.schedule
+        if self.sequential(batches.device):
             counts = schedule.known.tolist()
-            for steps, clients, batch in self._gathered(split, schedule):
+            for steps, clients, batch in self._gathered(block, batches):
                 for number, step in enumerate(range(steps.start, steps.stop)):
                     yield [
                         Part(slice(row, row + 1), Batch(*(each[row : row + 1, number, :count] for each in batch)))
                         for row, count in enumerate(counts[step][:clients])
                     ]
             return
-        if self._unpadded and not (self.draws_hashed(schedule.batches.device) and self.model.draws_padded):
-            each = zip(schedule.batches, schedule.known, schedule.active, strict=True)
-            yield from (self._parts(split, step[:clients], counts[:clients]) for step, counts, clients in each)
+        if self._unpadded and not (self.draws_hashed(batches.device) and self.model.draws_padded):
+            each = zip(batches, schedule.known, schedule.active, strict=True)
+            yield from (self._parts(block.split, step[:clients], counts[:clients]) for step, counts, clients in each)
             return
-        for _, _, batch in self._gathered(split, schedule):
+        for _, _, batch in self._gathered(block, batches):
             yield from (
                 [Part(slice(None), Batch(*step))] for step in zip(*(part.unbind(1) for part in batch), strict=True)
             )
 
-    def _gathered(self, split: Split, schedule: Schedule) -> Iterator[tuple[slice, int, Batch]]:
+    def _gathered(self, block: Block, batches: Tensor) -> Iterator[tuple[slice, int, Batch]]:
         """Yield steps with equal numbers of clients and examples, their number of clients, and their minibatches.
 
         Those are ``[clients, steps, batch, ...]``, padded to one length.
         """
-        on_gpu = schedule.batches.is_cuda
-        several = on_gpu or self._written_out is not None or self.sequential(schedule.batches.device)
-        for alike, clients, examples in schedule.alike():
+        on_gpu = batches.is_cuda
+        several = on_gpu or self._written_out is not None or self.sequential(batches.device)
+        for alike, clients, examples in block.schedule.alike():
             numbers = clients * examples * math.prod(self.task.example_shape)
             ahead = max(1, (GATHERED_ON_GPU if on_gpu else GATHERED) // numbers) if several else 1
             for start in range(alike.start, alike.stop, ahead):
                 steps = slice(start, min(start + ahead, alike.stop))
-                chosen = schedule.batches[steps, :clients, :examples].transpose(0, 1)
-                found = split.batch(chosen.flatten(1))
+                chosen = batches[steps, :clients, :examples].transpose(0, 1)
+                found = block.split.batch(chosen.flatten(1))
                 yield steps, clients, Batch(*(part.unflatten(1, chosen.shape[1:]) for part in found))
 
     def _parts(self, split: Split, indices: Tensor, counts: Tensor) -> list[Part]:

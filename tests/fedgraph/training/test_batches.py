@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgraph.training.batches import (
+    Ahead,
     batch_sizes,
     example_numbers,
     keys_of_steps,
@@ -93,6 +94,32 @@ def test_a_minibatch_that_is_too_small_is_left_out(drop_last, steps):
     assert not (counts == 1).any()
     assert (counts > 0).sum(0).tolist() == [2 * each for each in steps]
     assert num_steps(examples, settings).tolist() == [2, 2, 2, 2 if drop_last else 4, 2 if drop_last else 4]
+
+
+def test_nothing_is_made_ahead_of_a_round_that_is_not_expected():
+    ahead, block = Ahead(), object()
+    assert ahead.taken(block, 1) == (False, [])
+    ahead.make(lambda: "second")
+    assert ahead.taken(block, 3) == (False, [])
+    assert ahead.taken(block, 4) == (True, [])
+    ahead.make(lambda: "fifth")
+    assert ahead.taken(block, 5) == (True, ["fifth"])
+    ahead.make(lambda: "sixth")
+    assert ahead.taken(object(), 6) == (False, [])
+    assert ahead.taken(block, 7) == (False, [])
+
+
+def test_what_does_not_fit_into_the_memory_of_a_gpu_is_made_in_its_round():
+    def full():
+        raise torch.OutOfMemoryError
+
+    ahead, block = Ahead(), object()
+    ahead.taken(block, 1)
+    ahead.make(full)
+    assert ahead.taken(block, 2) == (True, [])
+    ahead.make(lambda: "third")
+    ahead.forget()
+    assert ahead.taken(block, 3) == (False, [])
 
 
 def test_every_order_is_equally_likely():

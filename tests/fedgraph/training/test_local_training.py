@@ -13,7 +13,7 @@ from fedgraph.data.series.windows import WindowSplit
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
-from fedgraph.training.batches import shuffling_keys
+from fedgraph.training.batches import Schedule, shuffling_keys
 from fedgraph.training.local_training import Block, LocalTraining
 from fedgraph.training.metrics import masked_mean
 from fedgraph.training.optimisers import Optimiser, clip_rows, fresh_state
@@ -80,8 +80,10 @@ def test_short_last_minibatches_cost_what_they_hold():
     split = Counting(**{field.name: getattr(given, field.name) for field in dataclasses.fields(given)})
     split.rows[1:, 5:] = -1
     built = build({"name": "mlp", "hidden": [4]}, IMAGES)
-    training = LocalTraining(built, IMAGES, TrainSettings(batch_size=8), seed=0)
-    block = Block(slice(0, 4), list("abcd"), shuffling_keys(0, list("abcd")), split.num_examples, split)
+    settings = TrainSettings(batch_size=8)
+    training = LocalTraining(built, IMAGES, settings, seed=0)
+    schedule = Schedule(split.num_examples, settings, 1, torch.device("cpu"))
+    block = Block(slice(0, 4), list("abcd"), shuffling_keys(0, list("abcd")), schedule, split)
     matrix = built.initial(torch.Generator().manual_seed(0)).repeat(4, 1)
     before = matrix.clone()
     loss, steps = training.run(block, matrix, {}, round=1)
@@ -102,6 +104,7 @@ def test_a_model_with_everything_frozen_is_not_trained(tmp_path, monkeypatch):
     model = build({"name": "wholly_frozen:Frozen"}, SERIES)
     training = LocalTraining(model, SERIES, TrainSettings(), seed=0)
     matrix = torch.zeros(4, model.layout.num_parameters)
-    block = Block(slice(0, 4), list("abcd"), torch.arange(4), torch.full((4,), 20), windows())
+    schedule = Schedule(torch.full((4,), 20), TrainSettings(), 1, torch.device("cpu"))
+    block = Block(slice(0, 4), list("abcd"), torch.arange(4), schedule, windows())
     with pytest.raises(ExperimentError, match="all of them are frozen"):
         training.run(block, matrix, {}, 1)

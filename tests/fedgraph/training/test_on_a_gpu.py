@@ -12,6 +12,7 @@ from fedgraph.data.examples import ExampleSplit
 from fedgraph.models import TaskSpec, build
 from fedgraph.training import Cohort, TrainSettings
 from fedgraph.training.alignment import Distance, FixedAlignment, PeerAlignment
+from fedgraph.training.batches import Schedule
 from fedgraph.training.local_training import Block, LocalTraining
 from fedgraph.training.optimisers import fresh_state
 
@@ -48,11 +49,15 @@ def train(name, monkeypatch, term=None, short=0, device=META, **keys):
     settings = TrainSettings(**{"batch-size": 4, "local-steps": 3, **keys})
     model, split = build(table, task), split_of(task)
     split.rows[2, 9 - short :] = -1
-    block = Block(slice(0, 3), NAMES, torch.arange(3).to(device), split.num_examples, split.to(device))
+
+    def schedule(counts):
+        return Schedule(counts, settings, model.least_examples if model.mixes_examples(True) else 1, device)
+
+    block = Block(slice(0, 3), NAMES, torch.arange(3).to(device), schedule(split.num_examples), split.to(device))
     rows = torch.stack([model.initial(torch.Generator().manual_seed(0))] * 3).to(device)
     moments = fresh_state(settings, 3, model.layout.num_trainable, device)
-    one = replace(block, rows=slice(0, 1), names=NAMES[:1], keys=block.keys[:1], num_examples=block.num_examples[:1],
-                  split=block.split.select(slice(0, 1)))  # fmt: skip
+    one = replace(block, rows=slice(0, 1), names=NAMES[:1], keys=block.keys[:1],
+                  schedule=schedule(split.num_examples[:1]), split=block.split.select(slice(0, 1)))  # fmt: skip
     if isinstance(term, PeerAlignment):
         block, rows, moments = one, rows[:1], {key: value[:1] for key, value in moments.items()}
     loss, _ = LocalTraining(model, task, settings, 0).run(block, rows, moments, 1, term)
@@ -91,6 +96,28 @@ def test_the_alignment_of_peers_does_not_wait_either(name, monkeypatch):
             others, torch.ones(2, device=META), distance, True, settings, 1, moments, torch.tensor([10])
         )
     train("gru", monkeypatch, term=term)
+
+
+@pytest.mark.parametrize("name", ["mlp", "module"])
+def test_minibatches_are_made_while_the_round_before_is_computed(name, monkeypatch):
+    table, task = CASES[name]
+    settings, split = TrainSettings(**{"batch-size": 4, "local-steps": 3}), split_of(task).to(META)
+    model = build(table, task)
+    schedule = Schedule(torch.full((3,), 10), settings, 1, META)
+    block = Block(slice(0, 3), NAMES, torch.arange(3).to(META), schedule, split)
+    training, made, begun = LocalTraining(model, task, settings, 0), [], []
+    batches, minibatches = Schedule.batches, LocalTraining._minibatches
+    monkeypatch.setattr(Schedule, "batches", lambda self, keys, round: made.append(round) or batches(self, keys, round))
+    monkeypatch.setattr(
+        LocalTraining, "_minibatches", lambda *given: (begun.append(len(made)) or each for each in minibatches(*given))
+    )
+    rows = torch.stack([model.initial(torch.Generator().manual_seed(0))] * 3).to(META)
+    for round, expected in ((1, [1]), (2, [1, 2, 3]), (3, [1, 2, 3, 4]), (5, [1, 2, 3, 4, 5]), (6, [*range(1, 8)])):
+        training.run(block, rows, {}, round)
+        assert made == expected
+        assert begun.count(len(made)) == (3 if round in (1, 5) else 1)
+    training.run(replace(block, names=NAMES), rows, {}, 7)  # another block
+    assert made == [*range(1, 8), 7]
 
 
 def data_of(task):
@@ -151,6 +178,32 @@ def test_steps_do_not_wait_for_a_real_gpu(name, monkeypatch):
 
     monkeypatch.setattr(LocalTraining, "_differentiate", checked)
     train(name, monkeypatch, device=torch.device("cuda"), momentum=0.9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["mlp", "gru", "module"])
+def test_what_a_real_gpu_is_given_ahead_is_made_without_waiting_and_the_same(name, monkeypatch):
+    table, task = CASES[name]
+    settings = TrainSettings(**{"batch-size": 4, "local-epochs": 2, "learning-rate": 0.01, "device": "cuda"})
+    prepared, ahead = LocalTraining._prepared, []
+
+    def checked(self, block, round, begin=False):
+        """The minibatches; to wait is an error where they are made ahead."""
+        torch.cuda.set_sync_debug_mode("error" if begin else "default")
+        try:
+            return prepared(self, block, round, begin)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            ahead.append((round, begin))
+
+    monkeypatch.setattr(LocalTraining, "_prepared", checked)
+    cohort = Cohort(build(table, task), data_of(task), settings, 0)
+    rows = cohort.model.initial(torch.Generator().manual_seed(0)).expand(3, -1)
+    found = [cohort.train(rows, round).parameters for round in range(1, 5)]
+    assert ahead == [(1, False), (2, False), (3, True), (4, True), (5, True)]
+    for round, trained in enumerate(found, 1):
+        fresh = Cohort(build(table, task), data_of(task), settings, 0)
+        assert torch.equal(fresh.train(rows, round).parameters, trained)
 
 
 @pytest.mark.gpu
