@@ -171,7 +171,8 @@ class CohortClient(Configured[S]):
         if len(set(request.clients)) < len(request.clients):
             raise ReplyError(f"duplicate clients in the request: {quoted(request.clients)}")
         hosted = node.hosted(Assignment.of(request.experiment))
-        unknown_names = [name for name in request.clients if name not in hosted]
+        known = set(hosted)
+        unknown_names = [name for name in request.clients if name not in known]
         if unknown_names:
             raise ReplyError(f"this node hosts {', '.join(hosted)}, not {', '.join(unknown_names[:8])}")
         for name, tensor in [*request.stacked.items(), *request.shared.items()]:

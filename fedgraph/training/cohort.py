@@ -221,8 +221,9 @@ class Cohort:
             block = self._blocks.block(chosen)
             matrix = self._from(start, block.rows)
             moments = fresh_state(self.settings, len(matrix), self.model.layout.num_trainable, self.device)
+            share = shares[block.rows].to(self.device)  # before training, as it waits for the GPU
             mean_loss, _ = self._training.run(block, matrix, moments, round, gradient_term)
-            total, fine = weighted_sum(matrix, shares[block.rows].to(self.device))
+            total, fine = weighted_sum(matrix, share)
             loss[block.rows], finite[block.rows] = mean_loss.to("cpu", torch.float32), fine.cpu()
             return total.cpu()
 

@@ -6,9 +6,10 @@ For the strategy every client is a node: it draws clients and receives a reply f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -51,7 +52,22 @@ _SENDING_WHAT_THEY_GET = {
 }
 """Strategies that send the global model unchanged to all clients."""
 
+_CONSTRUCTS = "_construct_messages"
+"""Flower's method that makes a message for each node."""
+
 _UNDERSTOOD = frozenset({*STOCK_TERMS.values(), "server-round"})
+
+
+class _Addressed(NamedTuple):
+    """A message of a strategy as far as it is read here."""
+
+    content: RecordDict
+    dst_node_id: int
+
+    @property
+    def metadata(self) -> _Addressed:
+        """Where the recipient is."""
+        return self
 
 
 class StockAlgorithm(GlobalModel):
@@ -187,10 +203,28 @@ class StockAlgorithm(GlobalModel):
         gone = {federation.names[position]: "its node is not connected" for position in grid.gone}
         empty_reply = Replies.of(federation, torch.zeros(0, dtype=torch.int64), {}, {}, gone)
         AbsencePolicy(federation, self._plan).enforce(number, empty_reply)
-        with seeded(derive_seed(self._plan.seed, f"stock-{purpose}", number)):
+        with seeded(derive_seed(self._plan.seed, f"stock-{purpose}", number)), self._addressing(purpose):
             messages = list(configure(number, to_record(state["global"]), ConfigRecord(), grid))
         contents = {message.metadata.dst_node_id - 1: message.content for message in messages}
         return contents, torch.tensor(sorted({*contents, *grid.gone}), dtype=torch.int64)
+
+    @contextmanager
+    def _addressing(self, purpose: str) -> Iterator[None]:
+        """Within this context, messages that are read here and never sent are without most of their metadata.
+
+        Flower's are the largest part of a round of many small clients.
+        """
+        stock: Any = self.stock
+        kind = type(stock)
+        own = getattr(kind, f"configure_{purpose}") not in _SENDING_WHAT_THEY_GET or _CONSTRUCTS in vars(stock)
+        if own or getattr(kind, _CONSTRUCTS, None) is not getattr(FedAvg, _CONSTRUCTS, object()):
+            yield
+            return
+        setattr(stock, _CONSTRUCTS, lambda content, nodes, message_type: [_Addressed(content, each) for each in nodes])
+        try:
+            yield
+        finally:
+            delattr(stock, _CONSTRUCTS)
 
     def _models_for(
         self, clients: Clients, state: State, contents: Mapping[int, RecordDict], configure: object

@@ -284,6 +284,31 @@ def test_the_strategy_that_is_wrapped_is_checked_too(digits_tables, run_experime
             run_experiment(stock(digits_tables, name, **table))
 
 
+class Constructing(FedAvg):
+    """A strategy that makes its messages itself."""
+
+    made: ClassVar[list[int]] = []
+
+    def _construct_messages(self, record, node_ids, message_type):
+        self.made.append(len(node_ids))
+        return super()._construct_messages(record, node_ids, message_type)
+
+
+def test_flowers_averaging_makes_no_message_that_is_not_sent(digits_tables, run_experiment, monkeypatch):
+    whole = run_experiment(stock(digits_tables, "FedAvg", **{"fraction-train": 0.5}))
+    monkeypatch.setattr("flwr.serverapp.strategy.fedavg.Message", None)
+    without = run_experiment(stock(digits_tables, "FedAvg", **{"fraction-train": 0.5}))
+    assert torch.equal(torch_models(whole), torch_models(without))
+
+
+def test_a_strategy_may_make_its_messages_itself(digits_tables, run_experiment):
+    Constructing.made.clear()
+    folder = run_experiment(own(digits_tables, Constructing))
+    rounds = digits_tables["experiment"]["rounds"]
+    assert Constructing.made[::2] == Constructing.made[1::2] == [6] * rounds
+    assert torch.equal(torch_models(folder), torch_models(run_experiment(stock(digits_tables, "FedAvg"))))
+
+
 def test_models_and_terms_may_differ_between_clients(digits_tables, run_experiment):
     whole, apart = (torch_models(run_experiment(own(digits_tables, OneEach), nodes=nodes)) for nodes in (1, 6))
     torch.testing.assert_close(whole, apart, rtol=1e-5, atol=1e-6)
