@@ -90,19 +90,23 @@ class IPAClient(CohortClient[IPASettings]):
             own, _ = self.layers.split(stacked["parameters"])
             shared = release(self.sent[:, None], own[:, None])
             return {"parameters": shared[:, 0]}, release.publishable(training)
-        alignment, before = self.alignment, torch.cat([self.sent, self.request.shared["others"]])
+        alignment, given = self.alignment, self.request.shared["others"]
         result = self.train_from(self.start(), alignment)
         own, _ = self.layers.split(result.parameters)
-        moved = before.clone()
-        moved[0], moved[1:, : alignment.others.shape[1]] = own[0], alignment.others.cpu()
+        others, trainable = alignment.others.cpu(), alignment.others.shape[1]
+        if trainable < given.shape[1]:
+            others = torch.cat([others, given[:, trainable:]], dim=1)
+        moved = torch.cat([own, others])
         if bool(finite_rows(moved).all()):
             self._keep(alignment)
         leaving = 1 + len(alignment.others) if alignment.moves else 1
+        # Models are large, so those before the turn are only put together where they are needed.
+        before = moved if release.changes_nothing else torch.cat([self.sent, given])
         shared = release(before[None, :leaving], moved[None, :leaving])
         self._shared = shared[:, 0]
         self.models = self.completed(self._shared) if release.privacy is not None else result.parameters
-        others = {"others": shared[:, 1:]} if alignment.moves else {}
-        return {"parameters": shared[:, 0], **others}, release.publishable({"loss": result.loss})
+        beside = {"others": shared[:, 1:]} if alignment.moves else {}
+        return {"parameters": shared[:, 0], **beside}, release.publishable({"loss": result.loss})
 
     @cached_property
     def alignment(self) -> PeerAlignment:
@@ -117,7 +121,7 @@ class IPAClient(CohortClient[IPASettings]):
             moves=self.settings.moves_others,
             settings=cohort.settings,
             round=self.request.round,
-            moments={name: value[0, self._there].to(cohort.device) for name, value in self._moments.items()},
+            moments={name: value[self._present].to(cohort.device) for name, value in self._moments.items()},
             num_examples=cohort.data.splits["train"].num_examples.to(cohort.device),
             least=cohort.least_examples,
         )
@@ -139,18 +143,25 @@ class IPAClient(CohortClient[IPASettings]):
         return self.request.shared["there"] > 0
 
     @cached_property
+    def _present(self) -> Any:
+        """Index of the moments of the peers that are present: a view if all are."""
+        return 0 if bool(self._there.all()) else (0, self._there)
+
+    @cached_property
     def _moments(self) -> dict[str, Tensor]:
         """Moments of the optimiser for all peers of this one, each with a client axis of 1."""
         cohort = self.cohort
         if not self.settings.moves_others:
             return {}
-        fresh = fresh_state(cohort.settings, len(self._there), cohort.model.layout.num_trainable)
+        shape = (len(self._there), cohort.model.layout.num_trainable)
+        # Zeros that take no memory, since models are large.
+        fresh = {name: value.expand(shape[: value.dim()]) for name, value in fresh_state(cohort.settings, 1, 1).items()}
         if not (cohort.settings.keep_optimizer and fresh):
-            return {name: value[None] for name, value in fresh.items()}
+            return {name: value[None].clone() for name, value in fresh.items()}
         return self.recall(_PURPOSE, fresh)
 
     def _keep(self, alignment: PeerAlignment) -> None:
         if self.cohort.settings.keep_optimizer and alignment.moments:
             for name, value in alignment.moments.items():
-                self._moments[name][0, self._there] = value.cpu()
+                self._moments[name][self._present] = value  # the same memory on a CPU if all are present
             self.remember(_PURPOSE, self._moments)

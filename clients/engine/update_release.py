@@ -39,12 +39,17 @@ class UpdateRelease:
     noise: float
     privacy: NoiseSettings | None
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether models leave as they are, with neither kind of noise."""
+        return not self.noise and self.privacy is None
+
     def __call__(self, before: Tensor, after: Tensor) -> Tensor:
         """Return the release of ``after`` ``[clients, models, parameters]``, whose first model is the client's own.
 
         Raises ReplyError when a client has no release left.
         """
-        if not self.noise and self.privacy is None:
+        if self.changes_nothing:
             return after
         trained = self.client.cohort.model.layout.num_trainable
         with_noise = self._noisy if self.privacy is None else self._private
