@@ -37,7 +37,7 @@ class Part:
         return {**self.sizes, **self.changes}
 
 
-_ROUND = {"sensors": None, "steps": 10, "batch_size": 64, "measured": 4}
+_ROUND = {"sensors": None, "steps": 10, "batch_size": 64, "measured": 12}
 _TINY_ROUND = {"sensors": 3, "steps": 2, "batch_size": 8, "measured": 1}
 _TINY_MODELS: Mapping[str, Mapping[str, object]] = {
     "mlp": {"hidden": [4]}, "mlp-small": {"hidden": [2]}, "gru": {"hidden": 3}, "lstm": {"hidden": 2},
