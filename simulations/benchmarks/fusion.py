@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -151,11 +152,13 @@ def measure(
     )
     # What is loaded and started with the first step does not count.
     training.fit(settings.model_copy(update={"epochs": 1}), random_data(owners, 20, size), 0)
-    before = resident_bytes()
+    before, there = resident_bytes(), 0
     if device == "cuda":
+        gc.collect()  # what other measurements of this process have left does not count
         torch.cuda.reset_peak_memory_stats()
+        there = torch.cuda.memory_allocated()
     timing: Timing = timed(lambda: training.fit(settings.model_copy(update={"epochs": epochs}), data, 0))
-    on_gpu = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    on_gpu = torch.cuda.max_memory_allocated() - there if device == "cuda" else 0
     # The kernel counts pages in batches, so that its peak may be a little below what is resident.
     peak = max(peak_bytes(), before)
     return {"wall": timing.wall, "core": timing.core, "peak": peak, "before": before, "gpu": on_gpu}
