@@ -611,21 +611,28 @@ def test_rounds_on_a_gpu(numbers):
     assert max(all_of("nodes", "difference of the model")) < 3e-5
     few, many = (numbers("benchmarks/gpu", f"{count} clients", "growth", "ms")[0] for count in ("10", "1,000"))
     assert round(many / few) == 5
-    own = numbers("benchmarks/gpu", "a custom module, 100 clients", "models", "fedgraph, as it comes")[0]
-    assert round(own, 1) == 0.6
-    assert max(set(all_of("models", "fedgraph, as it comes", ", 100 clients")) - {own}) < 1 / 12
+    for clients, built_in, module in (("10", 1 / 5, 1 / 4), ("100", 1 / 15, 1 / 6), ("1,000", 1 / 15, None)):
+        found = sorted(all_of("models", "fedgraph, as it comes", f", {clients} clients"))
+        if module is not None:
+            own = numbers("benchmarks/gpu", f"a custom module, {clients} clients", "models", "fedgraph, as it comes")[0]
+            assert own < module
+            found.remove(own)
+        assert max(found) < built_in
     assert numbers("benchmarks/gpu", "resnet9, 5 rounds of 6 clients", "agreement", "rounding alone")[0] < 1e-3
     ours = numbers("benchmarks/gpu", "a round, in one process", "flower", "to plain Flower on Ray, a client per node")
-    assert round(1 / ours[0]) == 69
-    assert numbers("benchmarks/gpu", "a round, in one process, CUDA graphs", "gru", "ms")[0] > 20
+    assert round(1 / ours[0]) == 97
+    assert numbers("benchmarks/gpu", "a round, in one process", "flower", "ms")[0] < 20
+    recorded = "a round, in one process, CUDA graphs"
+    assert numbers("benchmarks/gpu", recorded, "gru", "ms")[0] > 20
+    assert numbers("benchmarks/gpu", recorded, "gru", "ms, least")[0] < 20
     said(
         page,
         "Two runs on the GPU give the same models, bit for bit, for each of these and for a custom module",
         "`resnet9` is trained at a quarter of the others' learning rate, at which rounding alone comes to less.",
-        "The aim of 20 ms is missed",
+        "the median of the recorded rounds misses it here, and the shortest one reaches it, as does the median beside",
         "A hundred times as many clients take five times as long.",
         "Models differ by less than 0.00003.",
-        "The aim is that it takes 50 times as long as fedgraph; it takes 69 times.",
-        "A round of a built-in model takes less than a twelfth of it.",
-        "A custom module with batch normalisation and dropout takes six tenths",
+        "The aim is that it takes 50 times as long as fedgraph; it takes 97 times.",
+        "With 100 clients or more, a round of a built-in model takes less than a fifteenth of it, and one of a custom "
+        "module with batch normalisation and dropout a sixth. With 10 clients, a fifth and a fourth at most.",
     )
