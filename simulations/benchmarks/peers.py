@@ -114,7 +114,7 @@ def peers(
             for name, python in installed.items():
                 candidates[name] = _program(name, python, PEERS[name].script, task, losses)
             if ray:
-                candidates[RAY] = _on_ray(clients, task, rounds + 1, losses)
+                candidates[RAY] = on_ray(clients, task, losses)
             found = in_turn(candidates, repeats)
         raw[kind] = found
         table, rows = _table(CASES[kind].title, found)
@@ -205,7 +205,9 @@ def _program(name: str, python: Path, script: str, task: Path, losses: dict[str,
     return measure
 
 
-def _on_ray(clients: int, task: Path, rounds: int, losses: dict[str, float]) -> Callable[[], list[Timing]]:
+def on_ray(clients: int, task: Path, losses: dict[str, float]) -> Callable[[], list[Timing]]:
+    """All rounds of plain Flower but the first; notes the loss of its model."""
+
     def measure() -> list[Timing]:
         with tempfile.TemporaryDirectory(prefix="fedgraph-peers-ray-") as scratch:
             app, times, log = Path(scratch) / "app", Path(scratch) / "times.json", Path(scratch) / "log"

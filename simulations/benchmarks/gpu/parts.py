@@ -118,6 +118,10 @@ def _in_order() -> Iterator[tuple[str, Part]]:
             "A round of 207 GRUs, beside plain Flower", "training:flower", 180, {**_ROUND, "measured": 2}, _TINY_ROUND
         ),
     )
+    yield "resnet9/flower", Part(
+        "An epoch of 500 images by 100 ResNet9, beside plain Flower", "training:images_by_flower", 240,
+        {"case": "resnet9", "clients": 100, "images": 500, "measured": 1}, {"clients": 2, "images": 33},
+    )  # fmt: skip
     yield from _models(10)
     yield from _models(_MANY)
     yield from _growth(10_000)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.experiment import Experiment, parse_experiment
-from fedgraph.simulations.benchmarks import models
+from fedgraph.simulations.benchmarks import models, peers
 from fedgraph.simulations.benchmarks.cohort import FLOOR, LOOP, Training
 from fedgraph.simulations.benchmarks.gpu import made_up
 from fedgraph.simulations.benchmarks.gpu.found import Found, compared, once
@@ -79,6 +79,16 @@ def flower(device: str, folder: str, sensors: int | None, steps: int, batch_size
         f"{verdict}.",
     ]
     return found
+
+
+def images_by_flower(device: str, folder: str, case: str, clients: int, images: int, measured: int) -> Found:
+    """A round of FedAvg with a model of ``models`` on made-up images, beside plain Flower, a client per node."""
+    own = replace(models.CASES[case], images=images)
+    experiment = own.experiment(clients, measured + 1, Path(folder), device=device)
+    task, losses = Path(folder) / "task.npz", dict[str, float]()
+    peers.same_task(experiment, case, measured + 1).write(task)
+    found = compared({ROUND: _rounds(experiment, 1), FLOWER: peers.on_ray(clients, task, losses)}, 1, FLOWER)
+    return replace(found, rows={f"{own.title}, {clients:,} clients, {name}": row for name, row in found.rows.items()})
 
 
 def growth(device: str, folder: str, clients: int, steps: int, batch_size: int, repeats: int) -> Found:

@@ -103,9 +103,10 @@ class Task:
 
     def loss(self, model: nn.Module) -> float:
         """Return the mean cross-entropy over all examples of all clients."""
-        model.eval()
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model.eval().to(device)
         with torch.no_grad():
-            outputs = torch.cat([model(some) for some in self.inputs])
+            outputs = torch.cat([model(some.to(device)).cpu() for some in self.inputs])
             return float(nn.functional.cross_entropy(outputs, self.targets.flatten()))
 
 
