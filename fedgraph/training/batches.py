@@ -130,30 +130,34 @@ class Schedule:
 
 
 class Ahead(Generic[Made]):
-    """What is made for the next round while a GPU computes the present one, if it is to be expected.
+    """What is made for the next round while a GPU computes the present one, where the next one is to be expected.
 
     That is where the same block had the round before as well, as when all clients take part. Only the last block is
-    remembered, so that a node with several of them has nothing made ahead, for which memory might not suffice.
+    remembered: a node with several of them has nothing made ahead, for which its memory might not suffice.
     """
 
     def __init__(self) -> None:
         self._block: object = None
-        self._round, self._made = 0, list[Made]()
+        self._round = 0
+        self._made: Made | None = None
+        self._continues = False
 
-    def taken(self, block: object, round: int) -> tuple[bool, list[Made]]:
-        """Return whether a round was expected, and what was made for it: at most one. From now on the next one is."""
-        expected, made = block is self._block and round == self._round, self._made
-        self._block, self._round, self._made = block, round + 1, []
-        return expected, made if expected else []
+    def taken(self, block: object, round: int) -> Made | None:
+        """Return what was made for this round of a block, or None. From now on the round is the present one."""
+        self._continues = block is self._block and round == self._round
+        made = self._made if self._continues else None
+        self._block, self._round, self._made = block, round + 1, None
+        return made
 
     def make(self, work: Callable[[], Made]) -> None:
-        """Make something for the round that is expected, where the GPU has memory for it."""
-        with suppress(torch.OutOfMemoryError):
-            self._made = [work()]
+        """Make something for the next round, if it is to be expected and the GPU has memory for it."""
+        if self._continues:
+            with suppress(torch.OutOfMemoryError):
+                self._made = work()
 
     def forget(self) -> None:
         """Free what is made."""
-        self._block, self._made = None, []
+        self._block, self._made = None, None
 
 
 def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:

@@ -106,8 +106,7 @@ class LocalTraining:
                 "[model] has no parameters to train: all of them are frozen (requires_grad is False); unfreeze some"
             )
         schedule = block.schedule
-        expected, ahead = self._ahead.taken(block, round)
-        batches, minibatches = ahead[0] if ahead else self._prepared(block, round)
+        batches, minibatches = self._ahead.taken(block, round) or self._prepared(block, round)
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
         state = BlockState(matrix[:, :width].contiguous(), dict(moments), running, total)
@@ -123,7 +122,7 @@ class LocalTraining:
         seeded = self.model.draws and draws is None and keys is None
         with self._seeded(block, round, matrix.device) if seeded else nullcontext():
             after = self._take_steps(block, minibatches, state, round, rates, gradient_term, draws, keys)
-        if expected and matrix.device.type != "cpu":
+        if matrix.device.type != "cpu":
             self._ahead.make(lambda: self._prepared(block, round + 1, begin=True))
         if running or after is not state:
             matrix[:, :width] = after.parameters

@@ -98,15 +98,20 @@ def test_a_minibatch_that_is_too_small_is_left_out(drop_last, steps):
 
 def test_nothing_is_made_ahead_of_a_round_that_is_not_expected():
     ahead, block = Ahead(), object()
-    assert ahead.taken(block, 1) == (False, [])
-    ahead.make(lambda: "second")
-    assert ahead.taken(block, 3) == (False, [])
-    assert ahead.taken(block, 4) == (True, [])
-    ahead.make(lambda: "fifth")
-    assert ahead.taken(block, 5) == (True, ["fifth"])
-    ahead.make(lambda: "sixth")
-    assert ahead.taken(object(), 6) == (False, [])
-    assert ahead.taken(block, 7) == (False, [])
+
+    def taken(block, round):
+        made = ahead.taken(block, round)
+        ahead.make(lambda: f"after {round}")
+        return made
+
+    assert taken(block, 1) is None
+    assert taken(block, 2) is None  # the first round in a row makes nothing
+    assert taken(block, 3) == "after 2"
+    assert taken(block, 5) is None  # not that of round 4
+    assert taken(block, 6) is None
+    assert taken(block, 7) == "after 6"
+    assert taken(object(), 8) is None
+    assert taken(block, 8) is None
 
 
 def test_what_does_not_fit_into_the_memory_of_a_gpu_is_made_in_its_round():
@@ -114,12 +119,13 @@ def test_what_does_not_fit_into_the_memory_of_a_gpu_is_made_in_its_round():
         raise torch.OutOfMemoryError
 
     ahead, block = Ahead(), object()
-    ahead.taken(block, 1)
-    ahead.make(full)
-    assert ahead.taken(block, 2) == (True, [])
-    ahead.make(lambda: "third")
+    for round in (1, 2):
+        assert ahead.taken(block, round) is None
+        ahead.make(full)
+    assert ahead.taken(block, 3) is None
+    ahead.make(lambda: "after 3")
     ahead.forget()
-    assert ahead.taken(block, 3) == (False, [])
+    assert ahead.taken(block, 4) is None
 
 
 def test_every_order_is_equally_likely():
