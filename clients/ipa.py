@@ -105,8 +105,8 @@ class IPAClient(CohortClient[IPASettings]):
         shared = release(before[None, :leaving], moved[None, :leaving])
         self._shared = shared[:, 0]
         self.models = self.completed(self._shared) if release.privacy is not None else result.parameters
-        beside = {"others": shared[:, 1:]} if alignment.moves else {}
-        return {"parameters": shared[:, 0], **beside}, release.publishable({"loss": result.loss})
+        returned = {"others": shared[:, 1:]} if alignment.moves else {}
+        return {"parameters": shared[:, 0], **returned}, release.publishable({"loss": result.loss})
 
     @cached_property
     def alignment(self) -> PeerAlignment:
