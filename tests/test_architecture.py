@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+# In one process, files are read once.
+pytestmark = pytest.mark.xdist_group("architecture")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Folders beside the library that are imported as parts of the package.
 INSIDE = ("clients", "strategies", "simulations")
@@ -75,22 +78,25 @@ def modules(package):
 
 
 @cache
-def nodes(path):
-    """All that a file is made of; several tests look at every file."""
-    return list(ast.walk(ast.parse(path.read_text())))
+def read(path):
+    """Strings of a file, and pairs of a module that it imports from and what it takes; many tests look at all files."""
+    strings, imports = [], []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            strings.append(node.value)
+        elif isinstance(node, ast.Import):
+            imports += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports += [(node.module, alias.name) for alias in node.names]
+    return strings, imports
 
 
 def strings(path):
-    return [node.value for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return read(path)[0]
 
 
 def imports(path):
-    """Pairs of a module that a file imports from, and what it takes from there."""
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((node.module, alias.name) for alias in node.names)
+    return read(path)[1]
 
 
 def imports_at_the_start(path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -208,12 +209,6 @@ def environment() -> dict[str, Any]:
 
     ``commit`` is None outside a checkout or without git, ``cuda`` without a GPU.
     """
-    packages: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            packages[package] = version(package)
-        except PackageNotFoundError:
-            packages[package] = None
     return {
         "fedgraph": __version__,
         "commit": _commit(),
@@ -222,13 +217,27 @@ def environment() -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": packages,
+        "packages": _versions(),
         "command": sys.argv,
         "began": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
 
 
+@cache
+def _versions() -> dict[str, str | None]:
+    """Return the versions of packages, None for those not installed."""
+    found: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+@cache
 def _commit() -> str | None:
+    """Return the commit of the checkout when this was first called: what is edited later is not imported again."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

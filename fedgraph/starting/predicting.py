@@ -95,7 +95,8 @@ def predict(
     options = {"samples": samples, "draws": draws, "secret": secret, "set": set or None}
     if data is not None and not has_fusion_model(trained):
         _check_options(options, tuple(options), "f3")
-        return Run(trained).predict(data, client, windows, target)
+        # The models of a Run that is given are read once for all of its predictions.
+        return (run if isinstance(run, Run) else Run(trained)).predict(data, client, windows, target)
     about = {"client": client, "target": target}
     _check_options(about, tuple(about), "methods with client models")
     given = () if data is None else (data_key(trained, data),)

@@ -6,7 +6,8 @@ AUPR of binary features, precision and recall of categorical ones; beside these 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -95,13 +96,12 @@ def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float
 def _number(truth: Floats, predicted: Floats) -> dict[str, float]:
     from sklearn import metrics  # takes a second to import
 
-    return _computed(
-        {
-            "mae": lambda: metrics.mean_absolute_error(truth, predicted),
-            "rmse": lambda: metrics.root_mean_squared_error(truth, predicted),
-        },
-        len(truth) > 0,
-    )
+    if not len(truth):
+        return dict.fromkeys(("mae", "rmse"), math.nan)
+    return {
+        "mae": float(metrics.mean_absolute_error(truth, predicted)),
+        "rmse": float(metrics.root_mean_squared_error(truth, predicted)),
+    }
 
 
 def _binary(truth: Floats, chances: Floats) -> dict[str, float]:
@@ -116,22 +116,13 @@ def _categorical(truth: Floats, chances: Floats) -> dict[str, float]:
 
 def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
     """Return precision and recall over all categories, by the most probable one."""
-    from sklearn import metrics
-
-    guesses, labels = chances.argmax(1), np.arange(chances.shape[1])
-
-    def averaged(measure: Callable[..., float], how: str) -> Callable[[], float]:
-        return lambda: measure(truth.astype(np.int64), guesses, labels=labels, average=how, zero_division=0)
-
-    return _computed(
-        {
-            f"{how}-{name}": averaged(measure, how)
-            for how in ("micro", "macro")
-            for name, measure in (("precision", metrics.precision_score), ("recall", metrics.recall_score))
-        },
-        len(truth) > 0,
-    )
-
-
-def _computed(measures: Mapping[str, Callable[[], float]], possible: bool) -> dict[str, float]:
-    return {name: float(measure()) if possible else float("nan") for name, measure in measures.items()}
+    names = [f"{how}-{name}" for how in ("micro", "macro") for name in ("precision", "recall")]
+    if not len(truth):
+        return dict.fromkeys(names, math.nan)
+    categories = chances.shape[1]
+    pairs = truth.astype(np.int64) * categories + chances.argmax(1)
+    table = np.bincount(pairs, minlength=categories**2).reshape(categories, categories)
+    right = table.diagonal()
+    micro = float(right.sum() / len(truth))
+    macro = (float((right / of.clip(1)).mean()) for of in (table.sum(0), table.sum(1)))
+    return dict(zip(names, (micro, micro, *macro), strict=True))

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import fedgraph
+from fedgraph.graphical import GraphicalModel
 from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
 
 
@@ -80,8 +81,9 @@ def test_later_windows_behind_those_of_training(road_tables, rewrite_road, tmp_p
     assert np.allclose(found["forecast"], of_run["forecast"], atol=1e-3)
 
 
-def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path):
-    run = fedgraph.load_run(run_experiment(table_tables).path)
+def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path, monkeypatch):
+    run, read, load = fedgraph.load_run(run_experiment(table_tables).path), [], GraphicalModel.load
+    monkeypatch.setattr(GraphicalModel, "load", lambda file: read.append(file) or load(file))
     new = pd.read_csv(tmp_path / "patients.csv").sample(60, random_state=2)
     found = fedgraph.predict(run, new[["ward", "height", "stay", "ecg", "dose", "ill"]], target="weight")
     assert np.abs(found["predicted"].to_numpy() - new["weight"].to_numpy()).mean() < 0.6 * new["weight"].std()
@@ -95,6 +97,7 @@ def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path
     assert scores.loc["east", "weight-mae"] == pytest.approx(np.abs(east).mean(), rel=1e-5)
     with pytest.raises(RunError, match="of 'fedngm' have no option windows"):
         run.predict(new, windows=3, target="ill")
+    assert len(read) == len(set(read)) > 1, "models of a run are read once"
 
 
 @pytest.mark.parametrize(
