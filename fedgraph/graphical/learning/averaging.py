@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.network.network import CONSTANT, Network
-from fedgraph.graphical.network.rescaling import rescaled
 from fedgraph.support.errors import DataError
 
 
@@ -41,7 +40,7 @@ def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -
         raise DataError(f"the deviations of model {int((~positive).nonzero()[0])} are not all positive")
     weights = (weights / weights.sum())[:, None]
     mean, deviation = pooled_moments(network, parameters, weights)
-    scaled = rescaled(network, parameters, mean, deviation)
+    scaled = network.rescaled(parameters, mean, deviation)
     return (weights * scaled.double()).sum(0, keepdim=True).float()
 
 

@@ -171,6 +171,30 @@ class Network:
         """Return ``parameters`` ``[clients, parameters]`` with ``values`` ``[clients, units]`` as buffer ``name``."""
         return parameters.index_copy(1, self.layout.columns(self.layout.part([name])), values)
 
+    def rescaled(self, parameters: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return models ``[clients, parameters]`` with the same predictions and another mean and deviation of units.
+
+        ``mean`` and ``deviation`` are ``[units]`` for all or ``[clients, units]``. The paper's perceptron takes units
+        as they are; of its models only the means change, which replace missing values.
+        """
+        state = dict(self.state(parameters))
+        old_mean, old_deviation = state["mean"], state["deviation"]
+        if self.masked:
+            # Units in the old scaling are ratio * units in the new scaling + shift.
+            ratio, shift = deviation / old_deviation, (mean - old_mean) / old_deviation
+            first = self.first_weight(state)
+            state["hidden.0.weight"] = state["hidden.0.weight"] * ratio[:, None, None]
+            shifts = first * shift[:, None, None]
+            state["hidden.0.bias"] = state["hidden.0.bias"] + shifts.sum(3)
+            # Missing values were 0 before, and have to be 0 again.
+            state["missing.weight"] = state["missing.weight"] - shifts @ self.membership
+            state["head.weight"] = state["head.weight"] / ratio[..., None]
+            marginal = self.unlearned(state) - self.heads.marginal(mean.expand_as(old_mean))
+            state["head.bias"] = (state["head.bias"] * old_deviation + marginal) / deviation
+        state["mean"] = mean.expand_as(old_mean)
+        state["deviation"] = deviation.expand_as(old_deviation)
+        return self.pruned(self.layout.flatten(state))
+
     def forward(self, parameters: Tensor, units: Tensor) -> Tensor:
         """Predict all units from those of other features, ``[clients, rows, units]``; NaN stands for missing.
 

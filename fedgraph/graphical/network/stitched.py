@@ -18,7 +18,6 @@ from torch.nn import functional
 from fedgraph.data.schema import Schema
 from fedgraph.graphical.network.grouped_layers import GroupedLayers
 from fedgraph.graphical.network.network import Network, Weights, without_loops
-from fedgraph.graphical.network.rescaling import rescaled
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.models import Layout
 from fedgraph.support.errors import DataError, RunError
@@ -161,7 +160,7 @@ class StitchedNetwork(Network):
         """
         added, count, units = self.learned_weights(state), self._common_units, len(self.unit_group)
         row = self.common.layout.flatten(self.common_state(state))
-        row = rescaled(self.common, row, state["mean"][:, :count], state["deviation"][:, :count])
+        row = self.common.rescaled(row, state["mean"][:, :count], state["deviation"][:, :count])
         frozen = self.common.weights(self.common.state(row))
         offset = added.offset + functional.pad(frozen.offset, (0, 0, 0, units - count))
         return Weights(_side_by_side(added.layers, frozen.layers, len(row), (units, count)), offset)

@@ -9,6 +9,7 @@ from fedgraph.support.errors import GraphError, RunError
 from fedgraph.support.randomness import generator
 
 NAN = float("nan")
+PATH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
 
 
 def models(network, rows, clients=2):
@@ -156,3 +157,20 @@ def test_a_table_of_many_categories_needs_no_more_outputs_than_its_widest_featur
     assert head.shape == (1, 3, 7, 3)
     assert (head[0, 0, 1:] == 0).all()
     assert torch.equal(head[0, 2, :2], state["head.weight"][0, 8:])
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
+def test_models_say_the_same_in_another_scaling(mixed, loss):
+    schema, rows = mixed(50)
+    network = Network(schema, PATH, NGMSettings(hidden=4, loss=loss))
+    drawn = torch.stack([network.initial(generator(7, "test", client)) for client in range(2)])
+    drawn += 0.3 * torch.randn(drawn.shape, generator=generator(8))
+    parameters = network.with_moments(drawn, torch.stack([rows, 0.5 * rows + 0.1]))
+    asked = rows.expand(2, -1, -1).clone()
+    asked[:, :20, 1], asked[:, 10:30, 2:5] = torch.nan, torch.nan
+    mean, deviation = torch.tensor([0.3, 0.6, 0.5, 0.3, 0.2, 0.1]), torch.tensor([0.4, 1, 1, 1, 1, 0.05])
+    found = network.rescaled(parameters, mean, deviation)
+    assert network.state(found)["mean"][1].tolist() == pytest.approx(mean.tolist())
+    wanted = network.forward(parameters, asked)
+    assert torch.allclose(network.forward(found, asked), wanted, atol=2e-5)
+    assert not torch.allclose(network.forward(parameters[[0]], asked[[0]]), wanted[[1]], atol=1e-2)
