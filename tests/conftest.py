@@ -83,7 +83,8 @@ def process_of_a_run():
 @pytest.fixture(autouse=True, scope="session")
 def nothing_flushed():
     """No test cuts the power, and waiting for the disk after every file takes a tenth of the time."""
-    with mock.patch("os.fsync"):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -235,9 +235,7 @@ def _versions() -> dict[str, str | None]:
     return found
 
 
-@cache
 def _commit() -> str | None:
-    """Return the commit of the checkout when this was first called: what is edited later is not imported again."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

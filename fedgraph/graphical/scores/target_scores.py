@@ -123,6 +123,7 @@ def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
     pairs = truth.astype(np.int64) * categories + chances.argmax(1)
     table = np.bincount(pairs, minlength=categories**2).reshape(categories, categories)
     right = table.diagonal()
+    # With one guess for each row, both are the share of right guesses.
     micro = float(right.sum() / len(truth))
     macro = (float((right / of.clip(1)).mean()) for of in (table.sum(0), table.sum(1)))
     return dict(zip(names, (micro, micro, *macro), strict=True))
