@@ -19,8 +19,11 @@ from pydantic import BeforeValidator
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import DECIMAL_COMMA
 
-MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null")
-"""Texts that mark a missing value unless the settings name others: the empty cell, ``?``, and most of pandas' list."""
+EMPTY = ("",)
+"""What marks a missing value in any case: the empty cell."""
+
+MISSING = (*EMPTY, "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null")
+"""Texts that mark a missing value by default: the empty cell, ``?``, and most of pandas' list."""
 
 Mark = Annotated[str, BeforeValidator(lambda given: repr(given) if isinstance(given, int | float) else given)]
 """Marks a missing value: a text, or a number, which matches in any notation."""

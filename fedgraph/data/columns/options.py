@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedgraph.data.columns.cells import MISSING, Mark, Thousands
+from fedgraph.data.columns.cells import EMPTY, MISSING, Mark, Thousands
 from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.own import Name
 from fedgraph.support.settings import Settings
@@ -25,18 +25,23 @@ class FileSettings(Settings):
     columns   : names of the columns of a CSV file without a header.
     delimiter : separates the columns of a CSV file; by default the comma, semicolon or tab of its header. Where it is
                 not the comma, numbers may have decimal commas.
-    missing   : what marks a missing value: texts, and numbers, which match in any notation and in columns of any type.
+    missing   : what marks a missing value besides the usual marks: texts, and numbers, which match in any notation and
+                in columns of any type.
+    default_missing : whether the usual marks (:data:`~fedgraph.data.columns.cells.MISSING`: ``NA``, ``?`` and the like)
+                mark a missing value. If not, they are texts. An empty cell is missing in any case.
     thousands : what separates thousands in numbers: ``.``, ``,``, a blank or an apostrophe; empty: nothing does. By
                 default numbers that may have such separators are an error.
     """
 
     columns: tuple[Name, ...] = ()
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
-    missing: tuple[Mark, ...] = MISSING
+    missing: tuple[Mark, ...] = ()
+    default_missing: bool = True
     thousands: Thousands | None = None
 
     def read(self, path: Path) -> Table:
         """Read a file (:func:`fedgraph.data.columns.table_files.read_table`) without the unnamed index of pandas."""
-        table = read_table(path, self.columns, self.missing, self.delimiter, self.thousands)
+        missing = (*(MISSING if self.default_missing else EMPTY), *self.missing)
+        table = read_table(path, self.columns, missing, self.delimiter, self.thousands)
         kept = {name: column for name, column in table.columns.items() if not re.fullmatch(_INDEX, name)}
         return table if len(kept) == len(table.columns) else table.with_columns(kept)

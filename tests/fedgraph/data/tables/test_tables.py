@@ -319,6 +319,18 @@ def test_a_word_among_numbers_is_refused_unless_it_is_named(folder):
     assert "age=unknown" in load_all(source(folder, categories={"age": listed})).task.features
 
 
+def test_marks_of_missing_values_are_added_to_the_usual_ones(folder):
+    (folder / "people.csv").write_text(
+        CSV.replace("\nnorth,21, blue,", "\nnorth,-999,,", 1).replace(", blue,", ", NA,", 1)
+    )
+    for missing in ((), (-999,)):
+        features = load_all(source(folder, missing=missing)).task.features
+        assert [name for name in features if name.startswith("colour")] == ["colour=blue", "colour=green", "colour=red"]
+    literal = load_all(source(folder, missing=("?", -999), default_missing=False)).task.features
+    colours = [name.removeprefix("colour=") for name in literal if name.startswith("colour")]
+    assert colours == ["NA", "blue", "green", "red"]  # an empty cell is missing all the same
+
+
 def test_an_infinite_number_is_not_missing(folder):
     (folder / "people.csv").write_text(CSV.replace("\nnorth,21,", "\nnorth,inf,", 1))
     with pytest.raises(DataError, match=r"'age' .*people\.csv .*inf in row 2"):
