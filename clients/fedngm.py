@@ -53,6 +53,13 @@ from fedgraph.training import ClientState
 
 log = logging.getLogger("fedgraph")
 
+_EXCLUDED: dict[ExclusionReason, str] = {
+    "empty": "is not a feature: it has no value",
+    "rare": "is not a feature: none of its values occurs in least-rows rows or more",
+    "partly": "has values in fewer than least-rows rows, which count as missing unless another client has more",
+}
+"""What is said of a column, by why it is excluded."""
+
 
 class FedNGMClient(Configured[FedNGMSettings]):
     """Serves all clients of one node at once."""
@@ -141,19 +148,16 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
 
     def excluded_columns(self) -> tuple[dict[str, ExclusionReason], ...]:
-        """Return the columns that are not features, and why, if the server may read full errors.
+        """Return the columns that are not features, in whole or in part, and why, if the server may read full errors.
 
         Otherwise their names are only in the log of the node.
         """
         found = {name: self._held.excluded_columns(name) for name in self.clients}
         if self.node.sends_full_errors:
             return tuple(found.values())
-        for column in dict.fromkeys(column for columns in found.values() for column in columns):
-            of_clients = [name for name, columns in found.items() if column in columns]
-            log.warning(
-                "column '%s' of %s is not a feature: none of its values occurs in least-rows rows or more",
-                column, quoted(of_clients),
-            )  # fmt: skip
+        for column, reason in dict.fromkeys(item for columns in found.values() for item in columns.items()):
+            of_clients = [name for name, columns in found.items() if columns.get(column) == reason]
+            log.warning("column '%s' of %s %s", column, quoted(of_clients), _EXCLUDED[reason])
         return ()
 
     def graphs(self) -> list[str]:

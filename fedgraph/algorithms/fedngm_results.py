@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedgraph.algorithms.fedngm_settings import FedNGMRecovery, FedNGMSettings
 from fedgraph.algorithms.phases import Outcome
+from fedgraph.data.columns.columns import near_duplicates
 from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import Agreement, ExclusionReason
 from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
@@ -80,6 +81,7 @@ def build_outcome(
     facts["model_file"] = _MODEL
     facts["notes"] = [
         *excluded_notes(found.agreement, found.excluded_columns, expected),
+        *category_notes(found.agreement, found.excluded_columns),
         *without_neighbours(graph, targets, settings.recovery),
         *([] if truth is None else [against_truth(graph, truth)]),
         *without_ranges(found.encoding),
@@ -204,6 +206,28 @@ def excluded_notes(
             names.setdefault(reason, []).append(name)
     text = "; ".join(f"{quoted(columns, 8)} ({reason})" for reason, columns in names.items())
     return [f"no common feature: {text}"] if text else []
+
+
+def category_notes(
+    agreement: Agreement, excluded_columns: Mapping[str, Mapping[str, ExclusionReason]]
+) -> list[str]:
+    """Return notes on rare values that count as missing, and on categories that may be the same at several clients."""
+    notes = []
+    clients: dict[str, list[str]] = {}
+    for client, columns in excluded_columns.items():
+        for name in (name for name, why in columns.items() if why == "partly"):
+            clients.setdefault(name, []).append(client)
+    if clients:
+        listed = [f"'{name}' at {quoted(names)}" for name, names in clients.items()]
+        more = f" and {len(listed) - 8} more columns" if len(listed) > 8 else ""
+        notes.append(
+            "values in fewer than least-rows rows of a client count as missing unless another client has more: some "
+            f"of {'; '.join(listed[:8])}{more}. To keep them, list all categories under kinds of [data.table-schema]"
+        )
+    for feature in agreement.common.features:
+        if pair := near_duplicates(feature.categories):
+            notes.append(f"'{pair[0]}' and '{pair[1]}' of '{feature.name}' are two categories")
+    return notes
 
 
 def lacking_columns(agreement: Agreement) -> str:

@@ -279,6 +279,26 @@ def test_what_is_no_common_feature_is_noted_with_why(table_tables, run_experimen
     assert caplog.text.count("column 'id' of") == 2
 
 
+def test_rare_and_similar_categories_are_noted(table_tables, run_experiment, caplog):
+    path = Path(table_tables["data"]["path"])
+    head, *rows = path.read_text().splitlines()
+    towns = ["Oslo" if n % 3 else "oslo" for n in range(len(rows))]
+    at = ["ucla" if n > 100 else "mercy" if n % 3 else "olav" for n in range(len(rows))]
+    towns[1:5:3] = ["Bergen"] * 2
+    lines = map(",".join, zip(rows, towns, at, strict=True))
+    path.write_text("\n".join([f"{head},town,at", *lines]) + "\n")
+    table_tables["data"] = {"set": "mixed-table", "path": str(path), "client-column": "at"}
+    table_tables["fedngm"] = {"ngm": {"epochs": 1, "hidden": 4}, "distillation": {"samples": 50}}
+    notes = run_experiment(table_tables).summary()["notes"]
+    assert "'town' at 'mercy'. To keep them, list all categories under kinds" in notes[0]
+    assert "'Oslo' and 'oslo' of 'town' are two categories" in notes
+    assert "Bergen" not in str(notes)  # a rare value may identify a person
+    hidden = [{"partition-id": place, "num-partitions": 2, "full-errors": False} for place in range(2)]
+    notes = run_experiment(table_tables, node_configs=hidden).summary()["notes"]
+    assert not any("'mercy'" in note for note in notes)
+    assert "column 'town' of 'mercy' has values in fewer than least-rows rows" in caplog.text
+
+
 def test_clients_can_search_for_bayesian_networks(table_tables, run_experiment):
     table_tables["fedngm"] |= {"ngm": {"epochs": 2, "hidden": 4}, "recovery": {"method": "ges"}}
     folder = run_experiment(table_tables, nodes=2)

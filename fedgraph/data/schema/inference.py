@@ -33,8 +33,8 @@ from fedgraph.data.schema.schema import Feature, Kind, Schema
 from fedgraph.support.errors import DataError, ExperimentError, similar
 from fedgraph.support.settings import Settings
 
-ExclusionReason = Literal["empty", "rare"]
-"""Why a column is not a feature."""
+ExclusionReason = Literal["empty", "rare", "partly"]
+"""Why a column is not a feature, or not with all of its values."""
 
 _MAX_INTEGER_VALUES = 100
 """Whole numbers with more distinct values are real."""
@@ -149,10 +149,10 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
 
 
 def excluded_columns(table: Table, settings: SchemaSettings, schema: Schema) -> dict[str, ExclusionReason]:
-    """Return the columns that :func:`infer_schema` excluded, and why.
+    """Return the columns that :func:`infer_schema` excluded, in whole or in part, and why.
 
-    ``empty`` has no value; ``rare`` has only words in fewer than ``least-rows`` rows, such as names of persons.
-    Columns that the settings leave out are not listed.
+    ``empty`` has no value; ``rare`` has only words in fewer than ``least-rows`` rows, such as names of persons;
+    ``partly`` is a feature, but has such words among others. Columns that the settings leave out are not listed.
 
     Parameters
     ----------
@@ -165,7 +165,15 @@ def excluded_columns(table: Table, settings: SchemaSettings, schema: Schema) -> 
     """
     none = [name for name in _chosen(table, settings) if name not in schema.names]
     codes = settings.missing_codes
-    return {name: "rare" if len(read_column(table, name, codes.get(name, ())).texts) else "empty" for name in none}
+    found: dict[str, ExclusionReason] = {
+        name: "rare" if len(read_column(table, name, codes.get(name, ())).texts) else "empty" for name in none
+    }
+    for feature in schema.features:
+        if feature.categories and not settings.lists_categories(feature.name):
+            column = read_column(table, feature.name, codes.get(feature.name, ()))
+            if (column.counts < settings.least_rows).any():
+                found[feature.name] = "partly"
+    return found
 
 
 def check_dropped(table: Table, settings: SchemaSettings, partial: bool = False) -> None:

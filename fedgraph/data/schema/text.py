@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedgraph.data.columns.columns import Column, read_column
+from fedgraph.data.columns.columns import Column, quote_some, read_column
 from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.schema.inference import SchemaSettings
@@ -17,9 +17,9 @@ _WORDS = {"?", ".", "-", "na", "n/a", "nan", "null", "unknown"}
 def as_text(schema: Schema, table: Table, settings: SchemaSettings) -> str:
     """Describe a schema, one line per feature, and at the end the columns of its table that are not features.
 
-    A line has name, kind, categories or the range of numbers, the fraction of missing rows, and codes that look like
-    missing values unless ``missing-codes`` of the settings lists them. This reveals data: it is for the owner of the
-    table only.
+    A line has name, kind, categories or the range of numbers, the fraction of missing rows, codes that look like
+    missing values unless ``missing-codes`` of the settings lists them, and values that are missing because they are
+    rare. This reveals data: it is for the owner of the table only.
     """
     units = sum(feature.width for feature in schema.features)
     lines = [f"{len(schema.features)} features, {units} units"]
@@ -32,6 +32,9 @@ def as_text(schema: Schema, table: Table, settings: SchemaSettings) -> str:
         else:
             column = read_column(table, feature.name, codes)
             missing, hint = column.codes < 0, _hint(feature, column)
+            if feature.categories:
+                missing = np.isnan(column.as_codes(feature.categories, unknown_is_missing=True))
+                hint = "; ".join(filter(None, (_rare(feature, column, settings), hint)))
             shown = ", ".join(feature.categories) or _spread(column)
         shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 4] + " ..."
         rows.append([feature.name, feature.kind, shown, f"{missing.mean():.1%} missing", hint])
@@ -47,6 +50,15 @@ def _spread(column: Column) -> str:
     if column.numbers is None or not len(column.numbers):
         return ""
     return f"{column.numbers.min():g} to {column.numbers.max():g}, {len(column.numbers):,} values"
+
+
+def _rare(feature: Feature, column: Column, settings: SchemaSettings) -> str:
+    """Name the values that are no categories, as they are in too few rows."""
+    rare = [text for text in column.texts.to_pylist() if text not in feature.categories]
+    if not rare or settings.lists_categories(feature.name):
+        return ""
+    few = f"in fewer than {settings.least_rows} rows (least-rows)"
+    return f"{quote_some(rare)} {few}: missing unless another client has more"
 
 
 def _hint(feature: Feature, column: Column) -> str:

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.schema.inference import SchemaSettings, check_dropped, check_used, infer_schema
+from fedgraph.data.schema.inference import SchemaSettings, check_dropped, check_used, excluded_columns, infer_schema
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse
@@ -117,8 +117,11 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
     held = table(x=cells, y=["0"] * 14 + ["1"] * 4, name=[f"id{n}" for n in range(18)])
     found = infer_schema(held, SchemaSettings())
     assert found.features == (Feature("x", "binary", ("a", "b")), Feature("y", "categorical", ("0",)))
+    excluded = {"x": "partly", "y": "partly", "name": "rare"}
+    assert excluded_columns(held, SchemaSettings(), found) == excluded
     listed = parse(SchemaSettings, {"kinds": {"x": {"kind": "categorical", "categories": ["a", "b", "c"]}}}, "[s]")
     assert infer_schema(held, listed)["x"].categories == ("a", "b", "c")
+    assert "x" not in excluded_columns(held, listed, infer_schema(held, listed))
     with pytest.raises(DataError, match="'<5' .*row 151"):
         infer_schema(table(x=[*map(str, range(150)), "<5"]), SchemaSettings())
 

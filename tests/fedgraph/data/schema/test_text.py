@@ -40,3 +40,12 @@ def test_codes_that_mean_missing_are_missing_here_too():
     lines = [" ".join(line.split()) for line in as_text(infer_schema(TABLE, keys), TABLE, keys).splitlines()]
     assert lines[1] == "age integer 20 to 31, 2 values 50.0% missing"
     assert lines[-1] == "not features: town, empty"
+
+
+def test_values_that_are_missing_because_they_are_rare():
+    held = Table({"ward": pa.array(["medical"] * 5 + ["burns"] * 3 + ["surgery"] * 6 + [None] * 6)}, "t.csv")
+    text = as_text(infer_schema(held, SchemaSettings()), held, SchemaSettings())
+    assert " ".join(text.splitlines()[1].split()) == (
+        "ward binary medical, surgery 45.0% missing 'burns' in fewer than 5 rows (least-rows): "
+        "missing unless another client has more"
+    )
