@@ -7,10 +7,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fedgraph.data import UNNAMED, as_file
-from fedgraph.data.columns import Floats, Table, read_table
+from fedgraph.data.columns import FileSettings, Floats, Table, read_column
 from fedgraph.data.encoding import to_values
 from fedgraph.data.preprocessing import Predicted
 from fedgraph.data.schema import SchemaSettings
@@ -58,10 +60,8 @@ def predicted_feature(run: Any, data: Any, client: str | None = None, target: st
     clients = list(run.clients.index)
     if client is not None and client not in clients:
         raise RunError(f"{run.path} has no client '{client}'; its clients: {quoted(clients, 10)}")
-    about = run.experiment.data.as_table()
-    with TemporaryDirectory() as folder:
-        table = read_table(as_file(data, Path(folder)), missing=about.get("missing", ("",)))
-    column = about.get("client-column")
+    table = _read(run, data)
+    column = run.experiment.data.as_table().get("client-column")
     is_named = client is not None or column in table.names
     parts: list[pd.DataFrame] = []
     errors: dict[str, dict[str, float]] = {}
@@ -87,6 +87,20 @@ def predicted_feature(run: Any, data: Any, client: str | None = None, target: st
     note = f"predicted by the global model, as models of their own are not here: {quoted(by_all, 10)}"
     table = every[[*first, *every.columns.drop(first)]]
     return Predicted(table, metrics, tuple(errors), (note,) if by_all else ())
+
+
+def _read(run: Any, data: Any) -> Table:
+    """Read rows as the rows of training were read, with the same marks and codes of missing values."""
+    settings = run.experiment.data
+    file = settings if isinstance(settings, FileSettings) else FileSettings()
+    with TemporaryDirectory() as folder:
+        table = file.read(as_file(data, Path(folder)), run.graphical_model.encoding.schema.names)
+    known: SchemaSettings = getattr(settings, "table_schema", SchemaSettings())
+    columns = dict(table.columns)
+    for name in known.missing_codes.keys() & columns.keys():
+        is_missing = pa.array(read_column(table, name, known.missing_codes[name]).codes < 0)
+        columns[name] = pc.if_else(is_missing, pa.scalar(None, columns[name].type), columns[name])
+    return table.with_columns(columns)
 
 
 def _predicted(model: GraphicalModel, table: Table, target: str) -> tuple[pd.DataFrame, dict[str, float]]:

@@ -208,9 +208,7 @@ def excluded_notes(
     return [f"no common feature: {text}"] if text else []
 
 
-def category_notes(
-    agreement: Agreement, excluded_columns: Mapping[str, Mapping[str, ExclusionReason]]
-) -> list[str]:
+def category_notes(agreement: Agreement, excluded_columns: Mapping[str, Mapping[str, ExclusionReason]]) -> list[str]:
     """Return notes on rare values that count as missing, and on categories that may be the same at several clients."""
     notes = []
     clients: dict[str, list[str]] = {}

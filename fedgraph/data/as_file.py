@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet
 from torch import Tensor
 
+from fedgraph.data.columns.table_files import as_arrow
 from fedgraph.data.graphs import are_graphs, save_graphs
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import replacing
@@ -22,15 +22,16 @@ INDEX = {"M": "time"}
 def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     """Write data into a folder, and return the file; paths are returned unchanged.
 
-    Raises DataError for anything else, and for a data frame with a column that Parquet cannot have.
+    Raises DataError for anything else, for an array of objects, and for a data frame with a column that Parquet cannot
+    have.
 
     Parameters
     ----------
-    data : str, Path, data frame, array, Tensor or graphs
+    data : str, Path, data frame, list of dict, array, Tensor or graphs
         A data frame of pandas becomes a Parquet file, with its index as the first column where that is not just
-        numbers; of other libraries, or anything that exports its columns to Arrow. An array, or a tensor, is one of
-        images, or of the inputs of a custom data set. A graph of PyTorch Geometric, a list of them, or a dict of either
-        by client, becomes a .pt file.
+        numbers; of other libraries, or anything that exports its columns to Arrow; so does a list of dicts, one for
+        each row. An array, or a tensor, becomes an .npz file: images, the inputs of a custom data set, or rows of a
+        table. A graph of PyTorch Geometric, a list of them, or a dict of either by client, becomes a .pt file.
     folder : Path
         Where the file is written.
     name : str
@@ -45,15 +46,13 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
         return file
     data = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
     if isinstance(data, np.ndarray):
+        if data.dtype.hasobject:
+            raise DataError("the array holds objects: give a data frame, or an array of numbers or of texts")
         file = folder / f"{name}.npz"
         with replacing(file) as temporary, temporary.open("wb") as stream:
             np.savez_compressed(stream, images=data)
         return file
-    try:
-        table = pa.Table.from_pandas(_flat(data), preserve_index=False) if hasattr(data, "iloc") else pa.table(data)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        reason = ", ".join(map(str, error.args))
-        raise DataError(f"a {type(data).__name__} cannot be read as a data frame: {reason}") from None
+    table = as_arrow(_flat(data) if hasattr(data, "iloc") and hasattr(data, "columns") else data, "the input")
     file = folder / f"{name}.parquet"
     with replacing(file) as temporary:
         pyarrow.parquet.write_table(table, temporary)

@@ -279,7 +279,9 @@ class Run:
         Parameters
         ----------
         data : data frame, array, str or Path
-            A data frame of a table or of series, an array of images, or a file or folder.
+            A data frame of a table or of series, a list of dicts (a row each), an array, or a file or folder. An
+            array of a table has the columns that the models need, in the order of the training data, without label and
+            client; one of images is as in training.
         client : str, optional
             The client of the data, unless the data name it.
         windows : int, optional
@@ -344,7 +346,8 @@ class Run:
             except DataError as error:
                 if Path(folder) not in place.parents:
                     raise
-                raise DataError(str(error).replace(str(place), "the data frame"), error.quoted) from None
+                given = "the data frame" if place.suffix == ".parquet" else "the data"
+                raise DataError(str(error).replace(str(place), given), error.quoted) from None
 
     def read(self, place: Path, names: Sequence[str]) -> tuple[NewData, CohortData]:
         """Read and scale new data of these clients, in this order; see :meth:`Predictor.read`."""

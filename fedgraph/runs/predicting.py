@@ -12,7 +12,7 @@ from torch import Tensor
 from fedgraph.data import UNNAMED, CohortData, Preprocessing
 from fedgraph.data.preprocessing import NewData, Predicted, latest, stacked
 from fedgraph.runs.models import RunModels
-from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.errors import DataError, RunError, similar
 from fedgraph.training import Cohort, TrainSettings
 
 _ALL_HAVE = ("centre", "spread", "fill", "mean", "std")
@@ -102,14 +102,34 @@ class Predictor:
         if name in self.models:
             return self.models.row(name)
         if self.models.shared is None:
-            problem = "no client is named" if name == UNNAMED else f"the run has no client '{name}'"
             raise RunError(
-                f"{self.models.path}: {problem}, and no global model: name a client (client), one of "
-                f"{self.models.some()}"
+                f"{self.models.path}: {self._unknown(name)}, and there is no global model: {self._advice(name)}"
             )
-        who = "no client is named" if name == UNNAMED else f"'{name}' was not in the run"
-        notes.append(f"{who}: the global model predicts, scaled by the new data if clients have scales of their own")
+        notes.append(
+            f"{self._unknown(name)}: the global model predicts, scaled by the new data if clients have scales of their "
+            f"own{similar([name], list(self.models))}"
+        )
         return self.models.row(None)
+
+    def _advice(self, name: str) -> str:
+        if name == UNNAMED:
+            return f"name a client (client=..., or --client), one of {self.models.some()}"
+        return (
+            f"correct the name, or leave out the column of clients and name one (client=..., or --client), one of "
+            f"{self.models.some()}{similar([name], list(self.models))}"
+        )
+
+    def _unknown(self, name: str) -> str:
+        """Describe a client without a model. Raises DataError for the name of a client that lost its leading zeros."""
+        if name == UNNAMED:
+            return "no client is named"
+        zeros = [known for known in self.models if known.isdigit() and known.lstrip("0") == name.lstrip("0")]
+        if zeros:
+            raise DataError(
+                f"'{name}' was not in the run, and '{zeros[0]}' was: the name has lost its leading zeros; read the "
+                "column of clients as text (in pandas dtype=str)"
+            )
+        return f"'{name}' was not in the run"
 
     def _scales(self, name: str, new: NewData) -> dict[str, Tensor]:
         if name in self.preprocessing:
@@ -119,7 +139,7 @@ class Predictor:
         try:
             return new.measured(name, next(iter(self.preprocessing.values())).first())
         except DataError as error:
-            raise DataError(f"{error}: name the client of the data (client), one of {self.models.some()}") from None
+            raise DataError(f"{self._unknown(name)}, and {error}: {self._advice(name)}") from None
 
 
 def no_preprocessing(models: RunModels, client: str | None) -> str:

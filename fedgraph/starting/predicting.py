@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fedgraph.algorithms.f3_forecast_settings import EncoderSettings
 from fedgraph.data import as_file
-from fedgraph.data.columns import read_table
+from fedgraph.data.columns import FileSettings
 from fedgraph.data.owners import SampleSplit
 from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
@@ -120,9 +120,9 @@ def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:
             "--samples new, train, validation or test are those of the set"
         )
     label = getattr(settings, "label", None)
-    if label is None or not hasattr(settings, "delimiter"):
+    if label is None or not isinstance(settings, FileSettings):
         return "data.path", str(place)
-    table = read_table(place, settings.columns, settings.missing, settings.delimiter)
+    table = settings.read(place)
     if label not in table.names:
         return "data.path", str(place)
     if settings.columns:

@@ -91,12 +91,20 @@ def by_reason(absent: Mapping[str, str]) -> list[str]:
 
 
 def similar(wanted: Sequence[str], names: Sequence[str]) -> str:
-    """Return ``; did you mean 'x' for 'y'?`` for the first wanted name that has a close match, else nothing."""
+    """Return ``; did you mean 'x' for 'y'?`` for the first wanted name that has a close match, else nothing.
+
+    Names that only differ in case or leading zeros come first.
+    """
     for name in wanted[:5]:
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        alike = [other for other in names if _plain(other) == _plain(name)]
+        close = alike or difflib.get_close_matches(name, names, n=1, cutoff=0.8)
         if close:
             return f"; did you mean '{close[0]}' for '{name}'?"
     return ""
+
+
+def _plain(name: str) -> str:
+    return name.casefold().lstrip("0")
 
 
 def closest_first(wanted: Sequence[str], names: Sequence[str], limit: int = 8) -> str:

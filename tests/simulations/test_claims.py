@@ -394,8 +394,8 @@ def test_sfl_where_clients_have_more_classes(numbers):
     said(
         "simulations/sfl/README.md",
         "With 10 and with 20 shards SFL\\* is ahead of every row but the pooled model in mean accuracy, with each seed",
-        "On the worst 5 % it is ahead of all rows without a graph but the pooled model, with each seed of 10 shards and on"
-        " average over those of 20 (FedAtt is ahead of it with one)",
+        "On the worst 5 % it is ahead of all rows without a graph but the pooled model, with each seed of 10 shards and"
+        " on average over those of 20 (FedAtt is ahead of it with one)",
         "SFL in the setting of the paper is ahead of FedAvg in mean accuracy with each seed",
     )
     graphs = [

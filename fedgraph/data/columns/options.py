@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ class FileSettings(Settings):
 
     Attributes
     ----------
-    columns   : names of the columns of a CSV file without a header.
+    columns   : names of the columns of a CSV file without a header, or of the array of an .npz file.
     delimiter : separates the columns of a CSV file; by default the comma, semicolon or tab of its header. Where it is
                 not the comma, numbers may have decimal commas.
     missing   : what marks a missing value besides the usual marks: texts, and numbers, which match in any notation and
@@ -39,9 +40,13 @@ class FileSettings(Settings):
     default_missing: bool = True
     thousands: Thousands | None = None
 
-    def read(self, path: Path) -> Table:
-        """Read a file (:func:`fedgraph.data.columns.table_files.read_table`) without the unnamed index of pandas."""
+    def read(self, path: Path, array: Sequence[str] = ()) -> Table:
+        """Read a file (:func:`fedgraph.data.columns.table_files.read_table`) without the unnamed index of pandas.
+
+        ``array`` names the columns of an .npz file, by default ``columns``.
+        """
         missing = (*(MISSING if self.default_missing else EMPTY), *self.missing)
-        table = read_table(path, self.columns, missing, self.delimiter, self.thousands)
+        columns = tuple(array) if array and path.suffix.lower() == ".npz" else self.columns
+        table = read_table(path, columns, missing, self.delimiter, self.thousands)
         kept = {name: column for name, column in table.columns.items() if not re.fullmatch(_INDEX, name)}
         return table if len(kept) == len(table.columns) else table.with_columns(kept)

@@ -158,7 +158,7 @@ def read_table(
     delimiter: str | None = None,
     thousands: Thousands | None = None,
 ) -> Table:
-    """Read a table from a .csv, .csv.gz or .parquet file; the last few files are cached in the process.
+    """Read a table from a .csv, .csv.gz, .parquet or .npz file; the last few files are cached in the process.
 
     All columns of a CSV file are text; those of a Parquet file keep their types. Where the columns are not separated by
     commas, numbers with decimal commas have points instead, in columns that are mostly numbers. Raises DataError when
@@ -170,7 +170,7 @@ def read_table(
     path : Path
         Of the file. A CSV file is UTF-8, UTF-16 with its mark, or else Windows-1252.
     columns : sequence of str
-        Names of the columns of a CSV file without a header.
+        Names of the columns of a CSV file without a header, or of the array of an .npz file.
     missing : sequence of str
         What means missing: texts, and numbers however they are written, in columns of any type.
     delimiter : str, optional
@@ -199,6 +199,8 @@ def _read(
     try:
         if path.name.lower().endswith(".parquet"):
             arrow = _parquet(path, columns)
+        elif path.suffix.lower() == ".npz":
+            arrow = _array(path, columns)
         else:
             text = _CsvText.of(path)
             separator = delimiter or detect_separator(text.header)
@@ -239,18 +241,42 @@ def from_frame(frame: Any, where: str = "the data frame") -> Table:
     """
     if isinstance(frame, Table):
         return frame
-    try:
-        if hasattr(frame, "iloc"):  # of pandas, whose column names may be numbers
-            arrow = pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
-        else:
-            arrow = pa.table(frame)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        reason = ", ".join(map(str, error.args))
-        raise DataError(f"{where}, a {type(frame).__name__}, cannot be read as a data frame: {reason}") from None
+    arrow = as_arrow(frame, where)
     if arrow.num_rows == 0:
         raise DataError(f"{where} has no rows")
     table = _cleaned(arrow, where, ("",), "rename one")
     return table.with_columns({name: _spelled(column) for name, column in table.columns.items()})
+
+
+def as_arrow(frame: Any, where: str = "the data frame") -> pa.Table:
+    """Return rows as a table of Arrow, without the index of pandas.
+
+    Raises DataError for anything that is not rows, and for a column that Arrow cannot take.
+
+    Parameters
+    ----------
+    frame : data frame, list of dict, or dict
+        A data frame of any library that exports its columns to Arrow; a dict for each row; a dict by column.
+    where : str
+        Names it in messages.
+    """
+    kind = type(frame).__name__
+    if hasattr(frame, "iloc") and not hasattr(frame, "columns"):
+        raise DataError(f"{where} is a {kind}, a single column or row: give a data frame, such as frame.loc[[0]]")
+    try:
+        if hasattr(frame, "iloc"):  # of pandas, whose column names may be numbers
+            return pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
+        if isinstance(frame, Sequence) and frame and all(isinstance(row, Mapping) for row in frame):
+            names = dict.fromkeys(name for row in frame for name in row)
+            return pa.table({str(name): [row.get(name) for row in frame] for name in names})
+        return pa.table(frame)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        if hasattr(frame, "columns"):
+            raise DataError(f"{where} cannot be read: {', '.join(map(str, error.args))}") from None
+        raise DataError(
+            f"{where} is of type {kind}, and cannot be read: give a data frame, a list of dicts (one for each row), a "
+            "dict of columns, or the path of a file"
+        ) from None
 
 
 def _spelled(column: pa.Array) -> pa.Array:
@@ -283,6 +309,20 @@ def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
     if columns:
         raise DataError(f"{path} names its columns itself: leave out [data] columns")
     return pyarrow.parquet.ParquetFile(path).read()
+
+
+def _array(path: Path, columns: tuple[str, ...]) -> pa.Table:
+    """Read the first array of an .npz file, of numbers or texts."""
+    if not columns:
+        raise DataError(f"{path} is an array, whose columns have no names: list them, [data] columns")
+    with np.load(path) as arrays:
+        values = next(iter(arrays.values()))
+    if values.ndim != 2 or values.shape[1] != len(columns):
+        raise DataError(
+            f"{path} is an array of shape {list(values.shape)}: it needs [rows, {len(columns)}], with the columns "
+            f"{', '.join(columns)} in this order; or give a data frame"
+        )
+    return pa.table({name: pa.array(column) for name, column in zip(columns, values.T, strict=True)})
 
 
 class _CsvText(NamedTuple):

@@ -69,8 +69,8 @@ class LabelledForm(Form):
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`; the label and the column of clients are optional."""
         file = self.file
-        table = file.read(place)
         schema, (label,) = self._schema, schema_from_json(self.label).features
+        table = file.read(place, schema.names)
         present = {feature_of(name, self.kinds.embeddings) for name in table.names}
         check_columns(table, [name for name in schema.names if name not in present])
         values, notes = self._values(table, schema)

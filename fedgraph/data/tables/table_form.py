@@ -35,8 +35,8 @@ class TableForm(Form):
     def read(self, place: Path, client: str | None) -> NewData:
         """See :class:`Form`; the label and the column of clients are optional."""
         settings = self.settings
-        table = settings.read(place)
         columns = settings.features or ()
+        table = settings.read(place, columns)
         check_columns(table, columns)
         labelled = settings.label in table.names
         for name in (*columns, *([settings.label] if labelled else [])):

@@ -68,21 +68,53 @@ def test_a_client_that_the_run_does_not_know(trained):
     # On its own scale: its stays and ages.
     assert np.abs(found["predicted"] - new["stay"]).mean() < 2 * new["stay"].std()
     run = fedgraph.load_run(trained().path)
-    with pytest.raises(DataError, match=r"the scale of 'stay' cannot be measured.*: name the client.*, one of county"):
+    with pytest.raises(
+        DataError, match=r"'north' was not in the run, and .* the scale of 'stay' cannot be measured.* one of county"
+    ):
         run.predict(new.drop(columns="stay"))
     with pytest.raises(DataError, match=r"5 rows are too few to measure a scale, which needs 20.*one of county"):
         run.predict(new[:5])
     local = fedgraph.load_run(trained("local").path)
     with pytest.raises(
-        RunError, match="the run has no client 'north', and no global model: name a client .*, one of county"
+        RunError, match="'north' was not in the run, and there is no global model: correct the name.* one of county"
     ):
         local.predict(new)
     nobody = new.drop(columns="hospital")
-    with pytest.raises(RunError, match=r"no client is named, .* name a client \(client\), one of county, mercy"):
+    advice = r"name a client \(client=\.\.\., or --client\), one of county, mercy"
+    with pytest.raises(RunError, match=f"no client is named, .* {advice}"):
         local.predict(nobody)
     assert (local.predict(nobody, client="mercy")["client"] == "mercy").all()
     with pytest.raises(DataError, match="has no row of 'mercy' in its column 'hospital'; it has 'north'"):
         local.predict(new, client="mercy")
+
+
+def test_a_name_that_lost_its_zeros_or_its_case(tmp_path, run_experiment):
+    known = rows().assign(hospital=[("007", "Mercy")[row % 2] for row in range(120)])
+    known.to_csv(tmp_path / "stays.csv", index=False)
+    run = fedgraph.load_run(run_experiment(tables_of(tmp_path / "stays.csv")).path)
+    new = rows(2, 40)
+    with pytest.raises(DataError, match=r"'7' was not in the run, and '007' was: the name has lost its leading zeros"):
+        run.predict(new.assign(hospital=7))
+    (note,) = run.predict(new.assign(hospital="MERCY")).attrs["notes"]
+    assert "did you mean 'Mercy' for 'MERCY'" in note
+
+
+def test_rows_as_arrays_and_dicts(trained):
+    run = fedgraph.load_run(trained().path)
+    new = rows(3, 6)
+    wanted = run.predict(new[["age", "ward"]], client="mercy")["predicted"].tolist()
+    array = new[["age", "ward"]].to_numpy()
+    assert run.predict(array.astype(str), client="mercy")["predicted"].tolist() == pytest.approx(wanted)
+    records = new.assign(hospital="mercy").to_dict("records")
+    assert run.predict(records)["predicted"].tolist() == pytest.approx(wanted)
+    with pytest.raises(DataError, match=r"the data is an array of shape \[6, 4\]: it needs \[rows, 2\].*age, ward"):
+        run.predict(new.to_numpy().astype(str), client="mercy")
+    with pytest.raises(DataError, match="holds objects"):
+        run.predict(array, client="mercy")
+    with pytest.raises(DataError, match="is a Series, a single column or row: give a data frame"):
+        run.predict(new.iloc[0], client="mercy")
+    with pytest.raises(DataError, match="the input is of type list, and cannot be read: give a data frame"):
+        run.predict([[50, "icu"]], client="mercy")
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,24 @@ def test_any_feature_by_a_graphical_model(table_tables, run_experiment, tmp_path
     assert len(read) == len(set(read)) > 1, "models of a run are read once"
 
 
+def test_rows_for_a_graphical_model_are_read_as_in_training(table_tables, run_experiment, tmp_path):
+    patients = pd.read_csv(tmp_path / "patients.csv")
+    table_tables["data"] |= {"missing": [-1], "table-schema": {"missing-codes": {"stay": [99]}}}
+    table_tables["fedngm"]["ngm"]["epochs"] = 2
+    run = fedgraph.load_run(run_experiment(table_tables, nodes=1).path)
+    new = patients[["height", "stay", "ward"]].head(20).assign(ward="a")
+    for gap in (np.nan, 99, -1):
+        new.assign(stay=gap).to_csv(tmp_path / f"{gap}.csv", index=False)
+    new.assign(stay=np.nan, ward="NA").to_csv(tmp_path / "no-ward.csv", index=False)
+    new[["height"]].to_csv(tmp_path / "height.csv", index=False)
+    unknown, *coded, no_ward, height = (
+        run.predict(tmp_path / f"{name}.csv", target="weight")["predicted"].to_numpy()
+        for name in ("nan", "99", "-1", "no-ward", "height")
+    )
+    assert all(np.array_equal(each, unknown) for each in coded)
+    assert np.array_equal(no_ward, height)
+
+
 @pytest.mark.parametrize(
     ("method", "why"),
     [

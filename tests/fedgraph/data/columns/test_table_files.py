@@ -1,10 +1,11 @@
 """Data frames as tables."""
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedgraph.data.columns import from_frame
+from fedgraph.data.columns import from_frame, read_table
 from fedgraph.support.errors import DataError
 
 
@@ -21,18 +22,38 @@ def test_columns_of_all_kinds_and_no_index():
         "7": [1, 2, 3],
     }
     assert from_frame(table) is table
+    rows = from_frame([{"a": 1, "b": "x"}, {"b": "y", "c": 2.5}])
+    assert {name: column.to_pylist() for name, column in rows.columns.items()} == {
+        "a": [1, None], "b": ["x", "y"], "c": [None, 2.5],
+    }  # fmt: skip
     assert from_frame(pa.table({"a": [1.0, None]})).numbers("a")[0] == 1
 
 
 @pytest.mark.parametrize(
     ("frame", "problem"),
     [
-        ("words", "a str, .*data frame"),
+        ("words", "the table is of type str, .*data frame"),
+        (pd.Series([1, 2]), "the table is a Series, .*data frame"),
+        ([[1, 2]], "the table is of type list, .*a list of dicts"),
+        ({"a": 1}, "the table is of type dict, .*a dict of columns"),
         (pd.DataFrame({"a": []}), "the table has no rows"),
         (pd.DataFrame([[1, 2]], columns=["a ", "a"]), "two columns named a"),
-        (pd.DataFrame({"a": [1, "b"]}), "DataFrame, .*column a"),
+        (pd.DataFrame({"a": [1, "b"]}), "the table cannot be read: .*column a"),
     ],
 )
 def test_what_is_no_table(frame, problem):
     with pytest.raises(DataError, match=problem):
         from_frame(frame, "the table")
+
+
+def test_an_array_needs_the_names_of_its_columns(tmp_path):
+    file = tmp_path / "rows.npz"
+    np.savez(file, images=np.array([["1", "x"], ["-9", "y"]]))
+    table = read_table(file, ("age", "ward"), missing=("-9",))
+    assert table.numbers("age")[0] == 1
+    assert table.column("age").null_count == 1
+    assert table.column("ward").to_pylist() == ["x", "y"]
+    with pytest.raises(DataError, match=r"whose columns have no names: list them, \[data\] columns"):
+        read_table(file)
+    with pytest.raises(DataError, match=r"shape \[2, 2\]: it needs \[rows, 1\], with the columns age in this order"):
+        read_table(file, ("age",))
