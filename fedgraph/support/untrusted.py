@@ -54,10 +54,10 @@ def read_json(text: Any, what: str) -> Any:
 def in_short(text: str, most: int = _LONGEST_WORDS) -> str:
     """Return the words of another party as they can be logged: without control characters, and cut to ``most`` letters.
 
-    Line breaks stay.
+    Line breaks and tabs stay.
     """
     cut = text if len(text) <= most else f"{text[: most - 20]} ... ({len(text):,} letters)"
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in cut)
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in cut)
 
 
 def _within(value: Any) -> Any:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.messages.apps import APP_RECORD, WHO_KEY, read_client
 from fedgraph.strategies.engine.app_exchange import last_words
-from fedgraph.support.errors import IdentityError, ReplyError, quoted
+from fedgraph.support.errors import IdentityError, ReplyError, quoted, similar
 from fedgraph.support.untrusted import in_short
 
 log = logging.getLogger("fedgraph")
@@ -108,7 +108,10 @@ class AppClients:
             return True
         if name not in self._strangers:
             self._strangers.add(name)
-            log.warning("client '%s' is not in the client graph and is excluded", in_short(name, 50))
+            shown = in_short(name, 50)
+            log.warning(
+                "client '%s' is not in the client graph and is excluded%s", shown, similar([shown], sorted(self._known))
+            )
         return False
 
     def _raise_without_clients(self, nodes: Sequence[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from typing import Any
 
 import torch
@@ -98,9 +99,14 @@ class AppReply:
 
 
 def last_words(message: Message) -> str:
-    """Return the last line of a node's error, which Flower logs in full."""
+    """Return a node's error, which Flower logs in full; of a traceback only what was raised at its end."""
     lines = (message.error.reason or "").strip().splitlines()
-    return in_short(lines[-1], 500) if lines else "it failed without words"
+    frames = [place for place, line in enumerate(lines) if line.startswith("  File ")]
+    if frames:
+        # A frame has its line of code below it, and marks below that.
+        after = lines[frames[-1] + 1 :]
+        lines = list(dropwhile(lambda line: line.startswith("    "), after)) or lines[-1:]
+    return in_short("\n".join(lines), 500) if lines else "it failed without words"
 
 
 def named(models: ModelRows, place: int, row: Tensor) -> dict[str, Tensor]:

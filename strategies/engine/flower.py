@@ -103,6 +103,7 @@ class FlowerStrategy(FedAvg):
         self._save_to = None if save_to is None else Path(save_to)
         self._timeout, self._offset, self._started, self._goes_on = 3600.0, 0, False, False
         self._said: set[str] = set()
+        self._trained: set[str] = set()
         self._reset()
 
     def _reset(self) -> None:
@@ -247,6 +248,7 @@ class FlowerStrategy(FedAvg):
             )  # fmt: skip
         finally:
             self._offset, self._started = 0, False
+        self._tell_untrained()
         for found in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, found, {number + done: value for number, value in getattr(result, found).items()})
         result.arrays = self.arrays or arrays
@@ -407,6 +409,7 @@ class FlowerStrategy(FedAvg):
             # From now on they are known by name, for further exchanges of the round.
             self._selected = nodes
         if kind == "train" and found:
+            self._trained.update(found)
             self._count(found)
         usable = [found[name] for name in sorted(found)]
         self._history += [
@@ -451,8 +454,8 @@ class FlowerStrategy(FedAvg):
         if len(alike) < len(replies):
             left = quoted([reply.name for reply in replies if reply not in alike])
             self._say_once(
-                "metrics", "metrics of %s are not in the mean: they have no '%s', or other metrics "
-                "(strategy.history has all)", left, self.weighted_by_key,
+                "metrics", "metrics of %s are not in the mean: '%s' is missing or 0, or they are not the metrics of "
+                "the others (strategy.history has all)", left, self.weighted_by_key,
             )  # fmt: skip
         return aggregate([reply.content for reply in alike], self.weighted_by_key) if alike else None
 
@@ -462,6 +465,15 @@ class FlowerStrategy(FedAvg):
             self._say_once(
                 "terms", "no client has used the term of %s in its loss, so it is 0: add `%s` to the loss, and "
                 "`client_name` to the mods of the ClientApp", type(self).__name__, self.term_to_add,
+            )  # fmt: skip
+
+    def _tell_untrained(self) -> None:
+        """Name the clients of the graph that have never sent a trained model, though ``client_arrays`` has them."""
+        untrained = [] if self.graph is None else [name for name in self.graph.names if name not in self._trained]
+        if untrained and self._trained:
+            log.warning(
+                "clients of the graph that have not trained in these rounds: %s; in client_arrays they have what was "
+                "aggregated for them", quoted(untrained),
             )  # fmt: skip
 
     def _say_once(self, what: str, *words: Any) -> None:

@@ -21,7 +21,7 @@ def test_json_as_deep_as_experiments_are_is_read():
 
 
 def test_words_are_cut_and_without_control_characters():
-    assert in_short("a\nb\x1b[2Jc") == "a\nb?[2Jc"
+    assert in_short("a\n\tb\x1b[2Jc") == "a\n\tb?[2Jc"
     assert len(in_short("x" * 10**6)) < 2_020
     assert in_short("x" * 10**6).endswith("(1,000,000 letters)")
 

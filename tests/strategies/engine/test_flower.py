@@ -199,7 +199,7 @@ def test_runs_repeat_and_order_of_nodes_and_replies_is_of_no_matter(method):
 def test_a_client_that_does_not_answer_keeps_its_model_and_comes_back_under_another_id(method, how, caplog):
     def spoil(answer, name, number):
         if (name, number) == ("mercy", 2):
-            raise OSError("disk full")
+            raise OSError("disk full:\n  /data\t0 bytes free")
         return answer
 
     class Away(LocalGrid):
@@ -227,7 +227,7 @@ def test_a_client_that_does_not_answer_keeps_its_model_and_comes_back_under_anot
         assert same({"mercy": own[1]["mercy"]}, {"mercy": own[2]["mercy"]}), "round 2 passed without it"
     assert not same({"mercy": own[2]["mercy"]}, {"mercy": own[3]["mercy"]})
     if how == "fails":
-        assert "round 2, training: no usable answer of client 'mercy': OSError: disk full" in caplog.text
+        assert "no usable answer of client 'mercy': OSError: disk full:\n  /data\t0 bytes" in caplog.text
     rounds = strategy.history.query("client == 'mercy' and metric == 'train/loss'")["round"].tolist()
     assert rounds == [1, 3]
 
@@ -395,6 +395,14 @@ def test_names_that_two_nodes_have_or_the_graph_lacks(caplog):
     with caplog.at_level("WARNING", logger="fedgraph"):
         SFL(ClientGraph.from_edges([("mercy", "county")])).start(Plain().grid(), initial(), num_rounds=1)
     assert "client 'valley' is not in the client graph and is excluded" in caplog.text
+    assert "have not trained" not in caplog.text
+    graph = ClientGraph.from_edges([("mercy", "county"), ("county", "valley")])
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        strategy = SFL(graph, min_available_nodes=2)
+        strategy.start(Plain().grid(("mercy", "county", "vally")), initial(), num_rounds=1)
+    assert "client 'vally' is not in the client graph and is excluded; did you mean 'valley'" in caplog.text
+    assert "clients of the graph that have not trained in these rounds: 'valley'" in caplog.text
+    assert "valley" in strategy.client_arrays
 
 
 def test_partition_ids_are_names_where_there_is_no_other():
