@@ -8,6 +8,7 @@ torch.Size([27])
 """
 
 from fedgraph.models.base import Batch, Differentiated, StackedModel, TaskSpec
+from fedgraph.models.called_layers import last_linear, with_input_of
 from fedgraph.models.choice import ModelChoice, ModelTable, VariantTable
 from fedgraph.models.frozen import FrozenLayers
 from fedgraph.models.hashed_draws import drawing_from
@@ -15,7 +16,7 @@ from fedgraph.models.parameters import Layout, finite_rows, flattened, usable_ro
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
 from fedgraph.models.registry import MODELS, ScikitSettings, build, initial_model, parse_model
 from fedgraph.models.stacked import linear
-from fedgraph.models.vectorised import ModuleSettings, last_linear, with_input_of
+from fedgraph.models.vectorised import ModuleSettings
 
 __all__ = [
     "MODELS",

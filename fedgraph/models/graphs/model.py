@@ -11,9 +11,10 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from fedgraph.models.base import TaskSpec
+from fedgraph.models.called_layers import last_called
 from fedgraph.models.graphs.table import Graph, GraphTable, Surroundings
 from fedgraph.models.user_module import Call, module_class
-from fedgraph.models.vectorised import ModuleModel, ModuleSettings, last_called
+from fedgraph.models.vectorised import ModuleModel, ModuleSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
