@@ -27,6 +27,7 @@ from fedgraph.models import ModelChoice
 from fedgraph.privacy import Released
 from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.settings import Configured
+from fedgraph.support.wording import counted
 
 SAMPLE_FACTS = (
     "the key of each sample, its split, and its label if this node has it",
@@ -85,7 +86,7 @@ class OwnersClient(Configured[SomeOwners]):
         if self.request.embeddings:
             embedded = self.released(embedded, data, data.present & requested)
         sent = "embeddings" if self.request.embeddings else "keys and labels"
-        self.node.done.append(f"sent {sent} of {int(requested.sum()):,} rows")
+        self.node.done.append(f"sent {sent} of {counted(int(requested.sum()), 'row')}")
         return EmbedReply(
             clients=self.owners,
             partition=self.node.partition(),

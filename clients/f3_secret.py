@@ -46,6 +46,7 @@ from fedgraph.privacy.secret import (
 )
 from fedgraph.support.errors import DataError, IdentityError, ReplyError, RunError
 from fedgraph.support.settings import Configured
+from fedgraph.support.wording import counted
 
 log = logging.getLogger("fedgraph")
 
@@ -118,7 +119,7 @@ class SecretClient(Configured[F3SecretSettings]):
             client=request.client, experiment=request.experiment, run=request.run,
         )  # fmt: skip
         clear = F3Client(self.node, requested).reply()
-        self.node.done[:] = [f"sent embeddings of {len(clear.keys):,} rows as secret shares"]
+        self.node.done[:] = [f"sent embeddings of {counted(len(clear.keys), 'row')} as secret shares"]
         return ShareReply({owner: self._sealed(owner, clear, request) for owner in request.fingerprints})
 
     def _sealed(self, owner: str, clear: EmbedReply, request: ShareRequest) -> Tensor:

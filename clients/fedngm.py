@@ -49,6 +49,7 @@ from fedgraph.support.errors import GraphError, IdentityError, ReplyError, quote
 from fedgraph.support.files import file_name, json_digest, write_atomically
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured
+from fedgraph.support.wording import counted
 from fedgraph.training import ClientState
 
 log = logging.getLogger("fedgraph")
@@ -129,7 +130,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
             texts, parameters = requested[self.request.phase](), nothing
             sums = self._statistics.sums() if self.request.phase == "sums" else None
         num_rows = self._held.num_training
-        self.node.done.append(f"finished phase '{self.request.phase}' on {sum(num_rows):,} rows")
+        self.node.done.append(f"finished phase '{self.request.phase}' on {counted(sum(num_rows), 'row')}")
         return PhaseReply(
             clients=self.clients,
             partition=partition,

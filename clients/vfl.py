@@ -23,6 +23,7 @@ from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
 from fedgraph.messages import EmbedRequest
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.support.randomness import derive_seed
+from fedgraph.support.wording import counted
 from fedgraph.training import Optimiser, clip_rows, fresh_state
 
 
@@ -98,7 +99,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
             present = data.present[group.rows][:, requested, None]
             embeddings[group.rows[:, None], places, : own.shape[2]] = own.detach().cpu() * present
             self._keep(number, group, request.step, request.keep_from, kept)
-        self.node.done.append(f"took step {request.step} on {len(request.update):,} rows")
+        self.node.done.append(f"took step {request.step} on {counted(len(request.update), 'row')}")
         return StepReply(request.owners, embeddings[named, :, : int(sizes[named].max())])
 
     def _update(self, group: StackedOwners, kept: dict[str, Tensor], samples: Tensor, request: StepRequest) -> None:

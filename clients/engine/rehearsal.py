@@ -24,6 +24,7 @@ from fedgraph.fusion import decided
 from fedgraph.fusion.owner_models import SingleOwner
 from fedgraph.support.errors import IdentityError, closest_first
 from fedgraph.support.plugins import load_object
+from fedgraph.support.wording import counted, if_any
 from fedgraph.training import Cohort
 
 
@@ -43,6 +44,12 @@ class Rehearsal:
     disclosure: Disclosure
     unexpected: str = ""
     """A message about clients of the node config that the run does not expect."""
+
+
+def takes_part(experiment: Experiment, method: Mapping[str, Any], node_config: Mapping[str, Any]) -> bool:
+    """Return whether a node hosts clients of the run, or aggregates secret shares; arguments as :func:`rehearse`."""
+    node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
+    return bool(node.hosted(Assignment.of(experiment.client_part(method)))) or node.aggregator is not None
 
 
 def rehearse(
@@ -65,8 +72,8 @@ def rehearse(
     if not clients and node.aggregator is None:
         named = configured_clients(node_config)
         subject = f"this node is to host {', '.join(named)}, and" if named else "this node"
-        expected = closest_first(named, assignment.expect or ())
-        raise IdentityError(f"{subject} hosts none of the expected clients: {expected}")
+        expected = if_any(": ", closest_first(named, assignment.expect or ()))
+        raise IdentityError(f"{subject} hosts none of the expected clients{expected}")
     client_class = load_object(client, "[experiment] client")
     assignment.check_terms(client_class)
     check_noise(node, client_class, assignment)
@@ -88,29 +95,36 @@ def rehearse(
     return Rehearsal(clients, (source.describe(), *lines), disclosure(experiment, client, node), unexpected)
 
 
+def _by_split(counts: Mapping[str, int], word: str) -> str:
+    """Return ``14 train, 2 validation, 1 test row``: the noun belongs to the last count."""
+    *most, (split, count) = counts.items() or [("", 0)]
+    return ", ".join([*(f"{number:,} {name}" for name, number in most), counted(count, f"{split} {word}".strip())])
+
+
 def _describe_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
     """Yield the number and kind of examples of each client."""
     data = cohort.data
     assignment.horizons_of(data.task)
     shape = " x ".join(map(str, data.task.input_shape))
+    features = f"{shape} feature{'' if shape == '1' else 's'}"
     named = f": {', '.join(data.task.features)}" if data.task.features else ""
     of = {
-        "": "from inputs of {}",
-        "node": "of nodes with {} features",
-        "graph": "of graphs, nodes of which have {} features",
+        "": f"from inputs of {shape}",
+        "node": f"of nodes with {features}",
+        "graph": f"of graphs, nodes of which have {features}",
     }
-    yield f"{data.task.kind} {of[data.task.level].format(shape)}{named}"
+    yield f"{data.task.kind} {of[data.task.level]}{named}"
     if data.task.classes:
         yield f"classes: {', '.join(data.task.classes)}"
     for row, name in enumerate(data.names):
-        counts = ", ".join(f"{int(data.splits[split].num_examples[row]):,} {split}" for split in SPLITS)
+        counts = _by_split({split: int(data.splits[split].num_examples[row]) for split in SPLITS}, "example")
         held = ""
         if data.label_counts is not None:
             labels = data.task.classes or tuple(map(str, range(data.label_counts.shape[1])))
             per_class = zip(labels, data.label_counts[row].tolist(), strict=True)
             listed = ", ".join(f"{label}: {count:,}" for label, count in per_class if count)
             held = f"; training examples by class: {listed}"
-        yield f"{name}: {counts} examples{held}"
+        yield f"{name}: {counts}{held}"
 
 
 def _describe_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
@@ -122,9 +136,9 @@ def _describe_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapp
         counts = torch.bincount(data.split[present].long(), minlength=len(SAMPLE_SPLITS)).tolist()
         shape = " x ".join(map(str, data.tasks[row].input_shape))
         missing = 1 - float(present.float().mean())
-        of_each = ", ".join(f"{count:,} {split}" for split, count in zip(SAMPLE_SPLITS, counts, strict=True) if count)
+        held: dict[str, int] = {split: count for split, count in zip(SAMPLE_SPLITS, counts, strict=True) if count}
         lacks = f"; lacks {missing:.1%} of the samples of this node" if missing else ""
-        yield f"{name}: {of_each} samples with inputs of {shape}{lacks}"
+        yield f"{name}: {_by_split(held, 'sample')} with inputs of {shape}{lacks}"
         if name in models:
             yield from (f"    {line}" for line in _describe_model(data, row, models[name]))
 
@@ -134,7 +148,7 @@ def _describe_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
     found, _ = SingleOwner(data, row, None).brought(model)
     task = data.tasks[row]
     classes = task.classes or tuple(map(str, range(task.output_shape[0])))
-    yield f"its model {model}: embeddings of {found.embeddings.shape[1]} numbers"
+    yield f"its model {model}: embeddings of {counted(found.embeddings.shape[1], 'number')}"
     if task.features:
         yield f"features, in order: {', '.join(task.features)}"
     yield f"classes, in order: {', '.join(classes)}"
@@ -149,7 +163,6 @@ def _describe_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Ite
     settings = source.table_schema
     for name in clients:
         held = source.load_table(name)
-        counts = ", ".join(f"{len(held.rows(split)):,} {split}" for split in SPLITS)
-        yield f"{name}: {counts} rows"
+        yield f"{name}: {_by_split({split: len(held.rows(split)) for split in SPLITS}, 'row')}"
         schema = infer_schema(held.table, settings, partial=True)
         yield from (f"    {line}" for line in as_text(schema, held.table, settings).splitlines())

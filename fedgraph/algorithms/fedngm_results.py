@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgraph.algorithms.fedngm_settings import FedNGMRecovery, FedNGMSettings
 from fedgraph.algorithms.phases import Outcome
-from fedgraph.data.columns.columns import near_duplicates
+from fedgraph.data.columns import near_duplicates
 from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import Agreement, ExclusionReason
 from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
@@ -185,7 +185,7 @@ def excluded_notes(
     expected : columns that the experiment keeps private, which are not mentioned.
     """
     reasons: dict[str, str] = dict.fromkeys(agreement.constant, "constant")
-    reasons |= dict.fromkeys(agreement.disputed, "of other kinds elsewhere, and private")
+    reasons |= dict.fromkeys(agreement.disputed, "defined differently by clients, so private to each")
     owners: dict[str, list[str]] = {}
     for client, schema in agreement.schemas.items():
         for name in schema.names:
@@ -194,7 +194,7 @@ def excluded_notes(
     for name in dict.fromkeys([*owners, *excluded]):
         if name in reasons or name in agreement.common.names:
             continue
-        ways = [f"private to {quoted(owners[name])}"] if name in owners else []
+        ways = [f"only at {quoted(owners[name])}"] if name in owners else []
         for why, words in _WHY_NONE.items():
             clients = [client for client, columns in excluded_columns.items() if columns.get(name) == why]
             if clients:
@@ -205,7 +205,7 @@ def excluded_notes(
         if name not in expected:
             names.setdefault(reason, []).append(name)
     text = "; ".join(f"{quoted(columns, 8)} ({reason})" for reason, columns in names.items())
-    return [f"no common feature: {text}"] if text else []
+    return [f"not among the common features: {text}"] if text else []
 
 
 def category_notes(agreement: Agreement, excluded_columns: Mapping[str, Mapping[str, ExclusionReason]]) -> list[str]:

@@ -83,8 +83,14 @@ class FedNGMSettings(Settings):
                    other values hidden, the same for all models, in at most 1,000 rows, marginalised over unknown
                    values.
     disputes     : features that clients define differently are an ``error``, or ``private`` to each.
-    statistics   : requested statistics, a table ``[fedngm.statistics]``.
-    ngm, ngr, recovery, merge, scaling, distillation, sampling : their own tables.
+    statistics   : how clients disclose their ranges and sums, if scaling or recovery asks for them.
+    ngm          : the networks of ``model = "ngm"``, and their training.
+    ngr          : the networks of ``model = "ngr"``, and their training.
+    recovery     : how the graph of the common features is found.
+    merge        : how the graphs of clients are merged.
+    scaling      : how numbers are scaled to units.
+    distillation : the samples on which the global model is trained.
+    sampling     : how rows are drawn from a model.
     """
 
     model: Literal["ngm", "ngr"] = "ngm"

@@ -37,6 +37,7 @@ from fedgraph.support.errors import ExperimentError, closest_first
 from fedgraph.support.listing_cache import cached_listing
 from fedgraph.support.plugins import other_checkouts
 from fedgraph.support.terminal import messages_for_people
+from fedgraph.support.wording import if_any
 
 if TYPE_CHECKING:
     import click
@@ -244,7 +245,8 @@ def _of_key(path: str, known: list[_Explained]) -> list[_Explained]:
                 explained.append(_Explained(each.name, each.heading, lines))
     if not explained:
         keys = [line.split(" ")[0] for each in tables for line in each.lines[: each.lines.index("")]]
-        raise ExperimentError(f"{tables[0].heading} has no key '{key}'; known: {closest_first([key], keys, len(keys))}")
+        known_keys = if_any("; known: ", closest_first([key], keys, len(keys)))
+        raise ExperimentError(f"{tables[0].heading} has no key '{key}'{known_keys}")
     return explained
 
 

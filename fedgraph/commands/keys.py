@@ -153,6 +153,7 @@ def fields(kind: type[Settings], name: str = "") -> list[tuple[str, str, str]]:
 
 def _as_toml(text: str, kind: type[Settings]) -> str:
     """Return a docstring with keys and values spelt as in TOML."""
+    text = re.sub(r":[a-z]+:(?=`)", "", text)  # roles of Sphinx
     names = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
     values = {"None": "unset", "True": "true", "False": "false"}
     return re.sub(

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
+from fedgraph.support.wording import counted
 
 if TYPE_CHECKING:
     from fedgraph.runs import RunFolder
@@ -134,7 +135,7 @@ def _predict_new(
             table.to_parquet(temporary, index=False)
     clients = table["client"].nunique() if "client" in table else 1
     whose = f", of {clients:,} clients" if clients > 1 else ""
-    console.print(f"{len(table):,} predictions{whose}", soft_wrap=True)
+    console.print(f"{counted(len(table), 'prediction')}{whose}", soft_wrap=True)
     for name, values in prediction.metrics.items():
         console.print(f"{name}: {float(values.nanmean()):.3f}")
     for note in prediction.notes:
@@ -145,7 +146,7 @@ def _predict_new(
 def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFolder, trained: RunFolder) -> None:
     from fedgraph.support.files import file_name
 
-    windows, clients = (f"{summary[key]} {key if summary[key] != 1 else key[:-1]}" for key in ("windows", "clients"))
+    windows, clients = (counted(summary[key], key.removesuffix("s")) for key in ("windows", "clients"))
     console.print(f"{windows} of {clients} forecast", soft_wrap=True)
     means = {name: values["mean"] for name, values in summary["metrics"].get("later", {}).items()}
     for name, mean in means.items():
@@ -164,7 +165,7 @@ def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFol
 def _tell_predictions(
     console: Console, summary: Mapping[str, Any], folder: RunFolder, samples: str, secret: bool
 ) -> None:
-    console.print(f"{summary['predictions']} samples predicted; data: {summary['data']}", soft_wrap=True)
+    console.print(f"{counted(summary['predictions'], 'sample')} predicted; data: {summary['data']}", soft_wrap=True)
     for name, values in summary["metrics"].get(samples, {}).items():
         console.print(f"{name}: {values['mean']:.3f}")
     if secret:
@@ -172,8 +173,9 @@ def _tell_predictions(
         error = "there is no useful bound on the error of probabilities"
         if bound < _USEFUL_BOUND:
             error = f"the error of probabilities is at most {bound:.2g}, usually far less"
+        exchanges = counted(summary["exchanges"], "exchange")
         console.print(
-            f"{summary['exchanges']} exchanges, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares per owner; {error} "
+            f"{exchanges}, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares per owner; {error} "
             "(set --set f3-secret.largest=... as small as embeddings allow for a smaller bound)",
             soft_wrap=True,
         )

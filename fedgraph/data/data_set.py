@@ -22,6 +22,7 @@ from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Configured, S, Settings
+from fedgraph.support.wording import counted
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph
@@ -90,7 +91,7 @@ class DataSet(Configured[S]):
 
     def describe(self) -> str:
         """Return a phrase for reports: which data, and which part of it."""
-        return f"{type(self).__name__}, {len(self.client_names())} clients"
+        return f"{type(self).__name__}, {counted(len(self.client_names()), 'client')}"
 
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the clients ``names``, scaled.

@@ -72,8 +72,10 @@ def data_path(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
         return own.path
     if path is None:
         raise DataError(
-            "[data] names no path, so every node needs its own data, and this node has none: give it the node "
-            "config key 'data', for example --node-config 'clients=\"mercy\" data=\"mercy.csv\"'"
+            "[data] names no path, so every node needs its own data, and this node has none: give it the node config "
+            "key 'data' (`fedgraph node --client mercy --data mercy.csv`), or in `fedgraph run` --site "
+            "mercy=mercy.csv (in Python sites); where all nodes read the same file, set path in [data] "
+            "(--set data.path=all.csv)"
         )
     return data_dir / Path(path).expanduser()
 

@@ -18,6 +18,7 @@ from scipy.special import gammaincinv
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
+from fedgraph.support.wording import counted
 
 Indices = NDArray[np.int64]
 Method = Literal["shards", "iid", "dirichlet", "classes", "class-imbalance", "power-law"]
@@ -94,18 +95,20 @@ def partition(settings: PartitionSettings, labels: Indices, seed: int) -> list[I
 
 def describe(settings: PartitionSettings) -> str:
     """Describe the partition in a phrase for reports, e.g. ``20 clients, 2 shards each``."""
-    mean_size = f", {settings.examples_per_client} examples on average" if settings.examples_per_client else ""
+    mean_size = (
+        f", {counted(settings.examples_per_client, 'example')} on average" if settings.examples_per_client else ""
+    )
     groups = settings.class_groups or ()
     sizes = "/".join(str(group if isinstance(group, int) else len(group)) for group in groups)
     how = {
-        "shards": f"{settings.shards} shards each",
+        "shards": f"{counted(settings.shards, 'shard')} each",
         "iid": "independent and identically distributed",
         "dirichlet": f"Dirichlet {settings.alpha:g} over labels",
         "classes": f"disjoint classes {sizes or 'in equal parts'}",
         "class-imbalance": f"growing number of classes{mean_size}",
         "power-law": f"power-law sizes{mean_size}",
     }
-    return f"{settings.clients} clients, {how[settings.partition]}"
+    return f"{counted(settings.clients, 'client')}, {how[settings.partition]}"
 
 
 def iid(labels: Indices, clients: int, seed: int) -> list[Indices]:

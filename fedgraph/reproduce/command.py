@@ -27,6 +27,7 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people, seeds_given
+from fedgraph.support.wording import if_any
 
 
 def reproduce(
@@ -56,7 +57,7 @@ def reproduce(
         short, table, file = load_table(name)
         known = [known for known in get_args(Profile) if known in table.profiles]
         if profile not in known:
-            raise ExperimentError(f"{short} has no profile '{profile}'; known: {', '.join(known)}")
+            raise ExperimentError(f"{short} has no profile '{profile}'{if_any('; known: ', ', '.join(known))}")
         size = table.profiles[profile]  # type: ignore[index]
         plugins = (str(file.parent), str(Path.cwd()))
         add_plugin_paths(plugins)
@@ -187,5 +188,5 @@ def _chosen(wanted: list[str] | None, known: list[str], what: str, table: str) -
     by_name = {name.casefold(): name for name in known}
     unknown = [name for name in wanted if name.casefold() not in by_name]
     if unknown:
-        raise ExperimentError(f"{table} has no {what} '{unknown[0]}'; known: {', '.join(known)}")
+        raise ExperimentError(f"{table} has no {what} '{unknown[0]}'{if_any('; known: ', ', '.join(known))}")
     return [by_name[name.casefold()] for name in wanted]

@@ -57,6 +57,10 @@ processor time of a run in one process, for methods of rounds.
 """
 
 
+_SHARES = ("accuracy", "f1", "precision", "recall")
+"""Metrics that are usually given in per cent."""
+
+
 ClientValues = dict[str, float | None]
 """Values by client, None for missing ones."""
 
@@ -143,6 +147,13 @@ class Quantity(NamedTuple):
         return self.statistic in ("rounds", "first-rounds") or (self.split == PEERS and self.metric in COUNTS)
 
     @property
+    def is_share(self) -> bool:
+        """Whether values are usually given in per cent, such as accuracies, and differences in percentage points."""
+        # Names of features come first, and may be those of metrics.
+        measures = [part for part in self.metric.split("-") if _is_measure(part)]
+        return self.has_course and bool(measures) and measures[-1] in _SHARES
+
+    @property
     def better(self) -> Literal["higher", "lower"] | None:
         """Which values are better; None if neither."""
         if self.split == GRAPH:
@@ -195,6 +206,14 @@ def validation_quantity(text: str) -> Quantity:
     if quantity.better is None:
         raise ValueError(f"'{text}' has no better or worse values to choose by")
     return quantity
+
+
+def _is_measure(word: str) -> bool:
+    try:
+        direction(word)
+    except ExperimentError:
+        return False
+    return True
 
 
 def _cost(summary: Mapping[str, Any], what: str) -> float | None:

@@ -35,6 +35,7 @@ from fedgraph.reproduce.table import (
 from fedgraph.reproduce.table_files import load_table
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import as_csv, json_digest, write_atomically
+from fedgraph.support.wording import if_any
 
 PUBLISHED = "published"
 """Source of a value printed in the paper, in a file without a table."""
@@ -131,7 +132,7 @@ class ResultFile:
         """Raise ExperimentError for a row, column or metric that neither the file nor its table has."""
         for what, name, known in zip(("row", "column", "metric"), (row, column, metric), self._known, strict=True):
             if name not in known:
-                raise ExperimentError(f"{self.path} has no {what} '{name}'; known: {'; '.join(known)}")
+                raise ExperimentError(f"{self.path} has no {what} '{name}'{if_any('; known: ', '; '.join(known))}")
 
     @cached_property
     def _known(self) -> tuple[list[str], list[str], list[str]]:

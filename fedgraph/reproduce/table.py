@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, mode
 
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity, validation_quantity
 from fedgraph.support.settings import Settings
+from fedgraph.support.wording import if_any
 
 Profile = Literal["small", "full"]
 
@@ -278,7 +279,7 @@ class PublishedTable(Settings):
                     self.choice_quantity(row, column)
         for who, key in used:
             if key not in keys:
-                raise ValueError(f"{who} names unknown column '{key}'; known: {', '.join(keys)}")
+                raise ValueError(f"{who} names unknown column '{key}'{if_any('; known: ', ', '.join(keys))}")
         for row in self.rows:
             for key, values in row.published.items():
                 expected = len(self.metrics_of(self.columns[keys.index(key)]))
@@ -292,7 +293,8 @@ class PublishedTable(Settings):
         label, ran = self.table.stand_alone, [row.label for row in self.rows if row.method is not None]
         for key, named in (("stand-alone", label), ("compare", self.table.compare)):
             if named and named not in ran:
-                raise ValueError(f"{key} must name a row with a method, got '{named}'; known: {', '.join(ran)}")
+                known = if_any("; known: ", ", ".join(ran))
+                raise ValueError(f"{key} must name a row with a method, got '{named}'{known}")
         values = [metric for column in self.columns for metric in self.metrics_of(column)]
         wanted = [metric.value for metric in values if metric.quantity.statistic == FAIRNESS]
         if wanted and not label:

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedgraph.federation import Traffic
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
+from fedgraph.support.wording import if_any
 from fedgraph.training import LAST, TrainSettings, direction, num_steps, steps_per_epoch
 
 
@@ -386,5 +387,5 @@ def measured(evaluation: Evaluation, name: str, key: str) -> Tensor | None:
     """
     if evaluation.metrics and name not in evaluation.metrics:
         known = ", ".join(sorted(evaluation.metrics))
-        raise ExperimentError(f"{key} '{name}' was not measured; measured: {known}")
+        raise ExperimentError(f"{key} '{name}' was not measured{if_any('; measured: ', known)}")
     return evaluation.metrics.get(name)

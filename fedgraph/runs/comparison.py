@@ -16,6 +16,7 @@ from fedgraph.runs.reports.results import Results
 from fedgraph.runs.reports.tables import as_html, results_table
 from fedgraph.runs.reports.words import labels, sentence
 from fedgraph.support.errors import RunError
+from fedgraph.support.wording import if_any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +51,7 @@ class Comparison(Sequence[Run]):
         first = self.runs[0]
         for run in self.runs[1:]:
             where = f"cannot be compared with {first.folder.name}"
-            run.folder.check_same_data(first.folder.data, where)
+            run.folder.check_same_data(first.folder.data, where, owner=first.folder.name)
         self.labels = labels(
             [run.method for run in self.runs],
             [run.folder.tables for run in self.runs],
@@ -103,7 +104,7 @@ class Comparison(Sequence[Run]):
         }
         if not columns:
             known = ", ".join(self.metrics.index)
-            raise RunError(f"none of the runs has measured '{metric}'; measured: {known}")
+            raise RunError(f"none of the runs has measured '{metric}'{if_any('; measured: ', known)}")
         return pd.DataFrame(columns)
 
     def plot(self) -> Figure:

@@ -188,15 +188,26 @@ class RunFolder:
         """The run's table ``[data]``."""
         return parse_data(self.tables["data"])
 
-    def other_data(self, data: Settings) -> dict[str, str]:
-        """Return the keys in which the run's ``[data]`` differs from ``data``, each with a description."""
+    def other_data(self, data: Settings, owner: str = "this experiment") -> dict[str, str]:
+        """Return the keys in which the run's ``[data]`` differs from ``data`` of ``owner``, each with a description."""
         ours, theirs = data.as_table(), self.data.as_table()
         differing = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
-        return {key: f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here" for key in differing}
+        return {
+            key: "; ".join(
+                f"{name} is {_shown(one)} in {self.path.name} and {_shown(other)} in {owner}"
+                for name, one, other in _differences(key, theirs.get(key), ours.get(key))
+            )
+            for key in differing
+        }
 
-    def check_same_data(self, data: Settings, where: str, but: Sequence[str] = ()) -> None:
-        """Raise ExperimentError, beginning with ``where``, if ``[data]`` differs in keys other than ``but``."""
-        differing = {key: how for key, how in self.other_data(data).items() if key not in but}
+    def check_same_data(
+        self, data: Settings, where: str, but: Sequence[str] = (), owner: str = "this experiment"
+    ) -> None:
+        """Raise ExperimentError, beginning with ``where``, if ``[data]`` differs in keys other than ``but``.
+
+        ``owner`` is what ``data`` are of, for the message.
+        """
+        differing = {key: how for key, how in self.other_data(data, owner).items() if key not in but}
         if differing:
             raise ExperimentError(f"{where}: {self.path} has other [data]: {'; '.join(differing.values())}")
 
@@ -461,3 +472,17 @@ class Recorder(Callback):
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _differences(key: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the keys in which two values differ, of tables those within, with both values."""
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        for name in sorted({*theirs, *ours}):
+            if theirs.get(name) != ours.get(name):
+                yield from _differences(f"{key}.{name}", theirs.get(name), ours.get(name))
+    else:
+        yield key, theirs, ours
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)

@@ -22,6 +22,7 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import Traffic
 from fedgraph.graph import ClientGraph
 from fedgraph.runs.callbacks import Evaluation
+from fedgraph.support.wording import counted
 from fedgraph.training import summarise
 
 Values = Mapping[str, Mapping[str, Any]]
@@ -185,7 +186,8 @@ def counts(summary: Mapping[str, Any], split: str) -> tuple[int, int]:
 
 def in_words(measured: int, everybody: int) -> str:
     """Return ``4 clients``, or ``2 of 4 clients`` if some were not measured."""
-    return f"{everybody} clients" if measured == everybody else f"{measured} of {everybody} clients"
+    every = counted(everybody, "client")
+    return every if measured == everybody else f"{measured:,} of {every}"
 
 
 def _by_group(

@@ -14,7 +14,7 @@ from typing import Any
 from flwr.app import Message
 
 from fedgraph.clients.app import app as client_app
-from fedgraph.clients.engine.rehearsal import rehearse
+from fedgraph.clients.engine.rehearsal import rehearse, takes_part
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.runs import RunFolder
@@ -39,7 +39,7 @@ class _OpeningGrid(LocalGrid):
 
 
 def look_at(
-    folders: Sequence[RunFolder], nodes: int, run_config: Mapping[str, str], node_config: Mapping[str, Any]
+    folders: Sequence[RunFolder], node_configs: Sequence[Mapping[str, Any]], run_config: Mapping[str, str]
 ) -> None:
     """Open every run of some run folders, without training and without leaving files.
 
@@ -47,7 +47,7 @@ def look_at(
 
     Parameters
     ----------
-    nodes : number of nodes among which clients are divided.
+    node_configs : node config of each node.
     run_config : run config of the ServerApp, without the experiment.
     """
     quiet = logging.NullHandler()
@@ -59,7 +59,7 @@ def look_at(
             with tempfile.TemporaryDirectory() as scratch:
                 experiment = load_experiment(folder.path / "experiment.toml")
                 try:
-                    _open(experiment, folder, Path(scratch), nodes, dict(run_config), dict(node_config))
+                    _open(experiment, folder, Path(scratch), node_configs, dict(run_config))
                 except FedgraphError as error:
                     method = experiment.method.name
                     raise type(error)(f"{method} cannot run here: {error}", error.quoted) from None
@@ -71,18 +71,18 @@ def _open(
     experiment: Experiment,
     folder: RunFolder,
     scratch: Path,
-    nodes: int,
+    node_configs: Sequence[Mapping[str, Any]],
     run_config: dict[str, str],
-    node_config: dict[str, Any],
 ) -> None:
     method = ChosenMethod(experiment)
-    config = {**node_config, "state-dir": str(scratch / "nodes")}
-    rehearse(
-        experiment,
-        method.client,
-        method.settings.as_table(nulls=True),
-        {**config, "partition-id": 0, "num-partitions": nodes},
-    )
+    configs = [{**each, "state-dir": str(scratch / "nodes")} for each in node_configs]
+    settings = method.settings.as_table(nulls=True)
+    for config in configs:
+        # A run goes on without nodes that host none of its clients.
+        if takes_part(experiment, settings, config):
+            rehearse(experiment, method.client, settings, config)
+            if "partition-id" in config:
+                break  # the others have the same data
     output = experiment.output.model_copy(update={"dir": str(scratch), "track": (), "resume": None})
     trial = RunFolder.create(replace(experiment, output=output), scratch, folder.plugins, {})
     run_config = {
@@ -90,6 +90,6 @@ def _open(
         "experiment": str(trial.path / "experiment.toml"),
         "set": shlex.quote(f"output.resume={trial.path}"),
     }
-    grid = _OpeningGrid.of_partitions(client_app, nodes, run_config, **config)
+    grid = _OpeningGrid(client_app, configs, run_config)
     with suppress(_Begun):
         serve(grid, run_config, ())

@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedgraph.support.errors import AppError, closest_first, quoted, similar
+from fedgraph.support.wording import if_any
 
 Value: TypeAlias = bool | int | float | str
 """The types of values in Flower's run config and node config."""
@@ -130,7 +131,8 @@ class FlowerApp:
         if unknown:
             raise AppError(
                 f"the run config of {self.folder.name} has no key {quoted(unknown)}"
-                f"{similar(unknown, [*self.defaults])}; known: {closest_first(unknown, [*self.defaults])}"
+                f"{similar(unknown, [*self.defaults])}"
+                f"{if_any('; known: ', closest_first(unknown, [*self.defaults]))}"
             )
         return {**self.defaults, **given}
 

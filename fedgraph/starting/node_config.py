@@ -61,6 +61,21 @@ def site_options(
     return {**common, SITES: configs}
 
 
+def node_configs(options: Mapping[str, Any], nodes: int, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the node config of each node of a simulation: a node for each site, or ``nodes`` that divide the clients.
+
+    Parameters
+    ----------
+    options : as :func:`node_options` and :func:`site_options` return them.
+    nodes : number of nodes, without sites.
+    common : keys of all nodes, in place of those of ``options``; keys of a single site come before them.
+    """
+    every = {key.replace("_", "-"): value for key, value in options.items() if key != SITES} | dict(common)
+    if SITES in options:
+        return [{**every, **own} for own in options[SITES].values()]
+    return [{"partition-id": index, "num-partitions": nodes, **every} for index in range(nodes)]
+
+
 def _absolute(model: str) -> str:
     """Make the path of a model absolute, as nodes may run in other folders; ``package.module:Class`` is unchanged."""
     place, layer = model.partition("#")[::2]

@@ -22,7 +22,7 @@ from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.starting.first_look import look_at
 from fedgraph.starting.given import in_words
-from fedgraph.starting.node_config import SITES, node_options, site_options
+from fedgraph.starting.node_config import SITES, node_configs, node_options, site_options
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
@@ -262,7 +262,7 @@ def _look_at_all(folders: Sequence[RunFolder], nodes: int, data_dir: str | Path 
     place = str(Path(data_dir).resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", "")
     node = {"full-errors": "1", "any-files": "1", **({"data-dir": place} if place else {})}
     try:
-        look_at(folders, nodes, {"data-dir": place}, {**node, **folders[0].node_config})
+        look_at(folders, node_configs(folders[0].node_config, nodes, node), {"data-dir": place})
     except FedgraphError:
         for folder in folders:
             folder.remove_unless_begun()
@@ -407,19 +407,14 @@ def _run_in_process(
     listeners: Sequence[Callback],
 ) -> None:
     keys = {
-        "FEDGRAPH_STATE": "state_dir",
-        "FEDGRAPH_MODELS": "model_dir",
-        "FEDGRAPH_DATA": "data_dir",
-        FULL_ERRORS: "full_errors",
-        "FEDGRAPH_ANY_FILES": "any_files",
+        "FEDGRAPH_STATE": "state-dir",
+        "FEDGRAPH_MODELS": "model-dir",
+        "FEDGRAPH_DATA": "data-dir",
+        FULL_ERRORS: "full-errors",
+        "FEDGRAPH_ANY_FILES": "any-files",
     }
-    of_places = {keys[name]: value for name, value in places.items()}
-    if SITES in node_options:
-        common = {key: value for key, value in node_options.items() if key != SITES}
-        common |= {key.replace("_", "-"): value for key, value in of_places.items()}
-        local = LocalGrid(client_app, [{**common, **own} for own in node_options[SITES].values()], run_config)
-    else:
-        local = LocalGrid.of_partitions(client_app, nodes, run_config, **{**node_options, **of_places})
+    configs = node_configs(node_options, nodes, {keys[name]: value for name, value in places.items()})
+    local = LocalGrid(client_app, configs, run_config)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with display:
         serve(local, run_config, [display, *listeners])

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from typing_extensions import TypeVar
 
 from fedgraph.support.errors import ExperimentError, similar
+from fedgraph.support.wording import if_any
 
 S = TypeVar("S", bound="Settings", default="Settings")
 
@@ -154,7 +155,9 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
             key = ".".join(str(part) for part in problem["loc"])
             if problem["type"] == "extra_forbidden":
                 known = sorted(kind.keys())
-                lines.append(f"{where} has no key '{key}'; known keys: {', '.join(known)}{similar([key], known)}")
+                lines.append(
+                    f"{where} has no key '{key}'{if_any('; known keys: ', ', '.join(known))}{similar([key], known)}"
+                )
             elif problem["type"] == "missing":
                 lines.append(f"{where} needs the key '{key}'")
             else:
@@ -182,7 +185,7 @@ def from_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
     unknown = [name for name in keywords if name not in known]
     if unknown:
         raise TypeError(
-            f"{where} has no parameter {', '.join(map(repr, unknown))}; it has {', '.join(known)}"
+            f"{where} has no parameter {', '.join(map(repr, unknown))}{if_any('; it has ', ', '.join(known))}"
             f"{similar(unknown, known)}"
         )
     try:

@@ -84,9 +84,9 @@ class FlowerStrategy(FedAvg):
         flower = set(inspect.signature(FedAvg.__init__).parameters) - {"self"}
         unknown = sorted(set(keywords) - set(kind.model_fields) - flower)
         if unknown:
-            known = ", ".join(sorted({*kind.model_fields, *flower}))
+            known = ", ".join(["graph", "seed", "save_to", *sorted({*kind.model_fields, *flower})])
             raise TypeError(
-                f"{type(self).__name__} has no keyword '{unknown[0]}'; it has graph, seed, save_to, {known}"
+                f"{type(self).__name__} has no keyword '{unknown[0]}'; it has {known}"
                 f"{similar(unknown[:1], [*kind.model_fields, *flower])}"
             )
         if graph is not None and not isinstance(graph, ClientGraph):

@@ -267,7 +267,8 @@ def test_what_is_no_common_feature_is_noted_with_why(table_tables, run_experimen
     table_tables["fedngm"] = {"ngm": {"epochs": 1, "hidden": 4}, "distillation": {"samples": 50}}
     notes = run_experiment(table_tables).summary()["notes"]
     assert notes[0] == (
-        "no common feature: 'same' (constant); 'some' (private to 'olav', 'ucla', without a value at 'mercy'); "
+        "not among the common features: 'same' (constant); 'some' (only at 'olav', 'ucla', without a value at "
+        "'mercy'); "
         "'nothing' (without a value); 'id' (no value occurs in least-rows rows or more ([data.table-schema]))"
     )
     assert "is no feature" not in caplog.text
@@ -275,7 +276,7 @@ def test_what_is_no_common_feature_is_noted_with_why(table_tables, run_experimen
     # The names of such columns do not leave a node whose errors are not told in full, either: its log has them.
     configs = [{"partition-id": place, "num-partitions": 2, "full-errors": False} for place in range(2)]
     notes = run_experiment(table_tables, node_configs=configs).summary()["notes"]
-    assert notes[0] == "no common feature: 'same' (constant); 'some' (private to 'olav', 'ucla')"
+    assert notes[0] == "not among the common features: 'same' (constant); 'some' (only at 'olav', 'ucla')"
     assert caplog.text.count("column 'id' of") == 2
 
 

@@ -1,7 +1,14 @@
 """Tables from files, and their columns as codes of their distinct values."""
 
 from fedgraph.data.columns.cells import MISSING
-from fedgraph.data.columns.columns import Floats, as_category, near_duplicates, read_categories, read_column, sort_categories
+from fedgraph.data.columns.columns import (
+    Floats,
+    as_category,
+    near_duplicates,
+    read_categories,
+    read_column,
+    sort_categories,
+)
 from fedgraph.data.columns.embeddings import with_embeddings
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table, from_frame, read_table

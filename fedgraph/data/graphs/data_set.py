@@ -22,6 +22,7 @@ from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Configured, Settings
+from fedgraph.support.wording import counted
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph
@@ -154,20 +155,21 @@ class GraphDataSet(Configured[OptionsT]):
         nodes = _between(sizes, "node")
         held = f"a graph of {nodes}" if max(graphs) == 1 else f"{_between(graphs, 'graph')} with {nodes} in all"
         each = " each" if len(every) > 1 else ""
-        clients = f"{len(every)} client{'s' if len(every) > 1 else ''}"
+        clients = counted(len(every), "client")
         notes = [*self.notes]
         left_out = sorted({key for own in every for key in own.left_out})
         if left_out:
-            names = ", ".join(left_out) if self.own is None else f"{len(left_out)} other tensors of the data"
+            names = ", ".join(left_out) if self.own is None else f"{counted(len(left_out), 'other tensor')} of the data"
             notes.append(f"models are not given {names}")
         one_way = sum(own.one_way for own in every)
         if one_way:
             notes.append(
-                f"the edges of {one_way} clients lead one way only (torch_geometric.utils.to_undirected adds the other)"
+                f"the edges of {counted(one_way, 'client')} lead one way only (torch_geometric.utils.to_undirected "
+                "adds the other)"
             )
         edgeless = sum(not any(graph.edge_index.shape[1] for graph in own.graphs) for own in every)
         if edgeless:
-            notes.append(f"{edgeless} clients have no edges")
+            notes.append(f"{counted(edgeless, 'client has', 'clients have')} no edges")
         what = f"classes of {'nodes' if self.settings.level == 'node' else 'whole graphs'}"
         return with_notes(f"{self.title}, {clients} with {held}{each}, {what}", notes)
 
@@ -238,4 +240,4 @@ def _as_mapping(graph: Any) -> Mapping[str, Any]:
 
 def _between(counts: Sequence[int], word: str) -> str:
     low, high = min(counts), max(counts)
-    return f"{low:,} to {high:,} {word}s" if low < high else f"{low:,} {word}{'s' if low > 1 else ''}"
+    return f"{low:,} to {counted(high, word)}" if low < high else counted(low, word)

@@ -17,6 +17,7 @@ from fedgraph.data.images.image_files import Bytes, FileKey, Images, file_key
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed, read_arrays
+from fedgraph.support.wording import counted
 
 _MODES = {1: "L", 3: "RGB"}
 _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
@@ -138,7 +139,8 @@ class _Folder:
                         others[name, file.suffix.lower() or "without a suffix"] += 1
         cls._check(folder, classes, files, others, every_class)
         left = [f"{count:,} {suffix} in '{name}'" for (name, suffix), count in others.items()]
-        notes = (f"{others.total():,} files are not images and were left out ({', '.join(left)})",) if left else ()
+        no_images = counted(others.total(), "file is no image and was", "files are not images and were")
+        notes = (f"{no_images} left out ({', '.join(left)})",) if left else ()
         # Class by class, as without sites.
         return cls(sorted(files, key=lambda row: row[1]), sites, notes)
 
@@ -198,7 +200,7 @@ def _read_files(files: FileKey, shape: tuple[int, int, int], ground: Ground) -> 
     read = [_pixels(path, shape, ground) for path, _ in files]
     counts = Counter(change for _, changes in read for change in changes)
     return np.stack([pixels for pixels, _ in read]), tuple(
-        f"{count:,} images {words}" for words, count in counts.items()
+        f"{counted(count, 'image')} {words}" for words, count in counts.items()
     )
 
 
@@ -209,16 +211,16 @@ def _pixels(path: Path, shape: tuple[int, int, int], ground: Ground) -> tuple[By
     try:
         with Image.open(path) as picture:
             if getattr(picture, "n_frames", 1) > 1:
-                changes.append("have several frames; the first is used")
+                changes.append("with several frames; the first is used")
             upright = ImageOps.exif_transpose(picture)
             if upright.mode.startswith(("I", "F")):
                 upright = _to_8_bits(np.asarray(upright), path)
-                changes.append("have 16 bits per channel; the upper 8 are used")
+                changes.append("with 16 bits per channel; the upper 8 are used")
             if upright.has_transparency_data:
                 behind = Image.new("RGBA", upright.size, ground)
                 front = upright.convert("RGBA")
                 if front.getextrema()[-1][0] < 255:  # type: ignore[index]
-                    changes.append(f"have transparent parts, and are put on a {ground} background")
+                    changes.append(f"with transparent parts, put on a {ground} background")
                 upright = Image.alpha_composite(behind, front)
             upright = upright.convert(_MODES[channels])
             if upright.size != (width, height):

@@ -19,6 +19,7 @@ from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
 from fedgraph.data.shared_tests import SplitSettings, draw_shared_test, shared_test_file
 from fedgraph.support.randomness import generator
+from fedgraph.support.wording import counted
 
 
 class OwnImageSettings(ImageOptions, SplitSettings):
@@ -116,11 +117,12 @@ class OwnImageSource(DataSource):
     def describe(self) -> str:
         """Describe the data, e.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, 2 shards each``."""
         _, height, width = self.settings.shape
-        count = f"{self._images.num_train:,} images {height}x{width} of {len(self.settings.classes)} classes"
+        images = counted(self._images.num_train, "image")
+        count = f"{images} {height}x{width} of {counted(len(self.settings.classes), 'class', 'classes')}"
         division = "1 client" if self.own is not None else describe(self.settings)
         if self._images.sites:
-            division = f"{len(self._images.sites)} clients, the folders of sites"
-        tested = f", tested on the same {len(self._shared):,} images" if self.settings.test == "shared" else ""
+            division = f"{counted(len(self._images.sites), 'client')}, the folders of sites"
+        tested = f", tested on the same {counted(len(self._shared), 'image')}" if self.settings.test == "shared" else ""
         return with_notes(f"{self.title}, {count}, {division}{tested}", self._images.notes)
 
     @cached_property

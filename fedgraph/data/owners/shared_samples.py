@@ -27,6 +27,7 @@ from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import derive_seed, hashed
 from fedgraph.support.settings import Settings
+from fedgraph.support.wording import counted
 
 _Part = Annotated[float, Field(ge=0.0, lt=1.0)]
 _OVERLAPPING = torch.tensor([SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")], dtype=torch.int8)
@@ -224,9 +225,9 @@ class OwnerSource(ABC):
     def describe(self, classes: tuple[str, ...] = ()) -> str:
         """Describe the data, e.g. ``digits in 2 x 2 patches, 4 clients, 1,797 samples of 10 classes``."""
         found, chosen, every = self.holdings((), classes), len(self.client_names()), len(self.every_client())
-        word = "client" if every == 1 else "clients"
-        clients = f"{every} {word}" if chosen == every else f"{chosen} of {every} {word}"
-        whole = f"{self.title}, {clients}, {len(found.keys):,} samples of {len(found.classes)} classes"
+        clients = counted(every, "client") if chosen == every else f"{chosen:,} of {counted(every, 'client')}"
+        held = f"{counted(len(found.keys), 'sample')} of {counted(len(found.classes), 'class', 'classes')}"
+        whole = f"{self.title}, {clients}, {held}"
         if self.settings.overlap == 1:
             return whole
         split, shared = self._drawn(found)

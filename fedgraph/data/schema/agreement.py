@@ -28,6 +28,7 @@ from fedgraph.data.schema.json import check_limits
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError
 from fedgraph.support.untrusted import in_short
+from fedgraph.support.wording import counted
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Agreement:
 
     def describe(self) -> str:
         """Describe in a few lines the common features, changed kinds, and what was left out."""
-        lines = [f"{len(self.common.features)} common features of {len(self.schemas)} clients"]
+        lines = [f"{counted(len(self.common.features), 'common feature')} of {counted(len(self.schemas), 'client')}"]
         for feature in self.common.features:
             changed = {name: own for name, own in self.schemas.items() if own[feature.name].kind != feature.kind}
             if changed:

@@ -9,6 +9,7 @@ from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema
+from fedgraph.support.wording import counted
 
 _LONGEST = 60
 _WORDS = {"?", ".", "-", "na", "n/a", "nan", "null", "unknown"}
@@ -22,13 +23,13 @@ def as_text(schema: Schema, table: Table, settings: SchemaSettings) -> str:
     rare. This reveals data: it is for the owner of the table only.
     """
     units = sum(feature.width for feature in schema.features)
-    lines = [f"{len(schema.features)} features, {units} units"]
+    lines = [f"{counted(len(schema.features), 'feature')}, {counted(units, 'unit')}"]
     rows = []
     for feature in schema.features:
         codes = settings.missing_codes.get(feature.name, ())
         if feature.kind == "embedding":
             missing = np.isnan(read_embedding(table, feature.name, codes)[:, 0])
-            shown, hint = f"{feature.size} numbers", ""
+            shown, hint = counted(feature.size, "number"), ""
         else:
             column = read_column(table, feature.name, codes)
             missing, hint = column.codes < 0, _hint(feature, column)
@@ -49,7 +50,7 @@ def as_text(schema: Schema, table: Table, settings: SchemaSettings) -> str:
 def _spread(column: Column) -> str:
     if column.numbers is None or not len(column.numbers):
         return ""
-    return f"{column.numbers.min():g} to {column.numbers.max():g}, {len(column.numbers):,} values"
+    return f"{column.numbers.min():g} to {column.numbers.max():g}, {counted(len(column.numbers), 'value')}"
 
 
 def _rare(feature: Feature, column: Column, settings: SchemaSettings) -> str:

@@ -32,6 +32,7 @@ from fedgraph.data.series.window_form import resolve_step_minutes
 from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.errors import DataError, quoted, some
+from fedgraph.support.wording import counted
 
 _STEP_WORDS = {
     5.0: "five-minute",
@@ -168,8 +169,8 @@ class WindowedSource(ABC):
             return ""
         since = f" after {missing.since}" if self.tells_times else ""
         return (
-            f", {missing.count:,} of {table.values.shape[1]:,} steps missing in the file and masked "
-            f"(longest gap {missing.longest:,} steps{since})"
+            f", {missing.count:,} of {counted(table.values.shape[1], 'step')} missing in the file and masked "
+            f"(longest gap {counted(missing.longest, 'step')}{since})"
         )
 
     def _share(self, chosen: int, total: int) -> str:

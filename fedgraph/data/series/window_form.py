@@ -24,6 +24,7 @@ from fedgraph.data.series.scaling import Mask, Singles, measured, usable
 from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.windows import WindowSettings, WindowSplit, step_seconds
 from fedgraph.support.errors import DataError
+from fedgraph.support.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +90,8 @@ class WindowForm(Form):
         if unread:
             notes.append(f"no readings of {', '.join(unread[:5])}, so their forecasts mean nothing")
         if table.missing is not None:
-            notes.append(f"{table.missing.count:,} steps are missing in the file and count as missing readings")
+            steps = counted(table.missing.count, "step is", "steps are")
+            notes.append(f"{steps} missing in the file, read as missing readings")
         return NewWindows(self, later, valid, seconds, tuple(notes))
 
     def _check_steps(self, table: SeriesTable) -> None:

@@ -15,6 +15,7 @@ from fedgraph.data.partition import client_names
 from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif
 from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
 from fedgraph.support.randomness import generator
+from fedgraph.support.wording import counted
 
 # Parents, and the probability of "yes" where they are yes or no, in this order, the last parent varying fastest.
 _ASIA = {
@@ -70,9 +71,11 @@ class BayesianNetworkSource(ClientTableSource):
         """Describe the data, e.g. ``alarm.bif.gz, 37 variables, 3 clients with 1,000 rows drawn for each``."""
         settings = self.settings
         facts = [Path(settings.path).name, f"{len(self.network.schema.features)} variables"]
-        facts.append(f"{len(self.client_names())} clients with {settings.rows:,} rows drawn for each")
+        facts.append(
+            f"{counted(len(self.client_names()), 'client')} with {counted(settings.rows, 'row')} drawn for each"
+        )
         if settings.public_rows:
-            facts.append(f"{settings.public_rows:,} rows public")
+            facts.append(f"{counted(settings.public_rows, 'row')} public")
         return ", ".join(facts)
 
     @cached_property

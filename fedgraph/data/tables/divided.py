@@ -27,6 +27,7 @@ from fedgraph.data.tables.labelled_form import TableFile
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed
 from fedgraph.support.randomness import generator
+from fedgraph.support.wording import counted
 
 _EMPHASIS = 4.0
 """How much more often a row is assigned to a client if it is in the client's segment."""
@@ -145,9 +146,9 @@ class DividedTableSource(ClientTableSource):
         elif settings.segments:
             how = f"by segments, {_EMPHASIS:g} times as often"
         title = data_title(settings.path, self.own)
-        facts = [title, f"{self._table.num_rows:,} rows", f"{len(self.client_names())} clients {how}"]
+        facts = [title, counted(self._table.num_rows, "row"), f"{counted(len(self.client_names()), 'client')} {how}"]
         if settings.public_share:
-            facts.append(f"{len(self._public):,} rows public")
+            facts.append(f"{counted(len(self._public), 'row')} public")
         if settings.label is not None:
             facts.append(f"label '{settings.label}'")
         return with_notes(", ".join(facts), self._notes)

@@ -18,6 +18,7 @@ from fedgraph.data.tables.divided import DividedTableSettings, DividedTableSourc
 from fedgraph.data.tables.hospitals import HOSPITALS, hospitals_table
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
+from fedgraph.support.wording import counted
 
 _PUBLIC_PATIENTS = 1000
 
@@ -119,10 +120,10 @@ class MixedTableSource(DividedTableSource):
         """Describe the data, with a file for each client e.g. ``{client}.csv, 3 clients with a file each``."""
         title = data_title(self.settings.path, self.own)
         if self._has_file_each:
-            return f"{title}, {len(self.client_names())} clients with a file each"
+            return f"{title}, {counted(len(self.client_names()), 'client')} with a file each"
         if self.owner is None:
             return super().describe()
-        return with_notes(f"{title}, {self._table.num_rows:,} rows, 1 client", self._notes)
+        return with_notes(f"{title}, {counted(self._table.num_rows, 'row')}, 1 client", self._notes)
 
     @property
     def _place(self) -> Path:

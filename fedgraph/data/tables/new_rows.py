@@ -19,6 +19,7 @@ from fedgraph.data.preprocessing import NewData, Preprocessing, label_answers
 from fedgraph.data.preprocessing.preprocessing import Scales
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
+from fedgraph.support.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,10 +127,10 @@ def column_notes(table: Table, used: Sequence[str], rows: Mapping[str, Indices],
         notes.append(f"unused, as the models were trained without: {_some(unused)}")
     unassigned = table.num_rows - sum(map(len, rows.values()))
     if unassigned:
-        notes.append(f"{unassigned:,} rows without a client were left out")
+        notes.append(f"{counted(unassigned, 'row')} without a client left out")
     gaps = int(np.isnan(values).any(1).sum())
     if gaps:
-        notes.append(f"{gaps:,} rows lack numbers, which are replaced by the mean, as in training")
+        notes.append(f"numbers are missing in {counted(gaps, 'row')}, and replaced by the mean, as in training")
     return tuple(notes)
 
 

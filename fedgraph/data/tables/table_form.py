@@ -17,6 +17,7 @@ from fedgraph.data.tables.encoded import encode_inputs_like, encoded_targets
 from fedgraph.data.tables.new_rows import NewRows, check_columns, column_notes, rows_by_client
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.support.errors import DataError
+from fedgraph.support.wording import counted
 
 _LEAST_ROWS = 20
 """Fewest rows to measure the scale of an unknown client."""
@@ -55,7 +56,8 @@ class TableForm(Form):
         settings = self.settings
         if settings.scaling == "client":
             if len(values) < _LEAST_ROWS:
-                raise DataError(f"{len(values)} rows are too few to measure a scale, which needs {_LEAST_ROWS}")
+                few = f"{counted(len(values), 'row')} {'is' if len(values) == 1 else 'are'} too few"
+                raise DataError(f"{few} to measure a scale, which needs {_LEAST_ROWS}")
             if settings.task == "regression" and (targets is None or np.isnan(targets).all()):
                 raise DataError(f"the scale of '{settings.label}' cannot be measured, as no row has it")
         numeric = np.array([name.partition("=")[0] not in settings.categories for name in self.task.features])

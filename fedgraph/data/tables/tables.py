@@ -24,6 +24,7 @@ from fedgraph.data.tables.table_form import TableForm, measured_scales
 from fedgraph.models import TaskSpec
 from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.randomness import generator
+from fedgraph.support.wording import counted
 
 
 class TableSource(DataSource):
@@ -96,12 +97,12 @@ class TableSource(DataSource):
         title = f"{self.bundled} (scikit-learn)" if self.bundled else data_title(settings.path, self.own)
         left_out = self._table.num_rows - len(data.targets)
         left_out += len(data.shared) if self._tested is not None else 0
-        facts = [title, f"{self._table.num_rows - left_out:,} rows", f"{len(data.features)} features"]
+        facts = [title, counted(self._table.num_rows - left_out, "row"), counted(len(data.features), "feature")]
         if left_out:
             facts.insert(2, f"{left_out:,} more without label or client left out")
-        by_column = f"{len(data.clients)} clients by column '{settings.client_column}'"
+        by_column = f"{counted(len(data.clients), 'client')} by column '{settings.client_column}'"
         divided = describe(settings) if self.own is None else "1 client"
-        tested = [f"tested on the same {len(data.shared):,} rows"] if settings.test == "shared" else []
+        tested = [f"tested on the same {counted(len(data.shared), 'row')}"] if settings.test == "shared" else []
         description = ", ".join([*facts, by_column if settings.client_column else divided, *tested])
         return with_notes(description, (*self._table.notes, *data.notes))
 

@@ -153,13 +153,11 @@ class _Sample:
         varying = set(self.unit_feature.tolist())
         idle = [name for at, name in enumerate(table.names) if at not in varying]
         if idle:
+            vary, have = ("differs from its", "has") if len(idle) == 1 else ("differ from their", "have")
             log.warning(
-                "client '%s': %s differ from their most common value in fewer than %d of %d rows, and have no edges",
-                table.client,
-                quoted(idle),
-                MIN_COUNT,
-                len(table.units),
-            )
+                "client '%s': %s %s most common value in fewer than %d of %d rows, and %s no edges",
+                table.client, quoted(idle), vary, MIN_COUNT, len(table.units), have,
+            )  # fmt: skip
 
     def recovered(self, settings: RecoverySettings, precision: Tensor, targets: Sequence[str]) -> Recovered:
         """Return the graph of a precision matrix float64 ``[kept units, kept units]``."""

@@ -11,6 +11,7 @@ from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, RowTable
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.wording import if_any
 
 
 def over_columns(results: Results) -> Any:
@@ -31,7 +32,9 @@ def over_columns_of_file(file: ResultFile, rows: Sequence[str]) -> Any:
     known = {row.label: row for row in file.table.rows}
     for label in rows:
         if label not in known:
-            raise ExperimentError(f"the table of {file.path} has no row '{label}'; known: {'; '.join(known)}")
+            raise ExperimentError(
+                f"the table of {file.path} has no row '{label}'{if_any('; known: ', '; '.join(known))}"
+            )
 
     def values(row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
         spread = file.spread(row.label, column.key, metric.title)

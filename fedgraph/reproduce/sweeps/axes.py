@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Callable, Mapping
+from itertools import islice, product
 from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -22,6 +22,9 @@ Axes = Mapping[str, Distribution]
 _KEY = re.compile(r"[^.=\s]+(\.[^.=\s]+)+")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER}):({_NUMBER})(:log)?")
+_MOST_TRIED = 100
+"""Number of combinations of the other keys with which a value is tried before it is refused."""
+
 _NOT_SETTINGS = {
     "experiment.seed": "use --seeds",
     "experiment.name": "it does not affect results",
@@ -75,6 +78,38 @@ def first_of(axes: Axes) -> dict[str, Any]:
     return {
         key: kind.choices[0] if isinstance(kind, CategoricalDistribution) else kind.low for key, kind in axes.items()
     }
+
+
+def check_values(axes: Axes, resolve: Callable[[Mapping[str, Any]], object]) -> None:
+    """Check each value of the lists, and both ends of ranges, before any trial.
+
+    Values that fit with some values of the other keys are left to the trials. Raises ExperimentError for a value that
+    fits with none of the first hundred combinations.
+
+    Parameters
+    ----------
+    axes : distributions by key.
+    resolve : function of one combination that raises ExperimentError if it does not fit.
+    """
+    values = {
+        key: list(kind.choices) if isinstance(kind, CategoricalDistribution) else [kind.low, kind.high]
+        for key, kind in axes.items()
+    }
+    for key, own in values.items():
+        for value in own:
+            combinations = islice(product(*(values | {key: [value]}).values()), _MOST_TRIED)
+            problems = (_problem(resolve, dict(zip(values, each, strict=True))) for each in combinations)
+            first = next(problems)
+            if first is not None and None not in problems:
+                raise ExperimentError(f"--over {key}: the value {json.dumps(value_of(value))} does not fit: {first}")
+
+
+def _problem(resolve: Callable[[Mapping[str, Any]], object], params: Mapping[str, Any]) -> str | None:
+    try:
+        resolve(params)
+    except ExperimentError as error:
+        return str(error)
+    return None
 
 
 def grid(axes: Axes) -> list[dict[str, Any]] | None:

@@ -55,7 +55,7 @@ def sweep(
             raise ExperimentError(
                 "fedgraph sweep needs Optuna: pip install optuna (or fedgraph with its extra [sweep])"
             )
-        from fedgraph.reproduce.sweeps.axes import axis, first_of
+        from fedgraph.reproduce.sweeps.axes import axis, check_values, first_of
         from fedgraph.reproduce.sweeps.search import Search, experiment_with
 
         file = find_experiment(experiment)
@@ -65,6 +65,7 @@ def sweep(
         if not axes or len(axes) < len(over):
             raise ExperimentError("--over names each key to vary once: --over sfl.alpha=0,0.3,1")
         base = experiment_with(file, overrides, first_of(axes))
+        check_values(axes, lambda params: experiment_with(file, overrides, params))
         monitored = base.evaluation.monitor or ""
         usual = monitored if monitored.startswith("validation/") else "validation/loss"
         quantity, chosen_seeds = quantity_of(metric or usual), seeds_given(seeds) or (base.experiment.seed,)

@@ -30,6 +30,7 @@ from fedgraph.reproduce.sweeps.axes import Axes, grid, in_words, value_of
 from fedgraph.runs import Callback, Evaluation, RunFolder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
+from fedgraph.support.wording import if_any
 from fedgraph.training import summarise
 
 _USUAL_TRIALS = 20
@@ -162,7 +163,7 @@ class Search:
         measured = summaries[0].get("metrics", {}).get(self.quantity.split)
         if measured is not None and self.quantity.metric not in measured:
             known = ", ".join(f"{self.quantity.split}/{name}" for name in measured)
-            raise ExperimentError(f"--metric {self.quantity}: it was not measured; measured: {known}")
+            raise ExperimentError(f"--metric {self.quantity}: it was not measured{if_any('; measured: ', known)}")
         found = [value for summary in summaries if (value := self.quantity.value(summary or None)) is not None]
         if len(found) == len(cells):
             trial.set_user_attr("values", found)

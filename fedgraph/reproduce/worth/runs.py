@@ -220,7 +220,9 @@ def _found(
         spreads[row.label] = spread
     method, is_error = base.method.name, quantity.better == "lower"
     effects = {
-        label: Effect.between(spreads[method], spread, is_error) for label, spread in spreads.items() if label != method
+        label: Effect.between(spreads[method], spread, is_error, quantity.is_share)
+        for label, spread in spreads.items()
+        if label != method
     }
     chosen = {choice.row.label: [] if choice.best is None else choice.best.overrides for choice in choices}
     settings = {

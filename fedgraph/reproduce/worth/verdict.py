@@ -25,7 +25,7 @@ ALONE, AVERAGE, TUNED = "training alone", "FedAvg", "FedAvg with fine-tuning"
 
 @dataclass(frozen=True)
 class Effect:
-    """The method against a rival: the change of an error in per cent, or of a score in points.
+    """The method against a rival: the change of an error in per cent, or the difference in a score.
 
     Attributes
     ----------
@@ -35,26 +35,30 @@ class Effect:
         The 95 % interval of the mean.
     is_error : bool
         Whether lower is better.
+    in_points : bool
+        Whether the difference in a score is in percentage points, as for accuracy, and not in its own unit.
     """
 
     mean: float
     low: float
     high: float
     is_error: bool
+    in_points: bool = True
 
     @classmethod
-    def between(cls, method: Spread, rival: Spread, is_error: bool) -> Effect:
+    def between(cls, method: Spread, rival: Spread, is_error: bool, in_points: bool = True) -> Effect:
         """Compare paired by seed."""
         seeds = sorted(method.values.keys() & rival.values.keys())
+        factor = 100 if is_error or in_points else 1
         change = {
-            seed: 100 * (method.values[seed] / rival.values[seed] - 1 if is_error else
-                         method.values[seed] - rival.values[seed])
+            seed: factor * (method.values[seed] / rival.values[seed] - 1 if is_error else
+                            method.values[seed] - rival.values[seed])
             for seed in seeds
         }  # fmt: skip
         difference = Difference.between(Spread.over(change), Spread.over(dict.fromkeys(seeds, 0.0)), overlap=0.0)
         assert difference is not None
         margin = float("inf") if difference.margin is None else difference.margin
-        return cls(difference.mean, difference.mean - margin, difference.mean + margin, is_error)
+        return cls(difference.mean, difference.mean - margin, difference.mean + margin, is_error, in_points)
 
     @property
     def relation(self) -> str:
@@ -64,9 +68,12 @@ class Effect:
         return "better" if (self.high < 0) == self.is_error else "worse"
 
     def __str__(self) -> str:
-        """Format as ``-8.1 % [-11.0, -5.2] error``."""
-        unit, what = (" %", "error") if self.is_error else (" points", "score")
-        return f"{self.mean:+.1f}{unit} [{self.low:+.1f}, {self.high:+.1f}] {what}"
+        """Format as ``-8.1 % [-11.0, -5.2] error``, ``+2.3 points [+1.0, +3.6]`` or ``+0.023 [+0.010, +0.036]``."""
+        if self.is_error:
+            return f"{self.mean:+.1f} % [{self.low:+.1f}, {self.high:+.1f}] error"
+        if self.in_points:
+            return f"{self.mean:+.1f} points [{self.low:+.1f}, {self.high:+.1f}]"
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
 @dataclass(frozen=True)
@@ -226,7 +233,8 @@ class Worth:
         text = f"{'Below' if some.is_error else 'Above'} 0 {self.method} is better. 95 % intervals over seeds, paired."
         drawn = charts.intervals(
             {label: (each.mean, each.low, each.high) for label, each in self.effects.items()},
-            "change of the error, %" if some.is_error else "change of the score, points",
+            "change of the error, %" if some.is_error else
+            f"difference in {self.metric}{', points' if some.in_points else ''}",
             title=f"{self.method} against the others", text=text,
         )  # fmt: skip
         compared = compare(list(runs.values()))

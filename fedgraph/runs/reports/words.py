@@ -10,6 +10,7 @@ from fedgraph.federation import by_reason
 from fedgraph.runs.reports.results import Spread, shown_split
 from fedgraph.runs.summary import counts, in_words
 from fedgraph.support.settings import UNSET
+from fedgraph.support.wording import counted
 from fedgraph.training import num_extreme
 
 DOWN, UP = "MB down, per client", "MB up, per client"
@@ -96,7 +97,7 @@ def costs(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         "models moved a round": [_one_decimal(summary.get("models_per_round")) for summary in summaries],
         DOWN: [_megabytes(summary.get("bytes_down_per_client")) for summary in summaries],
         UP: [_megabytes(summary.get("bytes_up_per_client")) for summary in summaries],
-        f"MB in all, {_plural(nodes[0], 'node')}" if len(nodes) == 1 else "MB in all (nodes)": [
+        f"MB in all, {counted(nodes[0], 'node')}" if len(nodes) == 1 else "MB in all (nodes)": [
             _in_all(summary, with_nodes=len(nodes) > 1) for summary in summaries
         ],
         "seconds": [f"{summary['seconds']:.1f}" for summary in summaries],
@@ -146,7 +147,7 @@ def extreme_clients(summaries: Sequence[Mapping[str, Any]], split: str, metric: 
         known = summary["clients"] if values is None else sum(value is not None for value in values.values())
         counts.add(num_extreme(known))
     few = sorted(counts)
-    return f"{' or '.join(map(str, few))} client{'' if few == [1] else 's'}"
+    return " or ".join([*map(str, few[:-1]), counted(few[-1], "client")])
 
 
 def captions(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
@@ -161,7 +162,7 @@ def captions(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
 
 def _caption(summary: Mapping[str, Any], split: str) -> str:
     if "measured" not in summary and "per_client" in summary and not any(summary["per_client"].values()):
-        return f"{summary['clients']} clients, none of which was measured"
+        return f"{counted(summary['clients'], 'client')}, none of which was measured"
     who = in_words(*counts(summary, split))
     usual = f"{who}, each measured on its own {split} data with the model it holds at the end"
     lost = summary.get("not_measured", {}).get(split, {})
@@ -243,13 +244,21 @@ def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
     for summary in counted:
         alone = summary["clients"] * (summary["bytes_down_per_client"] + summary["bytes_up_per_client"])
         if summary["bytes_down"] + summary["bytes_up"] < 0.95 * alone:
-            saved.append(
-                f"{_in_all(summary, with_nodes=False)} instead of {_megabytes(alone)} MB for {summary['method']}"
-            )
+            moved = _told_apart(summary["bytes_down"] + summary["bytes_up"], alone)
+            saved.append(f"{moved} for {summary['method']}")
     if not counted:
         return ""
     shared = f"; here clients of a node share downloads ({', '.join(saved)})" if saved else ""
     return f" MB per client assumes one client per node{shared}."
+
+
+def _told_apart(moved: float, alone: float) -> str:
+    """Return ``0.60 instead of 2.40 MB``, in the largest unit in which both are seen to differ."""
+    for unit, size in (("MB", 1e6), ("kB", 1e3)):
+        less, more = f"{moved / size:.2f}", f"{alone / size:.2f}"
+        if less != more and moved >= size / 10:
+            return f"{less} instead of {more} {unit}"
+    return f"{moved:,.0f} instead of {alone:,.0f} bytes"
 
 
 def spread_text(values: Spread | None) -> str:
@@ -274,10 +283,6 @@ def range_text(values: Spread | None) -> str:
 
 def _one_decimal(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _megabytes(value: float | None) -> str:

@@ -2,8 +2,9 @@ import math
 
 import pytest
 
-from fedgraph.algorithms.fedngm_results import against_truth, target_metrics, without_neighbours
+from fedgraph.algorithms.fedngm_results import against_truth, excluded_notes, target_metrics, without_neighbours
 from fedgraph.algorithms.fedngm_settings import FedNGMRecovery
+from fedgraph.data.schema import Feature, Schema, agree
 from fedgraph.graph import FeatureGraph
 
 
@@ -45,3 +46,12 @@ def test_targets_without_neighbours_are_named_with_what_helps():
     (empty,) = without_neighbours(FeatureGraph(("a", "b"), ()), ("a",), FedNGMRecovery(method="ges"))
     assert empty.startswith("the consensus graph has no edge")
     assert 'method = "graphical-lasso"' in empty
+
+
+def test_what_is_no_common_feature_is_told_with_who_has_it():
+    schemas = {"mercy": ("age", "lactate"), "olav": ("age", "dose"), "ucla": ("age", "dose", "kind")}
+    agreement = agree({
+        client: Schema(tuple(Feature(name, "real") for name in names)) for client, names in schemas.items()
+    })  # fmt: skip
+    (note,) = excluded_notes(agreement, {}, expected=("kind",))
+    assert note == "not among the common features: 'lactate' (only at 'mercy'); 'dose' (only at 'olav', 'ucla')"

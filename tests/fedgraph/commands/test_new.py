@@ -10,6 +10,7 @@ import fedgraph
 from fedgraph.algorithms.f3_settings import F3Settings
 from fedgraph.algorithms.sfl import SFLSettings
 from fedgraph.commands import cli
+from fedgraph.commands.keys import inner_tables, meanings
 from fedgraph.commands.new import class_files, experiment_file, method_table
 from fedgraph.experiment import built_ins, parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod
@@ -213,3 +214,14 @@ def test_the_graph_of_a_template_has_edges():
         assert call("new", *arguments).exit_code == 0
         run = fedgraph.run(file, set={"experiment.rounds": 1, "output.report": False}, progress=False)
         assert (run.graph.degree() > 0).sum() > run.graph.num_clients / 2
+
+
+@pytest.mark.parametrize("name", ["fedngm", "sfl", "f3", "f3-forecast", "ipa"])
+def test_tables_within_a_method_are_each_explained_without_marks_of_the_documentation(name):
+    kind = built_ins()[name].settings_type
+    explained = meanings(kind)
+    of_tables = [explained[key] for key in inner_tables(kind)]
+    assert len(set(of_tables)) == len(of_tables)
+    text = method_table(name, kind)
+    assert not re.search(r":[a-z]+:`", text + "".join(explained.values()))
+    assert "their own tables" not in text

@@ -142,3 +142,19 @@ def test_the_help_describes_the_files_of_both_methods():
     assert "For a run of f3, predictions.csv has the probabilities" in told
     assert "window, time (of the forecast step), forecast, reading" in told
     assert "readings_in_window" in told
+
+
+def test_one_prediction_is_told_as_one(digits_tables, tmp_path):
+    rows = "".join(f"{row % 7},{row % 5},{'yes' if row % 2 else 'no'}\n" for row in range(60))
+    (tmp_path / "all.csv").write_text(f"a,b,label\n{rows}")
+    tables = digits_tables | {
+        "data": {"set": "table", "path": str(tmp_path / "all.csv"), "label": "label", "clients": 3}
+    }
+    tables["experiment"] |= {"method": "fedavg", "rounds": 1}
+    run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
+    client = ["--client", "client-0"]
+    for count, words in ((1, "1 prediction"), (2, "2 predictions")):
+        (tmp_path / "new.csv").write_text("a,b\n" + "3,4\n" * count)
+        told = CliRunner().invoke(app, ["predict", str(run.path), "--data", str(tmp_path / "new.csv"), *client])
+        assert told.exit_code == 0, told.output
+        assert words in told.output.splitlines()

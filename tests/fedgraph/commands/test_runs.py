@@ -206,7 +206,7 @@ def test_compare_refuses_what_cannot_be_compared(ran, folder, tmp_path):
     for arguments, message in (
         ((finished.path, folder.path), f"{folder.path} is not finished: leave it out"),
         ((finished.path, other.path), "cannot be compared"),
-        ((finished.path, other.path), "shards is 1 there and 2 here"),
+        ((finished.path, other.path), f"shards is 1 in {other.path.name} and 2 in {finished.path.name}"),
         ((finished.path, tmp_path), "is not a run folder"),
     ):
         result = call("compare", *arguments)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.commands import cli
+from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
 from fedgraph.support.errors import ExperimentError
@@ -161,3 +162,23 @@ def test_the_command_prints_the_verdict_and_where_it_is(tables, tmp_path):
     result = CliRunner().invoke(cli.app, ["worth", str(file), "--seeds", "0,a"])
     assert result.exit_code == 1
     assert "--seeds takes whole numbers with commas between them; got '0,a'" in result.output
+
+
+def test_only_what_is_given_in_per_cent_is_in_points():
+    ours, theirs = spread(0.5, 0.6, 0.7), spread(0.4, 0.49, 0.61)
+    assert str(Effect.between(ours, theirs, is_error=False)).startswith("+10.0 points [")
+    plain = Effect.between(ours, theirs, is_error=False, in_points=False)
+    assert plain.mean == pytest.approx(0.1)
+    assert str(plain).startswith("+0.100 [+0.")
+    assert "score" not in f"{plain}{Effect.between(ours, theirs, is_error=False)}"
+    in_points = ("validation/accuracy", "validation/f1-local", "validation/r2-recall:worst5")
+    assert all(Quantity.of(text).is_share for text in in_points)
+    plain_numbers = ("validation/r2", "validation/accuracy-r2", "validation/auc", "validation/accuracy:fairness")
+    assert not any(Quantity.of(text).is_share for text in plain_numbers)
+
+
+def test_a_score_that_is_no_share_is_told_in_its_own_unit(tmp_path):
+    spreads = {OWN: spread(0.5, 0.6, 0.7)} | dict.fromkeys((ALONE, TUNED), spread(0.4, 0.49, 0.61))
+    effects = {label: Effect.between(spreads[OWN], spreads[label], False, False) for label in (ALONE, TUNED)}
+    found = Worth(OWN, "validation/r2", spreads, effects, {label: [] for label in spreads}, "x.toml", tmp_path)
+    assert found.verdict.startswith("Yes: neighbours help (+0.100 [+0.")

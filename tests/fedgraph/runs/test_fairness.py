@@ -284,8 +284,11 @@ def test_what_is_wrong_with_the_stand_alone_run(tables, alone, tmp_path):
     refused("has other clients; in only one of the two runs: client-4$", clients=5)
     refused("client-6 and 3 more$", clients=12)
     data = {**tables["data"], "test": "matched", "partition-seed": 1}
+    name = alone.path.name
     refused(
-        r"other \[data\]: partition-seed is 0 there and 1 here; test is 'shared' there and 'matched' here", data=data
+        rf"other \[data\]: partition-seed is 0 in {name} and 1 in this experiment; test is 'shared' in {name} and "
+        "'matched' in this experiment",
+        data=data,
     )
     (alone.path / "summary.json").unlink()
     refused("is not finished")

@@ -8,8 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
+from fedgraph.data import parse_data
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.traffic import Traffic
 from fedgraph.models import build
@@ -418,3 +420,14 @@ def test_one_client_alone_is_noted(tmp_path, clients, told):
     notes = folder.summary()["notes"]
     assert (notes[0], notes[-1]) == ("first", "last")
     assert any("nothing was federated" in note for note in notes) == told
+
+
+def test_other_data_are_told_key_by_key_with_the_run_that_has_them(tmp_path):
+    tables = {"set": "mixed-table", "path": "a.csv", "clients": 2, "table-schema": {"drop": ["name"]}}
+    (tmp_path / "experiment.toml").write_text(tomli_w.dumps({"data": tables}))
+    other = parse_data({"set": "mixed-table", "path": "a.csv", "client-column": "ward", "table-schema": {}})
+    assert RunFolder(tmp_path).other_data(other, "the second run") == {
+        "client-column": f"client-column is not set in {tmp_path.name} and 'ward' in the second run",
+        "clients": f"clients is 2 in {tmp_path.name} and not set in the second run",
+        "table-schema": f"table-schema.drop is ['name'] in {tmp_path.name} and [] in the second run",
+    }

@@ -241,7 +241,8 @@ def test_a_run_with_other_data_may_have_other_clients_of_the_same_names(build, r
         build(of_run(run), tmp_path)
         assert not caplog.records
         build(of_run(run), tmp_path, **{"partition-seed": 5})
-    assert "has other [data] (partition-seed is 0 there and 5 here); its clients are matched by name" in caplog.text
+    differing = f"partition-seed is 0 in {run.name} and 5 in this experiment"
+    assert f"has other [data] ({differing}); its clients are matched by name" in caplog.text
 
 
 COORDINATES = {"b": (50.5, 8.25), "a": (50.0, 8.0)}

@@ -54,7 +54,7 @@ def test_what_is_not_as_in_training_is_refused_or_told(trained):
         run.predict(new.assign(age=[f"{value:.0f} years" for value in new.age]))
     gaps = new.assign(age=[np.nan, *new.age[1:]], ward=[None, *new.ward[1:]])
     found = run.predict(gaps)
-    assert any("1 rows lack numbers, which are replaced by the mean" in note for note in found.attrs["notes"])
+    assert any("numbers are missing in 1 row, and replaced by the mean" in note for note in found.attrs["notes"])
     # A missing number is the client's mean, and not zero years.
     mean = run._predictor.preprocessing[new.hospital[0]].of(new.hospital[0])["centre"][0].item()
     assert found["predicted"][0] == pytest.approx(run.predict(gaps.fillna({"age": mean}))["predicted"][0])

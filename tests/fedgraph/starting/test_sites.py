@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.commands.cli import app
-from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.starting.node_config import node_configs
+from fedgraph.support.errors import DataError, ExperimentError, RunError
 
 SITES = ("county", "mercy", "north")
 
@@ -138,3 +139,72 @@ def test_the_command_and_going_on(hospitals, tmp_path):
     assert fedgraph.resume(folder, progress=False).summary["weights_sha256"] == digest
     twice = CliRunner().invoke(app, ["run", "sites.toml", "--site", "a=county.csv", "--site", "a=mercy.csv"])
     assert "--site has a repeated name" in " ".join(twice.output.split())
+
+
+def test_methods_are_compared_over_sites(hospitals, tmp_path):
+    sites = {name: tmp_path / f"{name}.csv" for name in ("county", "mercy")}
+    call = {"sites": sites, "progress": False}
+    both = fedgraph.run_methods(tables(), [None, "local"], out=tmp_path / "both", **call)
+    assert [run.method for run in both] == ["sfl", "local"]
+    for run, method in zip(both, (None, "local"), strict=True):
+        assert list(run.clients.index) == ["county", "mercy"]
+        alone = fedgraph.run(tables(), method=method, out=tmp_path / "alone", **call)
+        assert run.summary["weights_sha256"] == alone.summary["weights_sha256"]
+    # The data of every site are looked at, not only those of the first.
+    bad = pd.read_csv(tmp_path / "mercy.csv").replace({"ward": {"a": "c"}})
+    with pytest.raises(DataError, match="sfl cannot run here: .*'ward' .*'c'"):
+        fedgraph.run_methods(
+            tables(), [None, "local"], out=tmp_path / "bad", **{**call, "sites": {**sites, "mercy": bad}}
+        )
+    # A site that the run does not expect is no obstacle, as in a run of one method.
+    one = fedgraph.run_methods(
+        tables(), [None, "local"], set={"clients.expect": ["mercy"]}, out=tmp_path / "one", **call
+    )
+    assert [list(run.clients.index) for run in one] == [["mercy"], ["mercy"]]
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_the_command_compares_over_sites(hospitals, tmp_path):
+    import tomli_w
+
+    (tmp_path / "sites.toml").write_text(tomli_w.dumps(tables()))
+    options = ["--site", "county=county.csv", "--site", "mercy=mercy.csv", "--compare", "fedavg", "--quiet"]
+    told = CliRunner().invoke(app, ["run", "sites.toml", *options, "--node-config", "mercy:state-dir=mine"])
+    assert told.exit_code == 0, told.output
+    assert "MB in all, 2 nodes" in told.output
+    lines = [line for line in told.output.splitlines() if line.startswith("Run folder: ")]
+    assert len(lines) == 2
+
+
+def test_options_become_a_node_config_for_each_node():
+    common = {"state-dir": "here", "full-errors": "1"}
+    sites = {"consent": "ranges", "sites": {"a": {"data": "a.csv"}, "b": {"data": "b.csv", "state-dir": "own"}}}
+    assert node_configs(sites, 5, common) == [
+        {"consent": "ranges", **common, "data": "a.csv"},
+        {"consent": "ranges", **common, "data": "b.csv", "state-dir": "own"},
+    ]
+    assert node_configs({"least_rows": 3}, 2, common) == [
+        {"partition-id": place, "num-partitions": 2, "least-rows": 3, **common} for place in range(2)
+    ]
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_data_without_a_path_say_what_to_do_and_it_helps(hospitals, tmp_path):
+    import tomli_w
+
+    (tmp_path / "sites.toml").write_text(tomli_w.dumps(tables()))
+    for command in (["run"], ["worth", "--seeds", "0,1"], ["sweep", "--over", "sfl.alpha=0,1"]):
+        told = CliRunner().invoke(app, [command[0], "sites.toml", "--quiet", *command[1:]])
+        said = " ".join(told.output.split())
+        assert told.exit_code == 1
+        for advice in (
+            "`fedgraph node --client mercy --data mercy.csv`",
+            "in `fedgraph run` --site mercy=mercy.csv",
+            "set path in [data] (--set data.path=all.csv)",
+        ):
+            assert advice in said
+    helped = ["--set", "data.path=all.csv", "--set", "data.client-column=hospital"]
+    over = ["--over", "sfl.alpha=0,1", "--metric", "validation/mae", "--trials", "1"]
+    for command in (["run"], ["sweep", *over], ["worth", "--seeds", "0,1", "--rates", "1"]):
+        told = CliRunner().invoke(app, [command[0], "sites.toml", "--quiet", *command[1:], *helped])
+        assert told.exit_code == 0, told.output

@@ -108,6 +108,10 @@ def test_a_site_sees_what_graph_it_has(blocks_tables, tmp_path):
     assert "own data, 1 client with a graph of 20 nodes, classes of nodes" in said
     assert "classification of nodes with 3 features" in said
     assert "mercy: 14 train, 2 validation, 4 test examples; training examples by class: no: " in said
+    torch.save({"x": torch.ones(6, 1), "edge_index": torch.zeros(2, 0).long(), "y": node[:6] % 2}, tmp_path / "few.pt")
+    few = " ".join(call(*own[:-1], tmp_path / "few.pt").output.split())
+    assert "1 client has no edges" in few
+    assert "of nodes with 1 feature classes: no, yes mercy: 4 train, 1 validation, 1 test example;" in few
     torch.save({"x": torch.ones(20, 3), "edge_index": ring + 1, "y": node % 2}, tmp_path / "bad.pt")
     assert "an edge has the node 20, and there are 20 nodes, counted from 0" in refused(*own[:-1], tmp_path / "bad.pt")
 

@@ -103,7 +103,7 @@ def test_strangers_and_what_people_should_know(tmp_path):
     assert told.startswith(
         f"{tmp_path.name}, 2 clients with a graph of 20 to 30 nodes each, classes of nodes; 1 other files"
     )
-    for note in ("not given edge_attr", "edges of 1 clients lead one way only", "1 clients have no edges"):
+    for note in ("not given edge_attr", "edges of 1 client lead one way only", "1 client has no edges"):
         assert note in told
 
 

@@ -121,8 +121,8 @@ def test_images_of_all_kinds_and_in_deeper_folders(tmp_path):
     assert found.labels.tolist() == [0] * 6 + [1] * 3
     np.testing.assert_array_equal(found.pixels[:, 0], [grey] * 9)
     assert found.notes == (
-        "2 images have 16 bits per channel; the upper 8 are used",
-        "1 images have several frames; the first is used",
+        "2 images with 16 bits per channel; the upper 8 are used",
+        "1 image with several frames; the first is used",
     )
 
 
@@ -141,7 +141,7 @@ def test_palettes_and_transparent_parts_on_a_stated_ground(tmp_path):
         assert (found.pixels[1][:, :2] == value).all()
         np.testing.assert_array_equal(found.pixels[1][:, 2:].transpose(1, 2, 0), colours[2:])
         np.testing.assert_array_equal(found.pixels[2].transpose(1, 2, 0), colours)
-        assert found.notes == (f"1 images have transparent parts, and are put on a {ground} background",)
+        assert found.notes == (f"1 image with transparent parts, put on a {ground} background",)
 
 
 def test_what_is_left_out_is_counted_and_a_class_without_an_image_is_an_error(folder):

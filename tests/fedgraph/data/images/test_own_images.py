@@ -135,7 +135,7 @@ def test_folders_of_sites_are_the_clients(tmp_path):
     assert source.client_names() == ["north", "south"]
     told = source.describe()
     assert "40 images 4x4 of 2 classes, 2 clients, the folders of sites" in told
-    assert told.endswith("; 1 files are not images and were left out (1 .txt in 'a')")
+    assert told.endswith("; 1 file is no image and was left out (1 .txt in 'a')")
     data = source.load(["south", "north"])
     for row, odd in ((0, 1), (1, 0)):
         for split in data.splits.values():

@@ -101,6 +101,12 @@ def test_features_that_hardly_vary_have_no_edges_and_a_warning(chain, method, ca
         (found,) = recover(QUICK[method], [UnitTable("north", names, units, torch.arange(7))], seed=0)
     assert found.graph == FeatureGraph(names, (("x0", "x1"), ("x1", "x2")))
     assert "client 'north': 'flat', 'rare', 'same', 'gone' differ" in caplog.text
+    assert "of 200 rows, and have no edges" in caplog.text
+    one = UnitTable("south", ("x0", "flat"), torch.cat([table.units[:, :1], flat], 1), torch.arange(2))
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        recover(QUICK[method], [one], seed=0)
+    assert "client 'south': 'flat' differs from its most common value in fewer than" in caplog.text
+    assert "of 200 rows, and has no edges" in caplog.text
     for width in (0, 1):
         few = UnitTable("north", ("flat", "x"), torch.cat([flat, table.units[:, :width]], 1), torch.arange(1 + width))
         assert recover(QUICK[method], [few], seed=0)[0].graph == FeatureGraph(("flat", "x"))

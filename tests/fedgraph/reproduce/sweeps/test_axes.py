@@ -3,7 +3,7 @@ import pytest
 pytest.importorskip("optuna", reason="optuna is not installed")
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from fedgraph.reproduce.sweeps.axes import axis, first_of, grid, in_words, value_of
+from fedgraph.reproduce.sweeps.axes import axis, check_values, first_of, grid, in_words, value_of
 from fedgraph.support.errors import ExperimentError
 
 
@@ -80,3 +80,25 @@ def test_combinations_are_of_lists_alone():
 )
 def test_the_choice_in_words(text, param, words):
     assert in_words(*axis(text), param) == words
+
+
+def test_a_value_that_fits_with_no_other_is_refused():
+    def resolve(params):
+        if params["a.x"] > 5:
+            raise ExperimentError(f"a.x is at most 5 (got {params['a.x']})")
+        if params["a.x"] > params["a.y"]:
+            raise ExperimentError("a.x is at most a.y")
+
+    def check(*texts):
+        check_values(dict(map(axis, texts)), resolve)
+
+    check("a.x=1,2", "a.y=3,4")
+    check("a.x=1,4", "a.y=3,4")  # 4 fits with the second value of the other
+    check("a.x=1:5", "a.y=5,7")
+    for texts in (("a.x=1,2,9", "a.y=3,20"), ("a.x=1:9", "a.y=3,20"), ("a.y=3:20", "a.x=1,9")):
+        with pytest.raises(
+            ExperimentError, match=r"^--over a\.x: the value 9 does not fit: a.x is at most 5 \(got 9\)"
+        ):
+            check(*texts)
+    with pytest.raises(ExperimentError, match="--over a.x: the value 4 does not fit: a.x is at most a.y"):
+        check("a.x=1,4", "a.y=2,3")

@@ -201,6 +201,24 @@ def test_what_cannot_be_swept_is_refused(file, over, options, reason):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("over", "reason"),
+    [
+        (
+            "sfl.alpha=0,2",
+            "--over sfl.alpha: the value 2 does not fit: [sfl] alpha: Input should be less than or equal",
+        ),
+        ("sfl.alpha=0.0:2.0", "--over sfl.alpha: the value 2.0 does not fit: [sfl] alpha: Input should be less"),
+        ("train.optimizer=sgd,sdg", "[train] optimizer: Input should be 'sgd', 'adam' or 'adamw' (got 'sdg')"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_before_the_first_trial(file, over, reason):
+    result = sweep(file, over)
+    assert result.exit_code == 1
+    assert reason in result.stderr
+    assert not Path("sweeps").exists()
+
+
 def test_methods_without_rounds_are_swept_but_not_pruned(patches_tables):
     Path("patches.toml").write_text(tomli_w.dumps(patches_tables))
     result = sweep(

@@ -1,4 +1,6 @@
-from fedgraph.runs.reports.words import labels, sentence
+import pytest
+
+from fedgraph.runs.reports.words import extreme_clients, labels, sentence
 
 
 def summary(method, metrics, **changes):
@@ -18,6 +20,29 @@ def test_what_nodes_of_several_clients_save_is_told():
     assert "here clients of a node share downloads (0.60 instead of 2.40 MB for fedavg)." in told
     assert "for sfl" not in told
     assert "share downloads" not in sentence([summary("sfl", {})])
+
+
+@pytest.mark.parametrize(
+    ("moved", "alone", "said"),
+    [
+        (14_000, 18_000, "14.00 instead of 18.00 kB"),
+        (1_004_000, 1_060_000, "1.00 instead of 1.06 MB"),
+        (600, 700, "0.60 instead of 0.70 kB"),
+        (12, 14, "12 instead of 14 bytes"),
+    ],
+)
+def test_what_is_saved_is_told_in_a_unit_in_which_it_shows(moved, alone, said):
+    each = {"bytes_down_per_client": alone / 4, "bytes_up_per_client": alone / 4}
+    packed = summary("fedavg", {}, bytes_down=moved - 2, bytes_up=2, **each)
+    assert f"share downloads ({said} for fedavg)" in sentence([packed])
+
+
+def test_a_single_client_is_one_client():
+    measured = {"test": {"accuracy": spread(1.0)}}
+    assert sentence([summary("a", measured, clients=1)]).startswith("1 client, each measured on its own test data")
+    assert extreme_clients([summary("a", measured, clients=count) for count in (30, 60)], "test", "accuracy") == (
+        "1 or 3 clients"
+    )
 
 
 def test_the_sentence_says_what_was_measured_on_what():
