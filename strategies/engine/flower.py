@@ -103,7 +103,6 @@ class FlowerStrategy(FedAvg):
         self._save_to = None if save_to is None else Path(save_to)
         self._timeout, self._offset, self._started, self._goes_on = 3600.0, 0, False, False
         self._said: set[str] = set()
-        self._trained: set[str] = set()
         self._reset()
 
     def _reset(self) -> None:
@@ -113,6 +112,7 @@ class FlowerStrategy(FedAvg):
         self._members = AppClients(self.needs_names or self.graph is not None, known)
         self._app = AppState(self.algorithm, self.graph, self.seed, self.initial_of)
         self._history: list[tuple[int, str, str, float]] = []
+        self._trained: set[str] = set()
         self._progress: Round | None = None
         self._ask = Ask({})
         self._selected: dict[str, int] = {}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers, to_floats
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import composed, detect_separator
+from fedgraph.support.files import composed, detect_separator, read_arrays
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -315,8 +315,7 @@ def _array(path: Path, columns: tuple[str, ...]) -> pa.Table:
     """Read the first array of an .npz file, of numbers or texts."""
     if not columns:
         raise DataError(f"{path} is an array, whose columns have no names: list them, [data] columns")
-    with np.load(path) as arrays:
-        values = next(iter(arrays.values()))
+    values = next(iter(read_arrays(path).values()), np.empty(0))
     if values.ndim != 2 or values.shape[1] != len(columns):
         raise DataError(
             f"{path} is an array of shape {list(values.shape)}: it needs [rows, {len(columns)}], with the columns "

@@ -57,3 +57,6 @@ def test_an_array_needs_the_names_of_its_columns(tmp_path):
         read_table(file)
     with pytest.raises(DataError, match=r"shape \[2, 2\]: it needs \[rows, 1\], with the columns age in this order"):
         read_table(file, ("age",))
+    (tmp_path / "broken.npz").write_bytes(b"PK")
+    with pytest.raises(DataError, match="cannot be read as an .npz file"):
+        read_table(tmp_path / "broken.npz", ("age",))
