@@ -26,8 +26,8 @@ from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.models import ModelChoice
 from fedgraph.privacy import Released
 from fedgraph.privacy.noise import NoiseSettings, release
+from fedgraph.support.errors import counted
 from fedgraph.support.settings import Configured
-from fedgraph.support.wording import counted
 
 SAMPLE_FACTS = (
     "the key of each sample, its split, and its label if this node has it",

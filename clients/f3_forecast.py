@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, LATEST_READINGS, EncoderSettings, LaterWindowsSettings
-from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts, evaluate_splits
+from fedgraph.clients.engine.base import CohortClient, evaluate_forecasts, evaluate_splits, examples_of
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, CohortData, Preprocessing, SplitName
 from fedgraph.data.preprocessing import latest, stacked
@@ -138,7 +138,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
                 arrays[f"targets/{split}"] = pad(targets, (0, 0, 0, more))
                 arrays[f"known/{split}"] = pad(known.to(torch.uint8), (0, 0, 0, more))
         metrics = evaluate_splits(self.assignment, cohort, encoders, self.request.evaluate)
-        self.node.done.append(f"sent embeddings of {counted(cohort, SPLITS)}")
+        self.node.done.append(f"sent embeddings of {examples_of(cohort, SPLITS)}")
         return WorkReply(self.request.clients, arrays, {f"{name}-local": values for name, values in metrics.items()})
 
     def _encoders(self) -> Tensor:
@@ -196,7 +196,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
                 self.leave_forecasts(in_unit(cohort, sent["test"]))
             found = evaluate_forecasts(self.assignment, cohort, sent)
             metrics |= {f"{name}{suffix}": values for name, values in found.items()}
-        self.node.done.append(f"evaluated forecasts of {counted(cohort, self.request.evaluate)}")
+        self.node.done.append(f"evaluated forecasts of {examples_of(cohort, self.request.evaluate)}")
         return WorkReply(self.request.clients, {}, metrics)
 
 
@@ -279,7 +279,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
             "starts": pad(starts, (0, more), value=-1),
             "embeddings": pad(self._embeddings().to(self.settings.dtype), (0, 0, 0, more)),
         }
-        self.node.done.append(f"sent embeddings of {counted(self.cohort, ['test'])}")
+        self.node.done.append(f"sent embeddings of {examples_of(self.cohort, ['test'])}")
         return WorkReply(self.request.clients, arrays, {LATEST_READINGS: seen[:, -1].double()})
 
     def _embeddings(self) -> Tensor:
@@ -298,5 +298,5 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         self.leave_forecasts(in_unit(cohort, found))
         errors = evaluate_forecasts(self.assignment, cohort, {"test": found})
         metrics = {name.replace("test/", "later/", 1): values for name, values in errors.items()}
-        self.node.done.append(f"received and evaluated forecasts of {counted(cohort, ['test'])}")
+        self.node.done.append(f"received and evaluated forecasts of {examples_of(cohort, ['test'])}")
         return WorkReply(self.request.clients, {}, metrics)

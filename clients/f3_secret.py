@@ -44,9 +44,8 @@ from fedgraph.privacy.secret import (
     seal,
     split,
 )
-from fedgraph.support.errors import DataError, IdentityError, ReplyError, RunError
+from fedgraph.support.errors import DataError, IdentityError, ReplyError, RunError, counted
 from fedgraph.support.settings import Configured
-from fedgraph.support.wording import counted
 
 log = logging.getLogger("fedgraph")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fedgraph.algorithms.simple_forecast import SimpleForecastSettings
-from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts
+from fedgraph.clients.engine.base import CohortClient, evaluate_forecasts, examples_of
 from fedgraph.messages import WorkReply
 from fedgraph.training.forecasting import in_unit, simple_forecasts
 
@@ -28,5 +28,5 @@ class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
         found = simple_forecasts(self.settings.forecaster, cohort, splits)
         if self.leaves_forecasts:
             self.leave_forecasts(in_unit(cohort, found["test"]))
-        self.node.done.append(f"forecast and evaluated {counted(cohort, splits)}")
+        self.node.done.append(f"forecast and evaluated {examples_of(cohort, splits)}")
         return WorkReply(self.request.clients, {}, evaluate_forecasts(self.assignment, cohort, found))

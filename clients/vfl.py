@@ -21,9 +21,8 @@ from fedgraph.clients.f3 import SENDS_EMBEDDINGS, OwnersClient
 from fedgraph.data.owners import OwnerData
 from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
 from fedgraph.messages import EmbedRequest
-from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
+from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, counted
 from fedgraph.support.randomness import derive_seed
-from fedgraph.support.wording import counted
 from fedgraph.training import Optimiser, clip_rows, fresh_state
 
 

@@ -19,7 +19,7 @@ from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.messages.apps import STOCK_TERMS
 from fedgraph.messages.frozen_layers import lacking_reply, named
 from fedgraph.models import PersonalLayers, finite_rows
-from fedgraph.support.errors import ReplyError, quoted
+from fedgraph.support.errors import ReplyError, counted, quoted
 from fedgraph.support.settings import Configured, S
 from fedgraph.training import (
     ClientState,
@@ -64,15 +64,15 @@ def evaluate_forecasts(
     }
 
 
-def counted(cohort: Cohort, splits: Iterable[SplitName]) -> str:
+def examples_of(cohort: Cohort, splits: Iterable[SplitName]) -> str:
     """Describe the number of examples of splits, for ``Node.done``."""
     examples = sum(int(cohort.data.splits[split].num_examples.sum()) for split in splits)
-    return f"{examples:,} {'windows' if cohort.data.task.kind == 'forecast' else 'rows'}"
+    return counted(examples, "window" if cohort.data.task.kind == "forecast" else "row")
 
 
 def trained_on(cohort: Cohort, server_round: int) -> str:
     """Describe a training, for ``Node.done``."""
-    return f"trained round {server_round} on {counted(cohort, ['train'])}"
+    return f"trained round {server_round} on {examples_of(cohort, ['train'])}"
 
 
 def evaluated_after(splits: Iterable[SplitName], server_round: int) -> str:

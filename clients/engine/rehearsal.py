@@ -22,9 +22,8 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import configured_clients
 from fedgraph.fusion import decided
 from fedgraph.fusion.owner_models import SingleOwner
-from fedgraph.support.errors import IdentityError, closest_first
+from fedgraph.support.errors import IdentityError, closest_first, counted, if_any
 from fedgraph.support.plugins import load_object
-from fedgraph.support.wording import counted, if_any
 from fedgraph.training import Cohort
 
 

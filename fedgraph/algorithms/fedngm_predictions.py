@@ -97,7 +97,7 @@ def _read(run: Any, data: Any) -> Table:
         table = file.read(as_file(data, Path(folder)), run.graphical_model.encoding.schema.names)
     known: SchemaSettings = getattr(settings, "table_schema", SchemaSettings())
     columns = dict(table.columns)
-    for name in known.missing_codes.keys() & columns.keys():
+    for name in (known.missing_codes.keys() & columns.keys()) - known.embeddings:
         is_missing = pa.array(read_column(table, name, known.missing_codes[name]).codes < 0)
         columns[name] = pc.if_else(is_missing, pa.scalar(None, columns[name].type), columns[name])
     return table.with_columns(columns)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgraph.algorithms.fedngm_settings import FedNGMRecovery, FedNGMSettings
 from fedgraph.algorithms.phases import Outcome
-from fedgraph.data.columns import near_duplicates
+from fedgraph.data.columns import two_categories
 from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import Agreement, ExclusionReason
 from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
@@ -223,8 +223,7 @@ def category_notes(agreement: Agreement, excluded_columns: Mapping[str, Mapping[
             f"of {'; '.join(listed[:8])}{more}. To keep them, list all categories under kinds of [data.table-schema]"
         )
     for feature in agreement.common.features:
-        if pair := near_duplicates(feature.categories):
-            notes.append(f"'{pair[0]}' and '{pair[1]}' of '{feature.name}' are two categories")
+        notes += two_categories(feature.name, feature.categories)
     return notes
 
 

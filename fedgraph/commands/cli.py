@@ -33,11 +33,10 @@ from fedgraph.commands.simulate import simulate
 from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
 from fedgraph.commands.worth import worth
-from fedgraph.support.errors import ExperimentError, closest_first
+from fedgraph.support.errors import ExperimentError, closest_first, if_any
 from fedgraph.support.listing_cache import cached_listing
 from fedgraph.support.plugins import other_checkouts
 from fedgraph.support.terminal import messages_for_people
-from fedgraph.support.wording import if_any
 
 if TYPE_CHECKING:
     import click

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, counted
 from fedgraph.support.terminal import messages_for_people
-from fedgraph.support.wording import counted
 
 if TYPE_CHECKING:
     from fedgraph.runs import RunFolder

@@ -19,10 +19,9 @@ from fedgraph.data.own import OwnData
 from fedgraph.data.preprocessing import InputScale, Preprocessing, stacked
 from fedgraph.data.tensor_form import MaskedSplit, TensorForm, checked_targets, empty_targets
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.errors import DataError, ExperimentError, counted
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Configured, S, Settings
-from fedgraph.support.wording import counted
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy.special import gammaincinv
 
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, counted
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
-from fedgraph.support.wording import counted
 
 Indices = NDArray[np.int64]
 Method = Literal["shards", "iid", "dirichlet", "classes", "class-imbalance", "power-law"]

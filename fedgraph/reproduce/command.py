@@ -23,11 +23,10 @@ from fedgraph.reproduce.table import Profile
 from fedgraph.reproduce.table_files import files_that_come_along, load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
 from fedgraph.support.catalogue import data_folder
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, if_any
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people, seeds_given
-from fedgraph.support.wording import if_any
 
 
 def reproduce(

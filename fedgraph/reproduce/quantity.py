@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from fedgraph.runs import RunFolder
 from fedgraph.runs.reports import COUNTS, MEASURES
 from fedgraph.support.errors import ExperimentError
-from fedgraph.training import direction
+from fedgraph.training import direction, is_share
 
 _VALUE = re.compile(
     r"(?P<split>train|validation|test|public)/(?P<metric>[^:@/]+)"
@@ -55,10 +55,6 @@ and ``models-per-round`` assume one client per node. ``exchanges`` counts reques
 ``training-bytes-per-owner`` covers embeddings and gradients, without those of test samples. ``core-seconds`` is the
 processor time of a run in one process, for methods of rounds.
 """
-
-
-_SHARES = ("accuracy", "f1", "precision", "recall")
-"""Metrics that are usually given in per cent."""
 
 
 ClientValues = dict[str, float | None]
@@ -149,9 +145,7 @@ class Quantity(NamedTuple):
     @property
     def is_share(self) -> bool:
         """Whether values are usually given in per cent, such as accuracies, and differences in percentage points."""
-        # Names of features come first, and may be those of metrics.
-        measures = [part for part in self.metric.split("-") if _is_measure(part)]
-        return self.has_course and bool(measures) and measures[-1] in _SHARES
+        return self.has_course and is_share(self.metric)
 
     @property
     def better(self) -> Literal["higher", "lower"] | None:
@@ -206,14 +200,6 @@ def validation_quantity(text: str) -> Quantity:
     if quantity.better is None:
         raise ValueError(f"'{text}' has no better or worse values to choose by")
     return quantity
-
-
-def _is_measure(word: str) -> bool:
-    try:
-        direction(word)
-    except ExperimentError:
-        return False
-    return True
 
 
 def _cost(summary: Mapping[str, Any], what: str) -> float | None:

@@ -33,9 +33,8 @@ from fedgraph.reproduce.table import (
     RowTable,
 )
 from fedgraph.reproduce.table_files import load_table
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, if_any
 from fedgraph.support.files import as_csv, json_digest, write_atomically
-from fedgraph.support.wording import if_any
 
 PUBLISHED = "published"
 """Source of a value printed in the paper, in a file without a table."""

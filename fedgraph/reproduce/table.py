@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
 
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity, validation_quantity
+from fedgraph.support.errors import if_any
 from fedgraph.support.settings import Settings
-from fedgraph.support.wording import if_any
 
 Profile = Literal["small", "full"]
 

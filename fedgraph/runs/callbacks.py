@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedgraph.federation import Traffic
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, if_any
 from fedgraph.support.files import State
-from fedgraph.support.wording import if_any
 from fedgraph.training import LAST, TrainSettings, direction, num_steps, steps_per_epoch
 
 

@@ -15,8 +15,7 @@ from fedgraph.runs.reports.plot import picture_of_runs
 from fedgraph.runs.reports.results import Results
 from fedgraph.runs.reports.tables import as_html, results_table
 from fedgraph.runs.reports.words import labels, sentence
-from fedgraph.support.errors import RunError
-from fedgraph.support.wording import if_any
+from fedgraph.support.errors import RunError, if_any
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ from fedgraph.data import parse_data
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
-from fedgraph.runs.resuming import check_goes_on, code_of, notes, notes_of_code
+from fedgraph.runs.resuming import check_goes_on, code_of, differences, keys_within, notes, notes_of_code
 from fedgraph.runs.summary import by_split, environment, per_client
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import (
@@ -195,7 +195,7 @@ class RunFolder:
         return {
             key: "; ".join(
                 f"{name} is {_shown(one)} in {self.path.name} and {_shown(other)} in {owner}"
-                for name, one, other in _differences(key, theirs.get(key), ours.get(key))
+                for name, (one, other) in sorted(_differing(key, theirs.get(key), ours.get(key)).items())
             )
             for key in differing
         }
@@ -474,14 +474,11 @@ def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
-def _differences(key: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the keys in which two values differ, of tables those within, with both values."""
+def _differing(key: str, theirs: Any, ours: Any) -> dict[str, tuple[Any, Any]]:
+    """Return where two values of a key differ, of tables the keys within, with both values."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        for name in sorted({*theirs, *ours}):
-            if theirs.get(name) != ours.get(name):
-                yield from _differences(f"{key}.{name}", theirs.get(name), ours.get(name))
-    else:
-        yield key, theirs, ours
+        return differences(keys_within(key, theirs), keys_within(key, ours))
+    return {key: (theirs, ours)}
 
 
 def _shown(value: Any) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -17,6 +18,9 @@ from fedgraph.training import Cohort, TrainSettings
 
 _ALL_HAVE = ("centre", "spread", "fill", "mean", "std")
 """Scales that must be equal for all clients to apply to the global model."""
+
+_MOST_HINTS = 5
+"""Number of unknown clients for which similar names are looked up."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,9 @@ class Predictor:
         if client is None and len(self.models) == 1:
             client = next(iter(self.models))
         new = next(iter(self.preprocessing.values())).form.read(place, client)
-        rows, scales, notes = [], [], list(new.notes)
+        rows, scales, notes = [], [], [*new.notes, *self._notes(new.names)]
         for name in new.names:
-            rows.append(self._row(name, notes))
+            rows.append(self._row(name))
             scales.append(self._scales(name, new))
         data = latest(new.cohort(stacked(scales)), windows)
 
@@ -97,7 +101,7 @@ class Predictor:
             )
         return first, scales[0]
 
-    def _row(self, name: str, notes: list[str]) -> Tensor:
+    def _row(self, name: str) -> Tensor:
         """Return the model for a client, ``[parameters]``; the global model for an unknown client."""
         if name in self.models:
             return self.models.row(name)
@@ -105,31 +109,41 @@ class Predictor:
             raise RunError(
                 f"{self.models.path}: {self._unknown(name)}, and there is no global model: {self._advice(name)}"
             )
-        notes.append(
-            f"{self._unknown(name)}: the global model predicts, scaled by the new data if clients have scales of their "
-            f"own{similar([name], list(self.models))}"
-        )
         return self.models.row(None)
 
+    def _notes(self, names: Sequence[str]) -> Iterator[str]:
+        """Yield notes on the clients that the global model predicts."""
+        unknown = [name for name in names if name not in self.models]
+        for place, name in enumerate(unknown):
+            # Looking for similar names takes long with many clients.
+            hint = similar([name], list(self.models)) if place < _MOST_HINTS else ""
+            yield (
+                f"{self._unknown(name)}: the global model predicts, scaled by the new data if clients have scales of "
+                f"their own{hint}"
+            )
+
     def _advice(self, name: str) -> str:
+        one = f"(client=..., or --client), one of {self.models.some()}"
         if name == UNNAMED:
-            return f"name a client (client=..., or --client), one of {self.models.some()}"
-        return (
-            f"correct the name, or leave out the column of clients and name one (client=..., or --client), one of "
-            f"{self.models.some()}{similar([name], list(self.models))}"
-        )
+            return f"name a client {one}"
+        hint = similar([name], list(self.models))
+        return f"correct the name, or leave out the column of clients and name one {one}{hint}"
 
     def _unknown(self, name: str) -> str:
         """Describe a client without a model. Raises DataError for the name of a client that lost its leading zeros."""
         if name == UNNAMED:
             return "no client is named"
-        zeros = [known for known in self.models if known.isdigit() and known.lstrip("0") == name.lstrip("0")]
-        if zeros:
+        if known := self._by_number.get(name.lstrip("0")):
             raise DataError(
-                f"'{name}' was not in the run, and '{zeros[0]}' was: the name has lost its leading zeros; read the "
+                f"'{name}' was not in the run, and '{known}' was: the name has lost its leading zeros; read the "
                 "column of clients as text (in pandas dtype=str)"
             )
         return f"'{name}' was not in the run"
+
+    @cached_property
+    def _by_number(self) -> dict[str, str]:
+        """Names of clients that are numbers, by their digits without leading zeros."""
+        return {name.lstrip("0"): name for name in self.models if name.isdigit()}
 
     def _scales(self, name: str, new: NewData) -> dict[str, Tensor]:
         if name in self.preprocessing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -153,26 +153,32 @@ def changes(before: Experiment, now: Experiment) -> dict[str, tuple[str, str]]:
 
     If the methods differ, only these are returned.
     """
-    old, new = (dict(_keys(each)) for each in (before, now))
-    names = dict.fromkeys((*old, *new))
-    both = {name: (_shown(old.get(name)), _shown(new.get(name))) for name in names if old.get(name) != new.get(name)}
+    both = {name: (_shown(old), _shown(new)) for name, (old, new) in differences(_keys(before), _keys(now)).items()}
     method = {name: values for name, values in both.items() if name in _METHOD}
     return method or both
+
+
+def differences(before: Iterable[tuple[str, Any]], now: Iterable[tuple[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two sets of settings differ, with both values; None where a key is not set."""
+    old, new = dict(before), dict(now)
+    names = dict.fromkeys((*old, *new))
+    return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
 
 def _keys(experiment: Experiment) -> Iterator[tuple[str, Any]]:
     others = set(experiment.method_tables) - {experiment.method.name}
     for name, table in experiment.as_dict().items():
         if name not in others:
-            yield from _flat(name, table)
+            yield from keys_within(name, table)
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def keys_within(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a key with its value, of a table the keys within as ``name.key``."""
     if not isinstance(value, Mapping):
         yield name, value
         return
     for key, inner in value.items():
-        yield from _flat(f"{name}.{key}", inner)
+        yield from keys_within(f"{name}.{key}", inner)
 
 
 def _shown(value: Any) -> str:

@@ -22,7 +22,7 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import Traffic
 from fedgraph.graph import ClientGraph
 from fedgraph.runs.callbacks import Evaluation
-from fedgraph.support.wording import counted
+from fedgraph.support.errors import counted
 from fedgraph.training import summarise
 
 Values = Mapping[str, Mapping[str, Any]]

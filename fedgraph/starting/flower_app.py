@@ -17,8 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedgraph.support.errors import AppError, closest_first, quoted, similar
-from fedgraph.support.wording import if_any
+from fedgraph.support.errors import AppError, closest_first, if_any, quoted, similar
 
 Value: TypeAlias = bool | int | float | str
 """The types of values in Flower's run config and node config."""

@@ -1,4 +1,4 @@
-"""Exceptions of this project; messages contain the problem, its place and a remedy."""
+"""Exceptions of this project, and parts of their messages, which have the problem, its place and a remedy."""
 
 from __future__ import annotations
 
@@ -72,6 +72,16 @@ def some(names: Sequence[object]) -> str:
     """Join the first few names, and the number of others."""
     more = len(names) - 8
     return ", ".join(map(str, names[:8])) + (f" and {more} more" if more > 0 else "")
+
+
+def counted(count: int, word: str, plural: str = "") -> str:
+    """Return a count with its noun: ``1 row``, ``1,200 rows``; ``plural`` is for other endings than s."""
+    return f"{count:,} {word if count == 1 else plural or f'{word}s'}"
+
+
+def if_any(before: str, text: str) -> str:
+    """Return ``before`` and ``text``, as in ``; known: a, b``, or nothing if there is no text."""
+    return f"{before}{text}" if text else ""
 
 
 def by_reason(absent: Mapping[str, str]) -> list[str]:

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Generic, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import TypeVar
 
-from fedgraph.support.errors import ExperimentError, similar
-from fedgraph.support.wording import if_any
+from fedgraph.support.errors import ExperimentError, if_any, similar
 
 S = TypeVar("S", bound="Settings", default="Settings")
 

@@ -16,8 +16,8 @@
 
 from fedgraph.training.batches import learning_rates, num_steps, shuffling_keys, steps_per_epoch, training_batches
 from fedgraph.training.client_state import ClientState, state_folder
-from fedgraph.training.cohort import Cohort, GradientTerm, TrainedMean, TrainResult, mean_of
-from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, num_extreme, summarise
+from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult, mean_of
+from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, is_share, num_extreme, summarise
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
 from fedgraph.training.settings import TrainSettings
 from fedgraph.training.tallies import mean_f1
@@ -34,10 +34,10 @@ __all__ = [
     "Optimiser",
     "TrainResult",
     "TrainSettings",
-    "TrainedMean",
     "clip_rows",
     "direction",
     "fresh_state",
+    "is_share",
     "learning_rates",
     "mean_f1",
     "mean_of",

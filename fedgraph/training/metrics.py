@@ -78,6 +78,9 @@ DIRECTION: dict[str, Literal["lower", "higher"]] = {
 ``mae``, and so is ``weight-mae-local``, the error of a feature as one of several models predicts it.
 """
 
+_SHARES = ("accuracy", "f1", "precision", "recall")
+"""Those of ``DIRECTION`` that are usually given in per cent."""
+
 AFTER_TURN, LAST = "-after-turn", "-last"
 """Suffixes of metrics in addition to those of a run's final models: of peers after their last turn (IPA), and of the
 last models if the run ends with a mean."""
@@ -95,6 +98,11 @@ def direction(metric: str) -> Literal["lower", "higher"]:
     if found is None:
         raise ExperimentError(f"unknown metric '{metric}'; known metrics: {', '.join(sorted(DIRECTION))}")
     return DIRECTION[found]
+
+
+def is_share(metric: str) -> bool:
+    """Return whether a metric is usually given in per cent, as accuracy is."""
+    return _measure(metric) in _SHARES
 
 
 def _measure(metric: str) -> str | None:

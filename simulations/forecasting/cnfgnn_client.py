@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedgraph.clients.engine.base import CohortClient, counted, evaluate_splits
+from fedgraph.clients.engine.base import CohortClient, evaluate_splits, examples_of
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import as_windows
 from fedgraph.messages import WorkReply
@@ -60,7 +60,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     def _reply(self) -> WorkReply:
         request, done = self.request, self.node.done
         if "examples" in request.shared:
-            done.append(f"sent when {counted(self.cohort, SPLITS)} start")
+            done.append(f"sent when {examples_of(self.cohort, SPLITS)} start")
             return WorkReply(request.clients, self._starts())
         if not any(name.startswith("graph/") for name in request.stacked):
             done.append(f"sent hidden states for round {request.round}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgraph.algorithms.forecasts import ForecastAlgorithm, build_outcome, exchanged
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun
-from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts
+from fedgraph.clients.engine.base import CohortClient, evaluate_forecasts, examples_of
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import as_windows
 from fedgraph.fusion.forecasting import OwnerWindows, forecasts
@@ -78,7 +78,7 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
         }
         if self.leaves_forecasts:
             self.leave_forecasts(in_unit(cohort, found["test"]))
-        trained = counted(cohort, ["train"])
+        trained = examples_of(cohort, ["train"])
         self.node.done.append(f"trained one network on {trained}, and measured {' and '.join(splits)}")
         return WorkReply(self.request.clients, {}, evaluate_forecasts(self.assignment, cohort, found))
 

@@ -4,10 +4,10 @@ from fedgraph.data.columns.cells import MISSING
 from fedgraph.data.columns.columns import (
     Floats,
     as_category,
-    near_duplicates,
     read_categories,
     read_column,
     sort_categories,
+    two_categories,
 )
 from fedgraph.data.columns.embeddings import with_embeddings
 from fedgraph.data.columns.options import FileSettings
@@ -20,10 +20,10 @@ __all__ = [
     "Table",
     "as_category",
     "from_frame",
-    "near_duplicates",
     "read_categories",
     "read_column",
     "read_table",
     "sort_categories",
+    "two_categories",
     "with_embeddings",
 ]

@@ -229,6 +229,12 @@ def near_duplicates(texts: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
+def two_categories(name: str, texts: Sequence[str]) -> list[str]:
+    """Return a note if two categories of a column may be the same, else none."""
+    pair = near_duplicates(texts)
+    return [f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories"] if pair else []
+
+
 def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats | None:
     """Return ``read_column(...).as_numbers()``, or None where that raises; faster for many distinct values."""
     if not any(isinstance(code, str) for code in missing_codes):

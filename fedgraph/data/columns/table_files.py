@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers, to_floats
 from fedgraph.data.own import LOOKED_FOR
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, quoted
 from fedgraph.support.files import composed, detect_separator, read_arrays
 
 if TYPE_CHECKING:
@@ -312,10 +312,13 @@ def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
 
 
 def _array(path: Path, columns: tuple[str, ...]) -> pa.Table:
-    """Read the first array of an .npz file, of numbers or texts."""
+    """Read the array of an .npz file, of numbers or texts."""
     if not columns:
         raise DataError(f"{path} is an array, whose columns have no names: list them, [data] columns")
-    values = next(iter(read_arrays(path).values()), np.empty(0))
+    arrays = read_arrays(path)
+    if len(arrays) != 1:
+        raise DataError(f"{path} has the arrays {quoted(list(arrays))}: save the one with the rows alone")
+    (values,) = arrays.values()
     if values.ndim != 2 or values.shape[1] != len(columns):
         raise DataError(
             f"{path} is an array of shape {list(values.shape)}: it needs [rows, {len(columns)}], with the columns "

@@ -19,10 +19,9 @@ from fedgraph.data.graphs.labelled import UNKNOWN, LabelledGraphs, graph_cohort
 from fedgraph.data.own import Name, OwnData, with_notes
 from fedgraph.data.partition import Indices, split
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, counted
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Configured, Settings
-from fedgraph.support.wording import counted
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph

@@ -18,8 +18,8 @@ from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
 from fedgraph.data.shared_tests import SplitSettings, draw_shared_test, shared_test_file
+from fedgraph.support.errors import counted
 from fedgraph.support.randomness import generator
-from fedgraph.support.wording import counted
 
 
 class OwnImageSettings(ImageOptions, SplitSettings):

@@ -24,10 +24,9 @@ from fedgraph.data.owners.preparation import Preparation
 from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, cohort_data
 from fedgraph.graph import ClientGraph
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, counted
 from fedgraph.support.randomness import derive_seed, hashed
 from fedgraph.support.settings import Settings
-from fedgraph.support.wording import counted
 
 _Part = Annotated[float, Field(ge=0.0, lt=1.0)]
 _OVERLAPPING = torch.tensor([SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")], dtype=torch.int8)

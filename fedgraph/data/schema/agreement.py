@@ -26,9 +26,8 @@ from typing import Literal
 from fedgraph.data.columns.columns import is_number, sort_categories
 from fedgraph.data.schema.json import check_limits
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, counted
 from fedgraph.support.untrusted import in_short
-from fedgraph.support.wording import counted
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.support.wording import counted
+from fedgraph.support.errors import counted
 
 _LONGEST = 60
 _WORDS = {"?", ".", "-", "na", "n/a", "nan", "null", "unknown"}

@@ -31,8 +31,7 @@ from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.window_form import resolve_step_minutes
 from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
-from fedgraph.support.errors import DataError, quoted, some
-from fedgraph.support.wording import counted
+from fedgraph.support.errors import DataError, counted, quoted, some
 
 _STEP_WORDS = {
     5.0: "five-minute",

@@ -23,8 +23,7 @@ from fedgraph.data.series.naive import readings_in_windows, times_ahead
 from fedgraph.data.series.scaling import Mask, Singles, measured, usable
 from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.windows import WindowSettings, WindowSplit, step_seconds
-from fedgraph.support.errors import DataError
-from fedgraph.support.wording import counted
+from fedgraph.support.errors import DataError, counted
 
 if TYPE_CHECKING:
     import pandas as pd

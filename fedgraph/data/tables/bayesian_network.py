@@ -14,8 +14,8 @@ from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
 from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif
 from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
+from fedgraph.support.errors import counted
 from fedgraph.support.randomness import generator
-from fedgraph.support.wording import counted
 
 # Parents, and the probability of "yes" where they are yes or no, in this order, the last parent varying fastest.
 _ASIA = {

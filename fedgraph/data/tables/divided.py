@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedgraph.data.base import CohortData
-from fedgraph.data.columns.columns import as_category, near_duplicates, read_column
+from fedgraph.data.columns.columns import as_category, read_column, two_categories
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, data_title, with_notes
 from fedgraph.data.partition import Indices, client_names
@@ -24,10 +24,9 @@ from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
 from fedgraph.data.tables.labelled import LabelledRows, labelled_cohort
 from fedgraph.data.tables.labelled_form import TableFile
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, counted
 from fedgraph.support.files import composed
 from fedgraph.support.randomness import generator
-from fedgraph.support.wording import counted
 
 _EMPHASIS = 4.0
 """How much more often a row is assigned to a client if it is in the client's segment."""
@@ -156,12 +155,10 @@ class DividedTableSource(ClientTableSource):
     @cached_property
     def _notes(self) -> tuple[str, ...]:
         """Notes on categories that may be the same."""
-        found = []
+        found: list[str] = []
         for name in self._table.names:
-            if self._table.numbers(name) is None and (
-                pair := near_duplicates(sorted(read_column(self._table, name).texts.to_pylist()))
-            ):
-                found.append(f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories")
+            if self._table.numbers(name) is None:
+                found += two_categories(name, sorted(read_column(self._table, name).texts.to_pylist()))
         return tuple(found)
 
     @cached_property

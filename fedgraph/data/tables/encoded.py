@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number
-from fedgraph.data.columns.columns import has_fraction, near_duplicates, quote_some, read_categories, read_column
+from fedgraph.data.columns.columns import (
+    has_fraction,
+    near_duplicates,
+    quote_some,
+    read_categories,
+    read_column,
+    two_categories,
+)
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
@@ -235,8 +242,7 @@ def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Ite
                 yield f"'{name}' numbers the rows, and is a feature unless [data] drop leaves it out"
             continue
         texts = read_column(table, name).texts.to_pylist()
-        if pair := near_duplicates(sorted(texts)):
-            yield f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories"
+        yield from two_categories(name, sorted(texts))
         numbers = sum(map(is_number, texts))
         if not declared and len(texts) > max(_FEW_CATEGORIES, table.num_rows // 4):
             yield f"'{name}' is {len(texts):,} categories, nearly one for each row"

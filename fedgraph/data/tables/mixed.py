@@ -16,9 +16,8 @@ from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import CLIENT, OwnData, data_path, data_title, with_notes
 from fedgraph.data.tables.divided import DividedTableSettings, DividedTableSource
 from fedgraph.data.tables.hospitals import HOSPITALS, hospitals_table
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, counted
 from fedgraph.support.randomness import generator
-from fedgraph.support.wording import counted
 
 _PUBLIC_PATIENTS = 1000
 

@@ -18,8 +18,7 @@ from fedgraph.data.partition import Indices
 from fedgraph.data.preprocessing import NewData, Preprocessing, label_answers
 from fedgraph.data.preprocessing.preprocessing import Scales
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError
-from fedgraph.support.wording import counted
+from fedgraph.support.errors import DataError, counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,8 +16,7 @@ from fedgraph.data.preprocessing import Form, NewData
 from fedgraph.data.tables.encoded import encode_inputs_like, encoded_targets
 from fedgraph.data.tables.new_rows import NewRows, check_columns, column_notes, rows_by_client
 from fedgraph.data.tables.options import TableSettings
-from fedgraph.support.errors import DataError
-from fedgraph.support.wording import counted
+from fedgraph.support.errors import DataError, counted
 
 _LEAST_ROWS = 20
 """Fewest rows to measure the scale of an unknown client."""

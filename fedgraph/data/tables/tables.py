@@ -23,8 +23,8 @@ from fedgraph.data.tables.options import BundledName, BundledTableSettings, Tabl
 from fedgraph.data.tables.table_form import TableForm, measured_scales
 from fedgraph.models import TaskSpec
 from fedgraph.support.catalogue import CatalogueEntry
+from fedgraph.support.errors import counted
 from fedgraph.support.randomness import generator
-from fedgraph.support.wording import counted
 
 
 class TableSource(DataSource):

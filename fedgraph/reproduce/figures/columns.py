@@ -10,8 +10,7 @@ from fedgraph.reproduce.result_file import ResultFile
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, RowTable
-from fedgraph.support.errors import ExperimentError
-from fedgraph.support.wording import if_any
+from fedgraph.support.errors import ExperimentError, if_any
 
 
 def over_columns(results: Results) -> Any:

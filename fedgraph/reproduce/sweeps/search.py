@@ -28,9 +28,8 @@ from fedgraph.reproduce.execution import Execution, failure, run_cells
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.sweeps.axes import Axes, grid, in_words, value_of
 from fedgraph.runs import Callback, Evaluation, RunFolder
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, if_any
 from fedgraph.support.randomness import derive_seed
-from fedgraph.support.wording import if_any
 from fedgraph.training import summarise
 
 _USUAL_TRIALS = 20

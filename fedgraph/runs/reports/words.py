@@ -9,8 +9,8 @@ from typing import Any
 from fedgraph.federation import by_reason
 from fedgraph.runs.reports.results import Spread, shown_split
 from fedgraph.runs.summary import counts, in_words
+from fedgraph.support.errors import counted
 from fedgraph.support.settings import UNSET
-from fedgraph.support.wording import counted
 from fedgraph.training import num_extreme
 
 DOWN, UP = "MB down, per client", "MB up, per client"

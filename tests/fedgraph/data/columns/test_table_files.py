@@ -57,6 +57,9 @@ def test_an_array_needs_the_names_of_its_columns(tmp_path):
         read_table(file)
     with pytest.raises(DataError, match=r"shape \[2, 2\]: it needs \[rows, 1\], with the columns age in this order"):
         read_table(file, ("age",))
+    np.savez(tmp_path / "two.npz", rows=np.zeros((2, 1)), labels=np.zeros(2))
+    with pytest.raises(DataError, match="has the arrays 'rows', 'labels': save the one with the rows alone"):
+        read_table(tmp_path / "two.npz", ("age",))
     (tmp_path / "broken.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match="cannot be read as an .npz file"):
         read_table(tmp_path / "broken.npz", ("age",))

@@ -1,11 +1,10 @@
-"""Counts with their nouns, and lists that may be empty."""
+"""Parts of messages: counts with their nouns, and lists that may be empty."""
 
 import pytest
 
 from fedgraph.starting.flower_app import FlowerApp
-from fedgraph.support.errors import AppError, ExperimentError
+from fedgraph.support.errors import AppError, ExperimentError, counted, if_any
 from fedgraph.support.settings import Settings, from_keywords, parse
-from fedgraph.support.wording import counted, if_any
 
 
 @pytest.mark.parametrize(
