@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -114,9 +116,10 @@ def _kind(message: Message) -> str:
 
 def _find_plugins(context: Context) -> None:
     """Find modules next to the experiment of ``flwr run`` if it runs on this machine, as in a simulation."""
-    experiment = Path(str(context.run_config.get("experiment", "")))
-    if experiment.is_absolute() and experiment.is_file():
-        add_plugin_paths([str(experiment.parent)])
+    experiment = str(context.run_config.get("experiment", ""))
+    folder = os.path.dirname(experiment)
+    if os.path.isabs(experiment) and folder not in sys.path and os.path.isfile(experiment):
+        add_plugin_paths([folder])
 
 
 def _origin(error: Exception) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -46,7 +45,7 @@ def check_content(content: RecordDict) -> RecordDict:
             check_name(name, f"an entry of the record '{record_name}'")
             if isinstance(value, Array):
                 check_array(name, value)
-            elif not isinstance(record, MetricRecord) and any(len(text) > _LONGEST_TEXT for text in _texts(value)):
+            elif not isinstance(record, MetricRecord) and max(map(len, _texts(value)), default=0) > _LONGEST_TEXT:
                 raise ReplyError(f"the text '{name}' is longer than {_LONGEST_TEXT:,} letters")
     return content
 
@@ -104,7 +103,5 @@ def check_array(name: str, array: Array) -> None:
         raise ReplyError(f"array '{name}' takes {present} bytes, fewer than its shape {shape} needs")
 
 
-def _texts(value: object) -> Iterator[str | bytes]:
-    for each in value if isinstance(value, list) else (value,):
-        if isinstance(each, (str, bytes)):
-            yield each
+def _texts(value: object) -> list[str | bytes]:
+    return [each for each in (value if isinstance(value, list) else (value,)) if isinstance(each, (str, bytes))]

@@ -89,7 +89,10 @@ class HashedDraws(TorchFunctionMode):
         self.count += 1
         for axis, size in enumerate((*outer, (last + 1) // 2)):
             places = places[..., None] + torch.arange(size, device=self.key.device) * _factor(axis)
-        return hashed(places).view(torch.int32)[..., :last].reshape(shape)
+        wide = hashed(places)
+        # The halves of a number, the lower one first. Not every PyTorch has `vmap` of a view as another type.
+        halves = torch.stack([wide << 32 >> 32, wide >> 32], dim=-1).to(torch.int32)
+        return halves.flatten(-2)[..., :last].reshape(shape)
 
     def kept(self, shape: Sequence[int], probability: float) -> Tensor:
         """Return bool of a shape, each True with the same probability, below 1."""

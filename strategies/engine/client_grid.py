@@ -48,15 +48,15 @@ class ClientGrid(Grid):
         Raises RunError when a strategy waits longer than ``timeout`` seconds.
         """
         self.gone, self._just_looked = self.gone if self._just_looked else self._look(), False
-        gone = self.gone
+        gone = set(self.gone)
         if time.monotonic() > self._deadline:
-            names = [self._federation.names[position] for position in gone]
+            names = [self._federation.names[position] for position in self.gone]
             raise RunError(
                 f"{self._whose}, has waited {self._timeout:.0f} s ([experiment] timeout) for more than the "
                 f"{len(self._federation.names) - len(gone)} connected clients; missing: {quoted(names)}. To go on with "
                 "fewer, set min-available-nodes, min-train-nodes or min-evaluate-nodes in its table"
             )
-        return [position + 1 for position in range(len(self._federation.names)) if position not in set(gone)]
+        return [position + 1 for position in range(len(self._federation.names)) if position not in gone]
 
     @property
     def run(self) -> Any:

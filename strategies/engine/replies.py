@@ -101,6 +101,9 @@ def collect(
     parts: list[tuple[Tensor, WorkReply]] = []
     for node, (reply, unusable) in found.items():
         absent.update(unusable)
+        if not unusable:
+            parts.append((asked[node], reply))
+            continue
         good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
     for reason in by_reason(absent) if log_absent else ():
@@ -128,8 +131,6 @@ def joined(federation: Federation, reports: Sequence[Replies]) -> Replies:
 
 def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
     """Return the rows of a reply where ``good`` (bool ``[clients]``) is True."""
-    if bool(good.all()):
-        return reply
     return WorkReply(
         tuple(name for name, keep in zip(reply.clients, good.tolist(), strict=True) if keep),
         {name: tensor[good] for name, tensor in reply.stacked.items()},
@@ -140,14 +141,12 @@ def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
 
 def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent: Mapping[str, str]) -> Replies:
     positions = torch.cat([part for part, _ in parts]) if parts else torch.zeros(0, dtype=torch.int64)
-    order = positions.argsort()
-    sorted_already = bool((positions.diff() > 0).all())
-
-    places = order.argsort().split([len(part) for part, _ in parts])
+    order = None if bool((positions.diff() > 0).all()) else positions.argsort()
+    places = () if order is None else order.argsort().split([len(part) for part, _ in parts])
 
     def joined(pieces: list[Tensor]) -> Tensor:
         # The only copy of the replies; pieces are views of messages.
-        if sorted_already:
+        if order is None:
             return torch.cat(pieces)
         whole = pieces[0].new_empty(len(order), *pieces[0].shape[1:])
         for place, piece in zip(places, pieces, strict=True):
@@ -166,4 +165,5 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
         for name in measured
     }
     kept = tuple(sorted(name for _, reply in parts for name in reply.kept))
-    return replace(Replies.of(federation, positions[order], tensors, metrics, absent), kept=kept)
+    positions = positions if order is None else positions[order]
+    return replace(Replies.of(federation, positions, tensors, metrics, absent), kept=kept)

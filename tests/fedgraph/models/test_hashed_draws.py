@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.func import vmap
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedgraph.models.hashed_draws import HashedDraws
 from fedgraph.support.randomness import hashed
@@ -169,3 +170,16 @@ def test_complex_numbers_are_not_drawn(draw):
 def test_a_generator_that_is_given_is_drawn_from():
     found = drawn(lambda: torch.rand(3, generator=torch.Generator().manual_seed(1)))
     assert torch.equal(found, torch.rand(3, generator=torch.Generator().manual_seed(1)))
+
+
+def test_numbers_need_no_operation_that_some_pytorch_computes_client_by_client():
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.add(func)
+            return func(*args, **(kwargs or {}))
+
+    called = set()
+    with Watching():
+        drawn(lambda: torch.rand(3, 5))
+    assert called
+    assert torch.ops.aten.view.dtype not in called
