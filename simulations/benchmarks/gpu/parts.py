@@ -59,7 +59,8 @@ def _models(chosen: int) -> Iterator[tuple[str, Part]]:
             sizes = {"case": name, "clients": chosen, "rounds": 13, "repeats": 3 if chosen <= _FEW else 2}
             tiny = {"clients": min(chosen, 3), "rounds": 1, "repeats": 1, "table": _TINY_MODELS.get(name)}
             title = f"One round of FedAvg, three minibatches of 32: {case.title}, {chosen:,} clients"
-            yield f"models/{name}/{chosen}", Part(title, "training:model", 60, sizes, tiny)
+            limit = 60 if chosen <= _FEW else 150
+            yield f"models/{name}/{chosen}", Part(title, "training:model", limit, sizes, tiny)
 
 
 def _resnet9() -> Iterator[tuple[str, Part]]:
