@@ -7,7 +7,7 @@ algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result
 from fedgraph.algorithms import f3
 from fedgraph.algorithms.joining import join
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS, held_out
-from fedgraph.fusion import FusionData, FusionSettings, JoinedSamples, scores
+from fedgraph.fusion import FusionData, FusionSettings, JoinedSamples, check_shared, scores
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import to_record
 from fedgraph.messages.queries import UNDECIDED, OwnEmbeddings, WantedEmbeddings, common_classes, restored
@@ -142,7 +142,9 @@ class F3(PhasedStrategy):
                 "samples to `embeddings` at one client at least"
             )
         joined = self._divided(self._joined(answers, classes))
-        _check_shared(joined, {name: answer.keys for name, answer in answers.items()})
+        ids = {name: answer.keys for name, answer in answers.items()}
+        for note in check_shared(joined.owners, joined.present, ids, "client"):
+            log.warning("%s", note)
         data = FusionData(joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(classes))
         self.classifier.fit_joined(data, joined.owners, np.array(restored(classes, class_kind)), self.seed)
         self._learned = frozenset(joined.keys)
@@ -282,32 +284,6 @@ class F3(PhasedStrategy):
                 measured = scores(found[rows], joined.labels[rows])
                 metrics |= {f"{split}/{name}": value for name, value in measured.items()}
         return metrics
-
-
-def _check_shared(joined: JoinedSamples, ids: Mapping[str, Sequence[str]]) -> None:
-    """Warn about each client that shares no labelled sample with another. Raises DataError if no two share one.
-
-    Parameters
-    ----------
-    ids : by client the ids of all its samples.
-    """
-    if len(joined.owners) < 2:
-        return
-    shared = joined.present.sum(1) > 1
-    isolated = [
-        name for name, number in zip(joined.owners, joined.present[shared].sum(0).tolist(), strict=True) if not number
-    ]
-    advice = "the same sample needs the same id at every client, and a label at one of them"
-    if not bool(shared.any()):
-        listed = "; ".join(
-            f"'{name}' has {len(ids[name])} samples, such as '{ids[name][0]}'" for name in isolated[:_NAMED]
-        )
-        raise DataError(f"no two clients share a labelled sample, which fusion needs ({listed}): {advice}")
-    for name in isolated:
-        log.warning(
-            "client '%s' shares no labelled sample with other clients; it has %d samples, such as '%s': %s",
-            name, len(ids[name]), ids[name][0], advice,
-        )  # fmt: skip
 
 
 def _places(keys: Sequence[str], ids: Sequence[str]) -> list[int]:

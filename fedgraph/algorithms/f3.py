@@ -20,6 +20,7 @@ from fedgraph.algorithms.owners import (
     OwnersAlgorithm,
     build_outcome,
     bytes_per_owner,
+    notes_on_shared,
     num_learned_from,
     owner_metrics,
     report_epoch,
@@ -72,9 +73,10 @@ class F3(OwnersAlgorithm[F3Settings]):
         Raises DataError or RunError when the fusion cannot be trained on the answers.
         """
         joined = yield from samples(run)
+        notes = notes_on_shared(joined)
         graph = run.graph_of(joined)
         if self.settings.fusion in _ENSEMBLES:
-            return self._vote(run, joined)
+            return self._vote(run, joined, notes)
         adjacency = None if graph is None else graph.dense().float()
         data = FusionData(
             joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), adjacency
@@ -84,7 +86,7 @@ class F3(OwnersAlgorithm[F3Settings]):
             self.settings, data, joined.owners, joined.classes, run.seed, joined.fingerprints, report
         )
         prediction = fusion.predict(joined.embeddings, joined.present)
-        facts = {"fusion": found.facts(), "notes": self._threshold_notes(joined, prediction)}
+        facts = {"fusion": found.facts(), "notes": [*notes, *self._threshold_notes(joined, prediction)]}
         files = {"fusion.safetensors": fusion.write, **self._learned(fusion)}
         learned = {"parameters": fusion.parameters, "rounds": found.epoch, "arrays": found.network.state_dict()}
         return self._outcome(run, joined, prediction, facts, files, **learned)
@@ -102,7 +104,7 @@ class F3(OwnersAlgorithm[F3Settings]):
             "another one: set [f3] calibrated = true for calibrated probabilities"
         ]
 
-    def _vote(self, run: PhaseRun, joined: JoinedSamples) -> Outcome:
+    def _vote(self, run: PhaseRun, joined: JoinedSamples, notes: list[str]) -> Outcome:
         """Fuse the owners' own predictions: rows B to D of table 2."""
         if not joined.predictions.shape[2]:
             raise self._without_predictions()
@@ -124,7 +126,7 @@ class F3(OwnersAlgorithm[F3Settings]):
             facts["owner"] = joined.owners[int(ranking[0])]
             probabilities = votes.best_owner(predictions, present, ranking)
         prediction = Prediction(probabilities, torch.zeros_like(probabilities))
-        return self._outcome(run, joined, prediction, {"fusion": facts}, {})
+        return self._outcome(run, joined, prediction, {"fusion": facts, "notes": notes}, {})
 
     def _without_predictions(self) -> ExperimentError:
         return ExperimentError(

@@ -13,8 +13,9 @@ from torch import Tensor
 from fedgraph.algorithms.joining import join
 from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhasedAlgorithm, PhaseRun, Recall, Without
 from fedgraph.defence import bounded_embeddings
-from fedgraph.fusion import FusionEpoch, JoinedSamples, Prediction, owner_scores, scores
+from fedgraph.fusion import FusionEpoch, JoinedSamples, Prediction, check_shared, owner_scores, scores
 from fedgraph.messages import EmbedReply, EmbedRequest
+from fedgraph.support.errors import counted
 from fedgraph.support.settings import S
 
 log = logging.getLogger("fedgraph")
@@ -64,6 +65,18 @@ def join_answers(
     return joined, absent
 
 
+def notes_on_shared(joined: JoinedSamples) -> list[str]:
+    """Log and return a sentence for each owner that shares no sample. Raises DataError if no two owners share one."""
+    ids = {
+        name: [joined.keys[row] for row in joined.present[:, place].nonzero().flatten().tolist()]
+        for place, name in enumerate(joined.owners)
+    }
+    notes = check_shared(joined.owners, joined.present, ids)
+    for note in notes:
+        log.warning("%s", note)
+    return notes
+
+
 def _bounded(run: PhaseRun, joined: JoinedSamples) -> JoinedSamples:
     """Bound the influence of single owners, by [defence]."""
     times = run.defence.clip
@@ -89,9 +102,11 @@ def report_epoch(run: PhaseRun, epoch: FusionEpoch) -> None:
 
 def build_outcome(joined: JoinedSamples, metrics: Mapping[str, Tensor], **further: Any) -> Outcome:
     """Return the outcome of a run over owners; ``further`` are fields of :class:`Outcome`."""
+    shared, every = int((joined.present.sum(1) > 1).sum()), len(joined.keys)
+    common = "" if shared == every else f"; {shared:,} of {counted(every, 'sample')} are held by several owners"
     measured_on = (
-        f"{len(joined.owners)} owners, one prediction per sample from all of them together; own model (-local): "
-        "each owner's alone"
+        f"{len(joined.owners)} owners, one prediction per sample from all of them together{common}; own model "
+        "(-local): each owner's alone"
     )
     return Outcome(joined.owners, measured_on, metrics, task=joined.task, **further)
 

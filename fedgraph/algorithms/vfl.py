@@ -19,6 +19,7 @@ from fedgraph.algorithms.owners import (
     build_outcome,
     bytes_per_owner,
     join_answers,
+    notes_on_shared,
     num_learned_from,
     owner_metrics,
     report_epoch,
@@ -139,6 +140,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
         settings = self.settings
         kept = yield Recall()
         joined = yield from self._samples(run, kept)
+        notes = notes_on_shared(joined)
         # Only the sizes of the first embeddings are used; a view would keep them in memory.
         joined = replace(joined, embeddings=joined.embeddings[..., :0].clone())
         graph = run.graph_of(joined)
@@ -187,7 +189,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
                     "steps": steps.state(),
                 }
             )
-        return self._outcome(run, joined, joined.only(held_out), learnt, steps)
+        return self._outcome(run, joined, joined.only(held_out), learnt, steps, notes)
 
     def _samples(self, run: PhaseRun, kept: State) -> Phase[JoinedSamples]:
         """Return the samples of all owners; those of a stopped run after its owners confirm them.
@@ -249,7 +251,13 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
         return total, prediction
 
     def _outcome(
-        self, run: PhaseRun, joined: JoinedSamples, whole: JoinedSamples, learnt: _Learnt, steps: VerticalSteps
+        self,
+        run: PhaseRun,
+        joined: JoinedSamples,
+        whole: JoinedSamples,
+        learnt: _Learnt,
+        steps: VerticalSteps,
+        notes: list[str],
     ) -> Outcome:
         # The owners' own predictions are of models that have changed since.
         whole, best = replace(whole, predictions=whole.predictions[..., :0]), learnt.best
@@ -259,6 +267,7 @@ class Vertical(OwnersAlgorithm[VerticalSettings]):
             "bytes_per_owner": steps.bytes_per_owner + bytes_per_owner(joined, len(joined.keys)),
             "training_bytes_per_owner": steps.training_bytes_per_owner
             + bytes_per_owner(joined, num_learned_from(joined)),
+            "notes": notes,
         }
         return build_outcome(
             joined,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedgraph.fusion.build import build_network, check_fusion
 from fedgraph.fusion.fusion_settings import FusionSettings, Rate, SingleFusion
-from fedgraph.fusion.joined_samples import JoinedSamples
+from fedgraph.fusion.joined_samples import JoinedSamples, check_shared
 from fedgraph.fusion.learning import learn, make_optimizer
 from fedgraph.fusion.model_file import FittedFusion, fit_joined
 from fedgraph.fusion.network import FusionNetwork
@@ -47,6 +47,7 @@ __all__ = [
     "Stages",
     "build_network",
     "check_fusion",
+    "check_shared",
     "decided",
     "fit_joined",
     "learn",

@@ -5,6 +5,7 @@ Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch import Tensor
 from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.fusion_settings import FusionSettings
+from fedgraph.fusion.joined_samples import check_shared
 from fedgraph.fusion.model_file import FittedFusion, class_dtype, fit_joined
 from fedgraph.fusion.owner_samples import OwnerSamples, from_columns, from_mapping, owner_columns
 from fedgraph.fusion.prediction import Prediction
@@ -147,8 +149,9 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> FusionClassifier:
         """Train the fusion model.
 
-        Returns self. Raises TypeError or ValueError for invalid parameters or samples, and RunError when training
-        diverges at every learning rate.
+        Returns self. Raises TypeError or ValueError for invalid parameters or samples, such as when no two owners have
+        the same id, and RunError when training diverges at every learning rate. Warns about an owner that shares no
+        sample with another.
 
         Parameters
         ----------
@@ -161,6 +164,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         """
         _ = self.settings  # checked before the samples
         samples = self._samples(X, fitting=True)
+        _warn_unshared(samples)
         labels = _checked_labels(samples, y)
         classes = np.unique(labels)
         if len(classes) < 2:
@@ -338,6 +342,22 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def _decided(self, samples: OwnerSamples) -> NDArray[Any]:
         found: NDArray[Any] = self.classes_[decided(self._predicted(samples).probabilities).numpy()]
         return found
+
+
+def _warn_unshared(samples: OwnerSamples) -> None:
+    """Warn about owners that share no sample. Raises ValueError if no two owners do."""
+    if samples.ids is None:
+        return
+    ids = {
+        name: [str(samples.ids[row]) for row in samples.present[:, place].nonzero().flatten().tolist()]
+        for place, name in enumerate(samples.owners)
+    }
+    try:
+        notes = check_shared(samples.owners, samples.present, ids)
+    except DataError as error:
+        raise ValueError(str(error)) from None
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
 
 
 def _checked_labels(samples: OwnerSamples, y: Any) -> NDArray[Any]:

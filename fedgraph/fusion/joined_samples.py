@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,10 @@ from torch import Tensor
 
 from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError, counted
 from fedgraph.support.files import State
+
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -106,3 +109,33 @@ class JoinedSamples:
 _OF_SAMPLES = ("split", "labels", "embeddings", "present", "predictions")
 _TENSORS = (*_OF_SAMPLES, "sizes")
 _TEXTS = ("owners", "keys", "classes", "fingerprints")
+
+
+def check_shared(
+    owners: Sequence[str], present: Tensor, ids: Mapping[str, Sequence[str]], word: str = "owner"
+) -> list[str]:
+    """Return a sentence for each owner that shares no sample with another, as where ids are written differently.
+
+    Raises DataError if no two owners share a sample.
+
+    Parameters
+    ----------
+    present : bool ``[samples, owners]``.
+    ids : by owner the ids of its samples.
+    word : what an owner is called.
+    """
+    shared = present[present.sum(1) > 1]
+    isolated = [name for name, count in zip(owners, shared.sum(0).tolist(), strict=True) if not count and ids[name]]
+    if not isolated or sum(bool(ids[name]) for name in owners) < 2:
+        return []
+    advice = f"the same sample needs the same id at every {word}, and a label at one of them"
+    if not len(shared):
+        listed = "; ".join(
+            f"'{name}' has {counted(len(ids[name]), 'sample')}, such as '{ids[name][0]}'" for name in isolated[:_NAMED]
+        )
+        raise DataError(f"no two {word}s share a labelled sample, which fusion needs ({listed}): {advice}")
+    return [
+        f"{word} '{name}' shares no labelled sample with other {word}s; it has {counted(len(ids[name]), 'sample')}, "
+        f"such as '{ids[name][0]}': {advice}"
+        for name in isolated
+    ]

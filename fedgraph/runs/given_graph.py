@@ -80,7 +80,8 @@ def _about_isolated(graph: ClientGraph) -> list[str]:
     isolated = graph.isolated
     if not isolated or len(isolated) == graph.num_clients:  # reports of a graph without edges say so anyway
         return []
-    return [f"{len(isolated):,} of {graph.num_clients:,} clients are isolated in the client graph (no edges)"]
+    verb = "is" if len(isolated) == 1 else "are"
+    return [f"{len(isolated):,} of {graph.num_clients:,} clients {verb} isolated in the client graph (no edges)"]
 
 
 def _differing(

@@ -103,6 +103,26 @@ def test_one_bad_owner_does_not_cost_the_others_of_its_node(patches_tables, run_
     assert set(folder.summary()["per_client"]["test"]["accuracy"]) == set(NAMES[1:])
 
 
+def with_other_ids(content):
+    config = content["config"]
+    if "keys" in config:
+        config["keys"] = [f"{config['clients'][0]}: {key}" for key in config["keys"]]
+    return content
+
+
+@pytest.mark.parametrize("method", ["f3", "vfl"])
+def test_owners_whose_samples_have_other_ids_are_told(patches_tables, run_experiment, spoiling, method):
+    patches_tables["experiment"] |= {"method": method}
+    folder = run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-1", with_other_ids))
+    (note,) = (note for note in folder.summary()["notes"] if "shares no labelled sample" in note)
+    assert note.startswith("owner 'patch-0-1' shares no labelled sample with other owners; it has ")
+    assert "such as 'patch-0-1: image-0" in note
+    assert " are held by several owners; " in folder.summary()["measured"]
+    everybody = spoiling(lambda message, context: True, with_other_ids)
+    with pytest.raises(DataError, match=r"no two owners share a labelled sample.*'patch-0-0' has .*the same id"):
+        run_experiment(patches_tables, node_configs=APART, client=everybody)
+
+
 def test_fewer_owners_than_there_must_be(patches_tables, run_experiment, spoiling):
     patches_tables["experiment"] |= {"on-missing": "skip", "min-clients": 4}
     with pytest.raises(RunError, match=r"\[experiment\] min-clients.*patch-0-0"):

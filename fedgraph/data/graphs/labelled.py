@@ -15,7 +15,7 @@ from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.partition import Indices
 from fedgraph.models import TaskSpec
 from fedgraph.models.graphs import Graph, GraphTable, Level
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, counted
 
 Raw = Mapping[str, Any]
 """Tensors or arrays of one graph by name: ``x``, ``edge_index``, optionally ``y``, ``edge_weight`` and masks."""
@@ -144,8 +144,8 @@ def _graph(raw: Raw, where: str) -> Graph:
     if not bool(x.isfinite().all()):
         bad = (~x.isfinite()).any(1).nonzero().flatten()
         raise DataError(
-            f"{where}: the features of {len(bad)} nodes, first {int(bad[0])}, are NaN or infinite: fill them in, or "
-            "leave these nodes out"
+            f"{where}: the features of {counted(len(bad), 'node')}, first {int(bad[0])}, are NaN or infinite: fill "
+            "them in, or leave these nodes out"
         )
     weight = _tensor(raw, "edge_weight", where)
     if weight is not None:

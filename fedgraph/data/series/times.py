@@ -116,10 +116,9 @@ def _check_order(times: NDArray[np.datetime64], row_of: Callable[[int], str]) ->
 
 def _length(seconds: float) -> str:
     """A length of time in words, as ``5 minutes``."""
-    for name, size in (("weeks", 604_800), ("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g} {name}"
-    return f"{seconds:g} seconds"
+    units = (("week", 604_800), ("day", 86_400), ("hour", 3600), ("minute", 60))
+    name, size = next((unit for unit in units if seconds >= unit[1] and seconds % unit[1] == 0), ("second", 1))
+    return f"{seconds / size:g} {name}{'' if seconds == size else 's'}"
 
 
 def joined_steps(
@@ -170,9 +169,9 @@ def _check_phases(
             one, two = (np.datetime64(firsts[code], "s") for code in (places[0], other))
             shown = f" ({one} and {two})"
             raise DataError(
-                f"clients '{names[places[0]]}' and '{names[other]}' are both read every {_length(usual)}, but "
-                f"{_length(min(off, usual - off))} apart{shown}: use the start of each step for all of them, or shift "
-                "the times of one",
+                f"clients '{names[places[0]]}' and '{names[other]}' are both read every "
+                f"{_length(usual).removeprefix('1 ')}, but {_length(min(off, usual - off))} apart{shown}: use the "
+                "start of each step for all of them, or shift the times of one",
                 quoted=shown,
             )
 

@@ -143,7 +143,10 @@ class Worth:
             )
         parts.append(
             _phrase(
-                self.effects[TUNED], f"{TUNED} is behind {{}}", f"{TUNED} is better {{}}", f"{TUNED} is as good {{}}"
+                self.effects[TUNED],
+                f"{TUNED} is behind {{}}",
+                f"{TUNED} is better {{}}",
+                f"{TUNED} makes no clear difference {{}}",
             )
         )
         return f"{'Yes' if self.pays else 'No'}: {'; '.join(parts)}."

@@ -114,6 +114,18 @@ def test_labels_without_ids_do_where_all_owners_have_the_same_samples_in_the_sam
         classifier.fit(frames, y)
 
 
+def test_owners_without_an_id_in_common_are_told(iris, classifier):
+    X, y = iris
+    rows = np.arange(150)
+    owners = {"a": pd.DataFrame(X[:, :2], index=rows), "b": pd.DataFrame(X[:, 2:], index=[f"P{row}" for row in rows])}
+    labels = {**dict(zip(owners["a"].index, y, strict=True)), **dict(zip(owners["b"].index, y, strict=True))}
+    with pytest.raises(ValueError, match="no two owners share a labelled sample.*such as '0'.*such as 'P0'"):
+        classifier.fit(owners, labels)
+    owners["c"] = owners["a"]
+    with pytest.warns(UserWarning, match="owner 'b' shares no labelled sample with other owners; it has 150 samples"):
+        classifier.fit(owners, labels)
+
+
 def test_columns_of_data_frames_have_to_be_those_of_fit(iris, classifier, tmp_path):
     X, y = iris
     sepals, petals = pd.DataFrame(X[:, :2], columns=["sl", "sw"]), pd.DataFrame(X[:, 2:], columns=["pl", "pw"])

@@ -312,7 +312,7 @@ def test_the_kernel_of_a_list_of_distances_is_chosen_and_told(tmp_path):
     graph = given_graph(experiment(table), federation(), tmp_path, notes)
     assert graph.num_edges == 1
     assert notes[0].startswith("the client graph has 1 of the 2 edges of its list of distances")
-    assert notes[1:] == ["1 of 3 clients are isolated in the client graph (no edges)"]
+    assert notes[1:] == ["1 of 3 clients is isolated in the client graph (no edges)"]
     notes.clear()
     assert given_graph(experiment({**table, "cut": 0}), federation(), tmp_path, notes).num_edges == 2
     assert notes == []

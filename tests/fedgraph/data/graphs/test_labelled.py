@@ -31,7 +31,7 @@ def mask(*places):
         ({"edge_index": None, "adj_t": RING}, "has adj_t and no edge_index: leave out the transform ToSparseTensor"),
         ({"x": torch.ones(4)}, r"x is float32 \[4\]; it must be numbers \[nodes, features\]"),
         ({"x": torch.zeros(0, 3), "edge_index": RING[:, :0]}, "has no nodes: leave it out"),
-        ({"x": torch.tensor([[0.0, 1, 2]] * 3 + [[0, np.nan, 1]])}, "1 nodes, first 3, are NaN or inf"),
+        ({"x": torch.tensor([[0.0, 1, 2]] * 3 + [[0, np.nan, 1]])}, "1 node, first 3, are NaN or inf"),
         ({"edge_index": RING.float()}, r"edge_index is float32 \[2, 4\], and must be integers: .*long"),
         ({"edge_index": RING.t()}, r"it is \[2, edges\]: transpose it, edge_index.t\(\)"),
         ({"edge_index": RING + 1}, "an edge has the node 4, and there are 4 nodes, counted from 0: .*relabel_nodes"),
