@@ -180,8 +180,8 @@ def _read_mean(
 
 
 def _among(hosts: Mapping[int, Tensor], only: Tensor) -> dict[int, Tensor]:
-    """Return the clients of each node that are among ``only``, no client twice; nodes without any are skipped."""
-    if len(only) == sum(map(len, hosts.values())):
+    """Return the clients of each node that are among ``only``; nodes without any are skipped."""
+    if len(only.unique()) == sum(map(len, hosts.values())):
         return dict(hosts)
     found = {node: rows[torch.isin(rows, only)] for node, rows in hosts.items()}
     return {node: rows for node, rows in found.items() if len(rows)}
