@@ -34,8 +34,6 @@ log = logging.getLogger("fedgraph")
 
 _TRAIN, _VALIDATION, _NEW = (SAMPLE_SPLITS.index(split) for split in ("train", "validation", "new"))
 _MEASURED = ("validation", "test")
-_NAMED = 5
-"""Clients in a message."""
 
 
 class F3(PhasedStrategy):
@@ -143,7 +141,7 @@ class F3(PhasedStrategy):
             )
         joined = self._divided(self._joined(answers, classes))
         ids = {name: answer.keys for name, answer in answers.items()}
-        for note in check_shared(joined.owners, joined.present, ids, "client"):
+        for note in check_shared(joined.owners, joined.present, joined.keys, "client", ids):
             log.warning("%s", note)
         data = FusionData(joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(classes))
         self.classifier.fit_joined(data, joined.owners, np.array(restored(classes, class_kind)), self.seed)

@@ -67,11 +67,7 @@ def join_answers(
 
 def notes_on_shared(joined: JoinedSamples) -> list[str]:
     """Log and return a sentence for each owner that shares no sample. Raises DataError if no two owners share one."""
-    ids = {
-        name: [joined.keys[row] for row in joined.present[:, place].nonzero().flatten().tolist()]
-        for place, name in enumerate(joined.owners)
-    }
-    notes = check_shared(joined.owners, joined.present, ids)
+    notes = check_shared(joined.owners, joined.present, joined.keys)
     for note in notes:
         log.warning("%s", note)
     return notes

@@ -348,12 +348,8 @@ def _warn_unshared(samples: OwnerSamples) -> None:
     """Warn about owners that share no sample. Raises ValueError if no two owners do."""
     if samples.ids is None:
         return
-    ids = {
-        name: [str(samples.ids[row]) for row in samples.present[:, place].nonzero().flatten().tolist()]
-        for place, name in enumerate(samples.owners)
-    }
     try:
-        notes = check_shared(samples.owners, samples.present, ids)
+        notes = check_shared(samples.owners, samples.present, samples.ids)
     except DataError as error:
         raise ValueError(str(error)) from None
     for note in notes:

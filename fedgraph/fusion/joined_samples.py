@@ -112,7 +112,11 @@ _TEXTS = ("owners", "keys", "classes", "fingerprints")
 
 
 def check_shared(
-    owners: Sequence[str], present: Tensor, ids: Mapping[str, Sequence[str]], word: str = "owner"
+    owners: Sequence[str],
+    present: Tensor,
+    keys: Sequence[object],
+    word: str = "owner",
+    ids: Mapping[str, Sequence[str]] | None = None,
 ) -> list[str]:
     """Return a sentence for each owner that shares no sample with another, as where ids are written differently.
 
@@ -121,21 +125,27 @@ def check_shared(
     Parameters
     ----------
     present : bool ``[samples, owners]``.
-    ids : by owner the ids of its samples.
+    keys : of the samples.
     word : what an owner is called.
+    ids : by owner the ids of its samples, where it has others than these as well.
     """
-    shared = present[present.sum(1) > 1]
-    isolated = [name for name, count in zip(owners, shared.sum(0).tolist(), strict=True) if not count and ids[name]]
-    if not isolated or sum(bool(ids[name]) for name in owners) < 2:
-        return []
+    shares = present[present.sum(1) > 1].any(0).tolist()
+    isolated: dict[str, Sequence[str]] = {}
+    for place, name in enumerate(owners):
+        if shares[place]:
+            continue
+        rows = present[:, place].nonzero().flatten().tolist()
+        own = [str(keys[row]) for row in rows] if ids is None else ids[name]
+        if own:
+            isolated[name] = own
     advice = f"the same sample needs the same id at every {word}, and a label at one of them"
-    if not len(shared):
-        listed = "; ".join(
-            f"'{name}' has {counted(len(ids[name]), 'sample')}, such as '{ids[name][0]}'" for name in isolated[:_NAMED]
-        )
+    has = {name: f"{counted(len(own), 'sample')}, such as '{own[0]}'" for name, own in isolated.items()}
+    if any(shares):
+        return [
+            f"{word} '{name}' shares no labelled sample with other {word}s; it has {what}: {advice}"
+            for name, what in has.items()
+        ]
+    if len(has) > 1:
+        listed = "; ".join(f"'{name}' has {what}" for name, what in list(has.items())[:_NAMED])
         raise DataError(f"no two {word}s share a labelled sample, which fusion needs ({listed}): {advice}")
-    return [
-        f"{word} '{name}' shares no labelled sample with other {word}s; it has {counted(len(ids[name]), 'sample')}, "
-        f"such as '{ids[name][0]}': {advice}"
-        for name in isolated
-    ]
+    return []
