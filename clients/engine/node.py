@@ -290,8 +290,8 @@ _of_run: dict[str, dict[Hashable, Any]] = {}
 """Objects of the current run's nodes in this process, by run."""
 
 
-def forget_classes() -> None:
-    """Release objects of classes by dotted path, which may have changed, as in a notebook."""
+def forget_data() -> None:
+    """Release all that was read in this process, as files and classes may have changed since, as in a notebook."""
     forget_cohorts()
     _source.cache_clear()
 

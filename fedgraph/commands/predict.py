@@ -49,7 +49,7 @@ def predict(
 
     For a run of f3, predictions.csv has the probabilities of samples and their deviation over graph draws. Owners send
     embeddings of their frozen models to the fusion model of the run. Results are in a new run folder in `predictions`
-    of the run.
+    of the run. Sites of a rehearsal read their own columns of --data, or have a file each: --data 'new/{client}.csv'.
 
     For a run of f3-forecast, windows are forecast, up to the one that ends with the last reading. They are in new
     readings (--data later.csv), or after the training readings in the run's data file. Nodes write a file per client,
@@ -60,9 +60,8 @@ def predict(
     neither the server nor any single other node sees an owner's embedding. Here the nodes of owners also act as
     aggregators; for independent nodes and guarantees see `python -m pydoc fedgraph.privacy`.
     """
-    from fedgraph.experiment import overrides_by_key
     from fedgraph.runs import RunFolder
-    from fedgraph.starting.predicting import Prediction, data_key, has_fusion_model
+    from fedgraph.starting.predicting import Prediction, has_fusion_model
 
     console = Console()
     with messages_for_people():
@@ -72,9 +71,8 @@ def predict(
             _predict_new(console, trained, data, client, target, windows, out)
             return
         refuse({"--client": client, "--target": target, "--out": out}, "methods with client models")
-        overrides = {**overrides_by_key(set_ or []), **dict([] if data is None else [data_key(trained, data)])}
-        prediction = Prediction.of(trained, samples, draws, windows, secret)
-        folder = prediction.make(overrides, grid, nodes, data_dir, console)
+        prediction = Prediction.of(trained, samples, draws, windows, secret, data)
+        folder = prediction.make(set_ or (), grid, nodes, data_dir, console)
     summary = folder.summary()
     if prediction.method == "f3-forecast-inference":
         _tell_forecasts(console, summary, folder, trained)

@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Message
 
 from fedgraph.clients.app import app as client_app
+from fedgraph.clients.engine.node import forget_data
 from fedgraph.clients.engine.rehearsal import rehearse, takes_part
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid
@@ -50,6 +51,7 @@ def look_at(
     node_configs : node config of each node.
     run_config : run config of the ServerApp, without the experiment.
     """
+    forget_data()
     quiet = logging.NullHandler()
     log = logging.getLogger("fedgraph")
     log.addHandler(quiet)

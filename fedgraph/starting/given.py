@@ -28,7 +28,7 @@ def in_words(
     overrides: Overrides,
     sites: Mapping[str, Any],
     out: str | Path | None,
-) -> tuple[str | Path | Mapping[str, Any], dict[str, Any], dict[str, Any], bool]:
+) -> tuple[str | Path | Mapping[str, Any], dict[str, Any], dict[str, Any]]:
     """Return an experiment, its overrides and sites with paths instead of data frames, graphs and classes.
 
     Data frames and graphs become files in a hidden folder next to the run folders, for nodes in other processes and
@@ -42,8 +42,6 @@ def in_words(
         By ``table.key``.
     sites : dict
         The data of each site, as a path.
-    classes : bool
-        Whether any class was given.
     """
     keys = dict(overrides) if isinstance(overrides, Mapping) else overrides_by_key(overrides)
     tables = experiment if isinstance(experiment, Mapping) else {}
@@ -53,7 +51,7 @@ def in_words(
     if isinstance(experiment, Mapping):
         experiment = {name: writer.plain(table, str(name)) for name, table in experiment.items()}
     of_sites = {name: writer.plain(value, f"sites.{name}") for name, value in sites.items()}
-    return experiment, plain, of_sites, writer.classes
+    return experiment, plain, of_sites
 
 
 class _Writer:
@@ -61,7 +59,6 @@ class _Writer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.classes = False
 
     def plain(self, value: Any, key: str) -> Any:
         """Convert a value to TOML; ``key`` is its name, such as ``data.path``."""
@@ -73,7 +70,6 @@ class _Writer:
         if isinstance(value, list | tuple):
             return [self.plain(each, key) for each in value]
         if isinstance(value, type):
-            self.classes = True
             return dotted_path(value)
         graph = _graph_of(value)
         if graph is not None:

@@ -61,6 +61,12 @@ def site_options(
     return {**common, SITES: configs}
 
 
+def with_data_of_sites(options: Mapping[str, Any], data: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the options of those sites of which there is new data, with that in place of their own."""
+    configs = {name: {**options[SITES][name], "data": str(place)} for name, place in data.items()}
+    return {**options, SITES: configs}
+
+
 def node_configs(options: Mapping[str, Any], nodes: int, common: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the node config of each node of a simulation: a node for each site, or ``nodes`` that divide the clients.
 

@@ -8,19 +8,21 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, get_args
 
 import pyarrow as pa
 from rich.console import Console
 
 from fedgraph.algorithms.f3_forecast_settings import EncoderSettings
-from fedgraph.data import as_file
+from fedgraph.data import CLIENT, as_file
 from fedgraph.data.columns import FileSettings
 from fedgraph.data.owners import SampleSplit
-from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
+from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.runs import Run, RunFolder
-from fedgraph.starting.running import check_grid, run_one
+from fedgraph.starting.node_config import SITES, with_data_of_sites
+from fedgraph.starting.running import check_grid, check_sites_grid, run_one
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
@@ -53,9 +55,10 @@ def predict(
     ----------
     run : Run, RunFolder, str or Path
         A finished run, or its folder.
-    data : data frame, array, str or Path, optional
+    data : data frame, array, str or Path, or mapping, optional
         New data, with the columns of training in any order. Without it, those of the run: of ``f3`` the samples
-        without a label, of ``f3-forecast`` the windows behind those of training.
+        without a label, of ``f3-forecast`` the windows behind those of training. For a run of ``f3`` over sites, each
+        site reads its own columns; they may have a file each, a path with ``{client}`` or a mapping by site.
     client : str, optional
         The client whose data it is, where the data do not say so.
     target : str, optional
@@ -99,38 +102,11 @@ def predict(
         return (run if isinstance(run, Run) else Run(trained)).predict(data, client, windows, target)
     about = {"client": client, "target": target}
     _check_options(about, tuple(about), "methods with client models")
-    given = () if data is None else (data_key(trained, data),)
-    every = {**overrides_by_key({}, set), **dict(given)}
-    made = Run(Prediction.of(trained, samples, draws, windows, secret).make(every, grid, nodes, data_dir, console))
+    prediction = Prediction.of(trained, samples, draws, windows, secret, data)
+    made = Run(prediction.make(set, grid, nodes, data_dir, console))
     if data is None:
         return made
     return made.forecasts if "windows" in made.summary else made.predictions
-
-
-def data_key(trained: RunFolder, data: Any) -> tuple[str, str]:
-    """Return the key that names new data of a run of F3, without labels: what has one is not new to it."""
-    folder = trained.path / "predictions" / "data"
-    place = as_file(data, folder, f"new-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
-    if _method_of(trained) == "f3-forecast":
-        return "f3-forecast-inference.data", str(place)
-    settings: Any = load_experiment(trained.path / "experiment.toml").data
-    if not hasattr(settings, "path"):
-        raise ExperimentError(
-            f"[data] set '{settings.set}' does not read files of yours, so it cannot predict another one: "
-            "--samples new, train, validation or test are those of the set"
-        )
-    label = getattr(settings, "label", None)
-    if label is None or not isinstance(settings, FileSettings):
-        return "data.path", str(place)
-    table = settings.read(place)
-    if label not in table.names:
-        return "data.path", str(place)
-    if settings.columns:
-        raise ExperimentError(
-            f"{place} has no header and a column of labels: rows with a label are not new to f3; leave the column empty"
-        )
-    others = {name: column for name, column in table.columns.items() if name != label}
-    return "data.path", str(as_file(pa.table(others), folder, f"{place.stem}-without-{file_name(label)}").absolute())
 
 
 @dataclass(frozen=True)
@@ -145,6 +121,10 @@ class Prediction:
         The method that predicts.
     table : dict
         Its settings.
+    node_config : dict
+        Of the nodes that predict: that of the run, with new data of its sites if there are any.
+    new_data : dict
+        The key that names other new data.
     least_nodes : int
         Fewest nodes that it needs.
     """
@@ -152,6 +132,8 @@ class Prediction:
     trained: RunFolder
     method: str
     table: dict[str, object]
+    node_config: dict[str, Any]
+    new_data: dict[str, str]
     least_nodes: int = 1
 
     @classmethod
@@ -162,8 +144,9 @@ class Prediction:
         draws: int | None = None,
         windows: int | None = None,
         secret: str | None = None,
+        data: Any = None,
     ) -> Prediction:
-        """Check what is asked, as for :func:`predict`."""
+        """Check what is asked, as for :func:`predict`, and write new data to a file."""
         add_plugin_paths(trained.plugins)
         _check_has_fusion_model(trained)
         head = load_experiment(trained.path / "experiment.toml")
@@ -173,18 +156,25 @@ class Prediction:
             _check_options(options, ("samples", "draws", "secret"), "f3")
             known = {*EncoderSettings.keys()}
             table |= selected(head.method_table, known)
-            return cls(trained, "f3-forecast-inference", table | ({} if windows is None else {"windows": windows}))
+            table |= {} if windows is None else {"windows": windows}
+            new = {} if data is None else {"f3-forecast-inference.data": str(_as_file(data, trained, "new"))}
+            return cls(trained, "f3-forecast-inference", table, trained.node_config, new)
         _check_options(options, ("windows",), "f3-forecast")
         if samples not in (None, *get_args(SampleSplit)):
             raise ExperimentError(f"samples is one of {', '.join(get_args(SampleSplit))}, not '{samples}'")
         known = {*LocalModelSettings.keys(), "noise", "draws"}
         table |= selected(head.method_table, known)
         table |= {"samples": samples or "new", **({"draws": draws} if draws else {})}
+        node_config, new = trained.node_config, dict[str, str]()
+        if data is not None and SITES in node_config:
+            node_config = with_data_of_sites(node_config, _samples_by_site(data, trained, head))
+        elif data is not None:
+            new = {"data.path": str(_samples(data, trained, head))}
         if secret is None:
-            return cls(trained, "f3-inference", table)
+            return cls(trained, "f3-inference", table, node_config, new)
         threshold, aggregators = _k_of_n(secret)
         table |= {"threshold": threshold, "aggregators": aggregators, "simulated-aggregators": aggregators}
-        return cls(trained, "f3-secret", table, aggregators)
+        return cls(trained, "f3-secret", table, node_config, new, aggregators)
 
     def make(
         self,
@@ -198,17 +188,69 @@ class Prediction:
         check_grid(grid)
         own = {f"{self.method}.{key}": value for key, value in self.table.items()}
         own["output.dir"] = str(self.trained.path / "predictions")
-        keys = overrides_by_key(own, overrides)
+        keys = {**overrides_by_key(own, overrides), **self.new_data}
+        if SITES in self.node_config:
+            if "data.path" in keys:
+                raise ExperimentError(
+                    "the sites of this run have their own files, and data.path is not read: name new data by --data "
+                    "(in Python data)"
+                )
+            check_sites_grid(grid)
         experiment = load_experiment(self.trained.path / "experiment.toml", keys, self.method)
-        folder = RunFolder.create(
-            experiment, Path(experiment.output.dir), self.trained.plugins, self.trained.node_config
-        )
+        folder = RunFolder.create(experiment, Path(experiment.output.dir), self.trained.plugins, self.node_config)
         # Resumed like any other run, it would look for the frozen models in its own folder.
         run_one(
             folder, grid, max(nodes, self.least_nodes), None if data_dir is None else Path(data_dir), console,
             model_dir=_models_of(self.trained), advice="once that is mended, predict again",
         )  # fmt: skip
         return folder
+
+
+def _as_file(data: Any, trained: RunFolder, name: str) -> Path:
+    """Return the file of new data, in the folder of a run where they are in memory."""
+    folder = trained.path / "predictions" / "data"
+    return as_file(data, folder, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{token_hex(4)}").absolute()
+
+
+def _samples(data: Any, trained: RunFolder, head: Experiment, site: str = "") -> Path:
+    """Return the file of new samples of F3, without labels: a sample that has one is not new to it."""
+    settings: Any = head.data
+    name = f"new-{file_name(site)}" if site else "new"
+    place = _as_file(data, trained, name)
+    if not hasattr(settings, "path"):
+        raise ExperimentError(
+            f"[data] set '{settings.set}' does not read files of yours, so it cannot predict another one: "
+            "--samples new, train, validation or test are those of the set"
+        )
+    label = getattr(settings, "label", None)
+    if label is None or not isinstance(settings, FileSettings):
+        return place
+    table = settings.read(place)
+    if label not in table.names:
+        return place
+    if settings.columns:
+        raise ExperimentError(
+            f"{place} has no header and a column of labels: rows with a label are not new to f3; leave the column empty"
+        )
+    others = {column: values for column, values in table.columns.items() if column != label}
+    return _as_file(pa.table(others), trained, f"{name if site else place.stem}-without-{file_name(label)}")
+
+
+def _samples_by_site(data: Any, trained: RunFolder, head: Experiment) -> dict[str, Path]:
+    """Return the file of each site: one for all, or one each where ``data`` is a mapping or a path with ``{client}``.
+
+    Raises ExperimentError for an unknown site.
+    """
+    sites = trained.node_config[SITES]
+    if isinstance(data, str | Path) and CLIENT in str(data):
+        data = {name: str(data).replace(CLIENT, name) for name in sites}
+    if not isinstance(data, Mapping):
+        return dict.fromkeys(sites, _samples(data, trained, head))
+    unknown = [str(name) for name in data if name not in sites]
+    if unknown or not data:
+        named = f"unknown sites: {', '.join(unknown[:8])}" if unknown else "no sites"
+        raise ExperimentError(f"new data of {named}; the sites of the run are {', '.join(sites)}")
+    return {name: _samples(rows, trained, head, name) for name, rows in data.items()}
 
 
 def has_fusion_model(trained: RunFolder) -> bool:

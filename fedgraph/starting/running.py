@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from fedgraph.clients.app import app as client_app
-from fedgraph.clients.engine.node import forget_classes
+from fedgraph.clients.engine.node import forget_data
 from fedgraph.experiment import Experiment, Overrides, load_experiment, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs import Callback, Comparison, Run, RunFolder, named_code
@@ -174,8 +174,7 @@ class _NodeOptions(NamedTuple):
         """Return it for the nodes of a run, with ``sites`` as paths."""
         if not sites:
             return node_options(self.node_config, self.models)
-        if grid != "local":
-            raise ExperimentError(f"sites are rehearsed in this process, and not on the grid '{grid}': leave one out")
+        check_sites_grid(grid)
         return site_options(sites, self.node_config, self.models, experiment.data)
 
 
@@ -183,6 +182,12 @@ def check_grid(grid: str) -> None:
     """Raise ExperimentError for an unknown grid."""
     if grid not in GRIDS:
         raise ExperimentError(f"the grid is {' or '.join(map(repr, GRIDS))}, not '{grid}'")
+
+
+def check_sites_grid(grid: str) -> None:
+    """Raise ExperimentError for a grid other than this process, where alone sites are rehearsed."""
+    if grid != "local":
+        raise ExperimentError(f"sites are rehearsed in this process, and not on the grid '{grid}': leave one out")
 
 
 def _new_folders(
@@ -196,9 +201,7 @@ def _new_folders(
 ) -> list[RunFolder]:
     """Create a run folder for each method, after checking all experiments."""
     check_grid(grid)
-    experiment, keys, sites, classes = in_words(experiment, overrides, node_options.sites or {}, out)
-    if classes:
-        forget_classes()
+    experiment, keys, sites = in_words(experiment, overrides, node_options.sites or {}, out)
     plugins = plugin_folders(experiment)
     add_plugin_paths(plugins)
     paths = [None if method is None else dotted_path(method) for method in methods]
@@ -414,6 +417,7 @@ def _run_in_process(
         "FEDGRAPH_ANY_FILES": "any-files",
     }
     configs = node_configs(node_options, nodes, {keys[name]: value for name, value in places.items()})
+    forget_data()
     local = LocalGrid(client_app, configs, run_config)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with display:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,6 +89,13 @@ class Preparation:
         absent = torch.zeros_like(values[..., :1])
         return torch.cat([values[..., place[name], None] if name in place else absent for name in known], -1)
 
+    def columns(self, known: Container[str]) -> tuple[str, ...]:
+        """Return the columns of the features, a one-hot feature ``column=value`` by its column.
+
+        Names of columns may contain ``=``: the longest name among the ``known`` ones is meant.
+        """
+        return tuple(dict.fromkeys(_known_column(name, known) for name in self.features))
+
     def inputs(self, values: Tensor, present: Tensor, scaling: Literal["client", "none"]) -> Tensor:
         """Fill gaps of ``values`` ``[samples, ..., features]``, scale, and zero lacking samples; may overwrite them."""
         gaps = values.isnan()
@@ -103,6 +110,12 @@ class Preparation:
 def _column(feature: str) -> str:
     """Return the column of a feature; one-hot features are named ``column=value``."""
     return feature.partition("=")[0]
+
+
+def _known_column(feature: str, known: Container[str]) -> str:
+    parts = feature.split("=")
+    starts = ("=".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((start for start in starts if start in known), _column(feature))
 
 
 def _categorical(features: tuple[str, ...]) -> set[str]:

@@ -115,6 +115,10 @@ class OwnerSource(ABC):
         Cheap after the first call in a process. With known ``classes``, labels may be missing.
         """
 
+    def as_trained(self, prepared: Mapping[str, Preparation]) -> OwnerSource:
+        """Return the source in which clients hold the features that their models were trained on; by default itself."""
+        return self
+
     def every_graph(self) -> ClientGraph | None:
         """Return the graph over all clients; None when the data comes without one."""
         return None
@@ -161,7 +165,7 @@ class OwnerSource(ABC):
                 "own data, and shared samples are found by key"
             )
         known = dict(prepared or {})
-        found = self.holdings(names, next((each.classes for each in known.values()), ()))
+        found = self.as_trained(known).holdings(names, next((each.classes for each in known.values()), ()))
         repeated = [key for key, count in Counter(found.keys).items() if count > 1]
         if repeated:
             raise DataError(f"{self.title}: the sample key '{repeated[0]}' occurs more than once; keys must differ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from pydantic import Field, PositiveInt, model_validator
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, OwnData, data_path, data_title
+from fedgraph.data.owners.preparation import Preparation
 from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
 from fedgraph.data.tables.options import TableSettings
@@ -98,6 +100,12 @@ class TableColumnSource(OwnerSource):
     def every_client(self) -> tuple[str, ...]:
         """Return the clients of ``owners``, or ``owner-0`` and so on; for own data those that the node names."""
         return tuple(self._owners)
+
+    def as_trained(self, prepared: Mapping[str, Preparation]) -> TableColumnSource:
+        """See :class:`OwnerSource`: a table to predict may have further columns, and others in between."""
+        trained = copy(self)
+        trained._owners = {**self._owners, **{name: kept.columns(self._table.names) for name, kept in prepared.items()}}
+        return trained
 
     def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:
         """Return the columns of the clients ``names``, ``[rows, features]``, as numbers and one-hot categories."""

@@ -149,3 +149,69 @@ def test_owners_whose_models_go_on_changing(people, tmp_path):
     run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
     with pytest.raises(RunError, match='method = "f3"'):
         fedgraph.predict(run, frame)
+
+
+@pytest.fixture
+def people_at_sites(people, tmp_path):
+    """A run over two sites, each with a file of its own columns and the label; and the rows to predict."""
+    frame, tables = people
+    owners = tables["data"].pop("owners")
+    del tables["data"]["path"]
+    tables["data"]["categories"] = {"kind": ["a", "b", "c"], "label": ["no", "yes"]}
+    sites = {name: frame[["id", *columns, "label"]] for name, columns in owners.items()}
+    run = fedgraph.run(tables, sites=sites, out=tmp_path / "runs", progress=False)
+    return run, frame.head(40).assign(id=[f"n{row}" for row in range(40)]), owners
+
+
+def test_new_samples_of_sites_are_in_one_file_or_in_one_each(people_at_sites, tmp_path):
+    run, new, owners = people_at_sites
+    found = fedgraph.predict(run, new[["weight", "label", "kind", "id", "income", "age"]], progress=False)
+    assert sorted(found["key"]) == sorted(new["id"])
+    for name, columns in owners.items():
+        new[["id", *columns]].to_csv(tmp_path / f"{name}-new.csv", index=False)
+    each = fedgraph.predict(run, tmp_path / "{client}-new.csv", progress=False)
+    pd.testing.assert_frame_equal(each, found)
+    rows = {name: new[["label", *columns, "id"]] for name, columns in owners.items()}
+    pd.testing.assert_frame_equal(fedgraph.predict(run, rows, progress=False), found)
+    assert run.summary["metrics"]["test"]["accuracy"]["mean"] > 0.6
+    assert (found.set_index("key").loc[new["id"], "predicted"].to_numpy() == new["label"].to_numpy()).mean() > 0.6
+
+
+def test_sites_predict_new_samples_also_without_one_of_them(people_at_sites):
+    run, new, owners = people_at_sites
+    alone = {"bank": new[["id", *owners["bank"]]]}
+    with pytest.raises(FedgraphError, match="clinic"):
+        fedgraph.predict(run, alone, progress=False)
+    found = fedgraph.predict(run, alone, set="experiment.on-missing=skip", progress=False)
+    assert len(found) == len(new)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ({"bnak": "x.csv"}, {}, "unknown sites: bnak; the sites of the run are bank, clinic"),
+        (None, {"set": {"data.path": "x.csv"}}, "data.path is not read: name new data by --data"),
+        (None, {"grid": "flower"}, "sites are rehearsed in this process"),
+    ],
+)
+def test_what_new_samples_of_sites_cannot_be(people_at_sites, data, options, message):
+    with pytest.raises(ExperimentError, match=message):
+        fedgraph.predict(people_at_sites[0], data, progress=False, **options)
+
+
+def test_new_samples_may_have_further_columns_in_any_order(people, tmp_path):
+    """Also where the owners' columns follow from their order, and where the name of one contains an equals sign."""
+    frame, tables = people
+    frame = frame.rename(columns={"weight": "weight=kg", "kind": "kind=of"})
+    tables["data"] |= {"path": str(tmp_path / "renamed.csv"), "num-owners": 2}
+    del tables["data"]["owners"]
+    frame.to_csv(tmp_path / "renamed.csv", index=False)
+    run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
+    new = frame.drop(columns="label").assign(id=[f"n{row}" for row in range(300)])
+    found = fedgraph.predict(run, new, progress=False)
+    more = new.assign(note=[f"words {row}" for row in range(300)])[
+        ["note", "kind=of", "income", "weight=kg", "age", "id"]
+    ]
+    pd.testing.assert_frame_equal(fedgraph.predict(run, more, progress=False), found)
+    with pytest.raises(FedgraphError, match="income"):
+        fedgraph.predict(run, new.drop(columns="income"), progress=False)

@@ -2,6 +2,8 @@ import io
 import re
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 from sklearn.decomposition import PCA
@@ -317,3 +319,23 @@ def test_models_that_owners_have_already_are_used_by_every_way_to_say_so(tmp_pat
     assert again.summary["weights_sha256"] == run(models={"owner-0": tmp_path / "own.skops"}).summary["weights_sha256"]
     with pytest.raises(IdentityError, match="'owner-7=.*'models'"):
         run(models={"owner-7": tmp_path / "own.skops"})
+
+
+def test_a_file_that_has_changed_since_the_last_run_is_read_again(tmp_path):
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(60, 2))
+    given = {
+        "experiment": {"method": "sfl", "rounds": 1},
+        "data": {
+            "set": "table", "path": str(tmp_path / "t.csv"), "label": "y", "task": "regression", "client-column": "c",
+        },
+        "model": {"name": "mlp", "hidden": [4]},
+        "graph": {"source": "complete"},
+    }  # fmt: skip
+    errors = []
+    for factor in (1, 1000):
+        rows = pd.DataFrame(inputs, columns=["a", "b"]).assign(y=factor * inputs[:, 0], c=np.resize(["p", "q"], 60))
+        rows.to_csv(tmp_path / "t.csv", index=False)
+        run = fedgraph.run(given, out=tmp_path / "runs", progress=False)
+        errors.append(run.summary["metrics"]["test"]["mae"]["mean"])
+    assert errors[1] > 100 * errors[0]
