@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 from torch_geometric.data import Data
@@ -133,6 +134,42 @@ def test_images(method, tmp_path, digits_tables, run_experiment, data_dir):
     assert (found["predicted"].astype(int) == labels).mean() == pytest.approx(
         run.clients.loc["client-3", "test/accuracy"]
     )
+
+
+def test_images_in_folders_of_sites(tmp_path, run_experiment):
+    """Each site's images by its own model: what the run has measured on them."""
+    random = np.random.default_rng(0)
+    for site, turned in (("north", False), ("south", True)):
+        for label, name in enumerate("ab"):
+            (tmp_path / "scans" / site / name).mkdir(parents=True)
+            for number in range(10 + 5 * turned):
+                shade = random.integers(100, 255) if label != turned else random.integers(0, 100)
+                Image.fromarray(np.full((4, 4), shade, np.uint8)).save(
+                    tmp_path / "scans" / site / name / f"{number}.png"
+                )
+    data = {"set": "images", "path": str(tmp_path / "scans"), "classes": ["a", "b"], "size": 4, "channels": 1,
+            "shares": [0.6, 0.0, 0.4]}  # fmt: skip
+    tables = experiment(data, name="mlp") | {"graph": {"source": "none"}, "train": {"local-epochs": 20}}
+    tables["experiment"] |= {"method": "local", "rounds": 4}
+    run = fedgraph.load_run(run_experiment(tables).path)
+    found = run.predict(tmp_path / "scans").assign(right=lambda rows: rows["label"] == rows["predicted"])
+    assert found.groupby("client").size().to_dict() == {"north": 20, "south": 30}
+    assert all(found["image"].str.partition("/")[0] == found["client"])
+    scores = run.score(tmp_path / "scans")["accuracy"]
+    assert found.groupby("client")["right"].mean().to_dict() == pytest.approx(scores.to_dict())
+    assert scores.min() > 0.8
+    south = run.predict(tmp_path / "scans", client="south")
+    assert south["predicted"].tolist() == found.query("client == 'south'")["predicted"].tolist()
+    for file in (tmp_path / "scans").rglob("*.png"):
+        site, name, number = file.relative_to(tmp_path / "scans").parts
+        (tmp_path / "new" / site).mkdir(parents=True, exist_ok=True)
+        file.rename(tmp_path / "new" / site / f"{name}-{number}")
+    new = run.predict(tmp_path / "new").set_index("image")
+    assert "label" not in new
+    expected = found.set_index(found["image"].str.replace(r"/(.)/", r"/\1-", regex=True))["predicted"]
+    assert new["predicted"].to_dict() == expected.to_dict()
+    with pytest.raises(DataError, match="none for 'west': name the folder of its images"):
+        run.predict(tmp_path / "new", client="west")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +16,7 @@ from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.images.image_files import Images
 from fedgraph.data.images.labelled import Ground, read_new
 from fedgraph.data.own import UNNAMED
+from fedgraph.data.partition import Indices
 from fedgraph.data.preprocessing import Form, NewData, Preprocessing, label_answers
 from fedgraph.data.preprocessing.preprocessing import Scales
 from fedgraph.models import TaskSpec
@@ -68,30 +69,49 @@ class ImageForm(Form):
         return Preprocessing.alike(self, names, {**one, "mean": torch.tensor(0.0), "std": torch.tensor(1.0)})
 
     def read(self, place: Path, client: str | None) -> NewData:
-        """See :class:`Form`: a folder of images, or of a sub-folder for each class; or arrays in an .npz file."""
+        """See :class:`Form`: a folder of images, or of a sub-folder for each class; or arrays in an .npz file.
+
+        A folder may have one of these for each site, which is then the client.
+        """
         images, keys, labelled = read_new(place, self.task.classes, self.shape, self.ground)
         if int(images.pixels.max()) > self.largest:
             raise DataError(
                 f"{place} has pixels up to {images.pixels.max()}, and training used 0 to {self.largest}: rescale them, "
                 "as an .npz file"
             )
-        return NewImages(self, images, keys, labelled, UNNAMED if client is None else client)
+        rows = {UNNAMED if client is None else client: np.arange(len(images.labels))}
+        if images.site is not None:
+            rows = {name: np.flatnonzero(images.site == number) for number, name in enumerate(images.sites)}
+            if client is not None and client not in rows:
+                raise DataError(
+                    f"{place} has a folder for each of the clients {', '.join(images.sites[:8])}, and none for "
+                    f"'{client}': name the folder of its images"
+                )
+            rows = rows if client is None else {client: rows[client]}
+        return NewImages(self, images, keys, labelled, rows)
 
 
 @dataclass(frozen=True)
 class NewImages(NewData):
-    """New images to predict."""
+    """New images to predict.
+
+    Attributes
+    ----------
+    keys : names of the images.
+    labelled : whether their classes are known.
+    rows : the images of each client.
+    """
 
     form: ImageForm
     images: Images
     keys: tuple[str, ...]
     labelled: bool
-    client: str
+    rows: Mapping[str, Indices]
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The only client."""
-        return (self.client,)
+        """The clients: the sites, or only one."""
+        return tuple(self.rows)
 
     @property
     def task(self) -> TaskSpec:
@@ -106,7 +126,8 @@ class NewImages(NewData):
         """See :class:`NewData`."""
         factor, offset = self.form.factors()
         labels = torch.from_numpy(self.images.labels).clamp(min=0)
-        split = ExampleSplit(self.form.stored(self.images), labels, row_table([np.arange(len(labels))]), factor, offset)
+        rows = row_table(list(self.rows.values()))
+        split = ExampleSplit(self.form.stored(self.images), labels, rows, factor, offset)
         return CohortData(self.names, self.task, {"test": split}, scales["mean"], scales["std"])
 
     def known(self, data: CohortData) -> CohortData | None:
@@ -117,6 +138,9 @@ class NewImages(NewData):
         """Return the columns ``client``, ``image``, ``label`` where known, ``predicted``, and probabilities."""
         import pandas as pd
 
-        targets = torch.from_numpy(self.images.labels) if self.labelled else None
-        columns = label_answers(self.task, outputs[0], targets)
-        return pd.DataFrame({"client": self.client, "image": list(self.keys), **columns})
+        parts = []
+        for (name, rows), each in zip(self.rows.items(), outputs, strict=True):
+            targets = torch.from_numpy(self.images.labels[rows]) if self.labelled else None
+            columns = label_answers(self.task, each[: len(rows)], targets)
+            parts.append(pd.DataFrame({"client": name, "image": [self.keys[row] for row in rows], **columns}))
+        return pd.concat(parts, ignore_index=True)

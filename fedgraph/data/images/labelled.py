@@ -31,6 +31,9 @@ _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _DEEP = 257
 """65,535, the largest value of 16 bits, divided by 255."""
 
+_MOST_BROKEN = 10
+"""Number of unreadable images that an error names."""
+
 Ground = Literal["white", "black"]
 """Background of transparent images."""
 
@@ -73,7 +76,7 @@ def read_labelled(
 def read_new(
     path: Path, classes: Sequence[str], shape: tuple[int, int, int], ground: Ground = "white"
 ) -> tuple[OwnImages, tuple[str, ...], bool]:
-    """Read images with or without labels; without, files lie in the folder itself.
+    """Read images with or without labels; without, files lie in the folder itself, or in one for each site.
 
     Raises DataError as :func:`read_labelled`.
 
@@ -89,18 +92,15 @@ def read_new(
     if not path.is_dir():
         images = _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape, labelled=False)
         return images, tuple(map(str, range(len(images.labels)))), bool((images.labels >= 0).all())
-    loose = [file for file in _entries(path) if file.is_file() and file.suffix.lower() in _known_suffixes()]
-    if loose:
-        pixels, changed = _read_files(file_key(loose), shape, ground)
-        images = OwnImages(pixels, np.full(len(loose), -1), len(loose), notes=changed)
-        return images, tuple(file.name for file in loose), False
-    found = _Folder.of(path, [composed(name) for name in classes], every_class=False)
-    return found.read(shape, ground), tuple(str(file.relative_to(path)) for file, _, _ in found.files), True
+    listed = [composed(name) for name in classes]
+    found = _Folder.without_classes(path, listed) or _Folder.of(path, listed, every_class=False)
+    labelled = all(label >= 0 for _, label, _ in found.files)
+    return found.read(shape, ground), tuple(str(file.relative_to(path)) for file, _, _ in found.files), labelled
 
 
 @dataclass(frozen=True)
 class _Folder:
-    """The images of a folder: path, class and site of each; the sites, and notes on ignored files."""
+    """The images of a folder: path, class (-1: unknown) and site of each; the sites, and notes on ignored files."""
 
     files: list[tuple[Path, int, int]]
     sites: tuple[str, ...]
@@ -143,6 +143,17 @@ class _Folder:
         # Class by class, as without sites.
         return cls(sorted(files, key=lambda row: row[1]), sites, notes)
 
+    @classmethod
+    def without_classes(cls, folder: Path, classes: Sequence[str]) -> _Folder | None:
+        """Return the images that lie in the folder itself, or in a folder for each site; None if there are classes."""
+        if loose := _loose(folder):
+            return cls([(file, -1, 0) for file in loose], (), ())
+        sites = {composed(entry.name): _loose(entry) for entry in _entries(folder) if entry.is_dir()}
+        if not sites or not all(sites.values()) or {*map(str.lower, sites)} & {*map(str.lower, classes)}:
+            return None
+        files = [(file, -1, place) for place, inside in enumerate(sites.values()) for file in inside]
+        return cls(files, tuple(sites), ())
+
     def read(self, shape: tuple[int, int, int], ground: Ground) -> OwnImages:
         """Return the images."""
         pixels, changed = _read_files(file_key([file for file, _, _ in self.files]), shape, ground)
@@ -178,6 +189,11 @@ def _entries(folder: Path) -> list[Path]:
     return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _NO_FILES]
 
 
+def _loose(folder: Path) -> list[Path]:
+    """Return the images directly in a folder."""
+    return [file for file in _entries(folder) if file.is_file() and file.suffix.lower() in _known_suffixes()]
+
+
 def _files(folder: Path) -> Iterator[Path]:
     """Yield all files below a folder, its own first."""
     entries = _entries(folder)
@@ -196,7 +212,17 @@ def _known_suffixes() -> frozenset[str]:
 
 @lru_cache(maxsize=4)
 def _read_files(files: FileKey, shape: tuple[int, int, int], ground: Ground) -> tuple[Bytes, tuple[str, ...]]:
-    read = [_pixels(path, shape, ground) for path, _ in files]
+    read, broken = [], []
+    for path, _ in files:
+        try:
+            read.append(_pixels(path, shape, ground))
+        except DataError as error:
+            broken.append(str(error))
+    if broken:
+        lines = "\n".join(broken[:_MOST_BROKEN])
+        count, them = (f"{len(broken):,} images", "them") if len(broken) > 1 else ("1 image", "it")
+        more = f"\nand {len(broken) - _MOST_BROKEN:,} more" if len(broken) > _MOST_BROKEN else ""
+        raise DataError(f"{count} of {len(files):,} cannot be used: repair {them} or take {them} away\n{lines}{more}")
     counts = Counter(change for _, changes in read for change in changes)
     return np.stack([pixels for pixels, _ in read]), tuple(
         f"{counted(count, 'image')} {words}" for words, count in counts.items()

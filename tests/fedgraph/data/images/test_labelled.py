@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedgraph.data.images.labelled import read_labelled
+from fedgraph.data.images.labelled import read_labelled, read_new
 from fedgraph.support.errors import DataError
 
 CLASSES = ("cat", "dog", "owl")
@@ -195,3 +195,45 @@ def test_parts_of_the_data_are_no_sites(tmp_path):
     with pytest.raises(DataError, match="Test, train, .*test-path"):
         read_labelled(tmp_path, CLASSES, (1, 4, 3))
     assert len(read_labelled(tmp_path / "train", CLASSES, (1, 4, 3)).labels) == 2
+
+
+def test_all_damaged_images_are_named_at_once(folder):
+    for name in ("cat/broken.png", "owl/broken.png"):
+        (folder / name).write_bytes(b"no image")
+    with pytest.raises(DataError, match="2 images of 5 cannot be used: repair them") as error:
+        read_labelled(folder, CLASSES, (1, 4, 3))
+    lines = str(error.value).splitlines()[1:]
+    assert [line.partition(" cannot be read")[0] for line in lines] == [
+        str(folder / "cat/broken.png"), str(folder / "owl/broken.png"),
+    ]  # fmt: skip
+    (folder / "dog").mkdir()
+    for number in range(12):
+        (folder / "dog" / f"{number:02d}.png").touch()
+    with pytest.raises(DataError, match=r"(?s)14 images of 17 .*and 4 more$"):
+        read_labelled(folder, CLASSES, (1, 4, 3))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_new_images_of_sites_belong_to_them(tmp_path, labelled):
+    for value, site in enumerate(("north", "south")):
+        for label, name in enumerate(CLASSES[:2]):
+            place = tmp_path / site / name if labelled else tmp_path / site
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((4, 3), 10 * label + value, np.uint8)).save(place / f"{name}.png")
+    images, names, known = read_new(tmp_path, CLASSES, (1, 4, 3))
+    assert known == labelled
+    assert images.sites == ("north", "south")
+    assert (images.pixels[:, 0, 0, 0] % 10 == images.site).all()
+    assert [name.partition("/")[0] for name in names] == [images.sites[site] for site in images.site]
+    if labelled:
+        assert (images.labels == images.pixels[:, 0, 0, 0] // 10).all()
+    else:
+        assert (images.labels == -1).all()
+
+
+def test_folders_whose_names_are_nearly_those_of_classes_are_no_sites(tmp_path):
+    for name in ("Cat", "Dog"):
+        (tmp_path / name).mkdir()
+        Image.fromarray(pixels(0)).save(tmp_path / name / "a.png")
+    with pytest.raises(DataError, match="'Cat', 'Dog', which .* classes does not list"):
+        read_new(tmp_path, CLASSES, (1, 4, 3))
