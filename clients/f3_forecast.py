@@ -220,11 +220,25 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
 
     @cached_property
     def cohort(self) -> Cohort:
-        """The clients, with their latest windows as the split ``test``."""
+        """The clients that have a series, with their latest windows as the split ``test``.
+
+        Raises ReplyError if none has.
+        """
         assignment = self.assignment
         data = self._behind_training() if self.settings.data is None else self._new(self.settings.data)
         model = build(ModelChoice.of(assignment.model).tables[0], data.task)
         return Cohort(model, data, assignment.train, assignment.seed)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """Positions in the request of the clients that have a series."""
+        return torch.tensor([self.request.clients.index(name) for name in self.cohort.data.names])
+
+    def _of_all(self, values: Tensor, nothing: float) -> Tensor:
+        """Return rows of the clients that have a series as rows of all that were asked."""
+        whole = torch.full((len(self.request.clients), *values.shape[1:]), nothing, dtype=values.dtype)
+        whole[self._rows] = values
+        return whole
 
     def _new(self, path: str) -> CohortData:
         """Read a file of new readings, on the scales of the run."""
@@ -235,10 +249,10 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         if lost:
             raise ReplyError(f"this node lacks the scale of {lost[0]} in training, in the folder model-dir")
         new = kept[clients[0]].form.read(self.node.data_dir / Path(path).expanduser(), None)
-        lacking = [name for name in clients if name not in new.names]
-        if lacking:
-            raise DataError(f"{path} has no readings of {', '.join(lacking[:8])}, which took part in the run")
-        data = new.in_order(clients).cohort(stacked([kept[name].of(name) for name in clients]))
+        present = [name for name in clients if name in new.names]
+        if not present:
+            raise DataError(f"{path} has no series of {', '.join(clients[:8])}, which took part in the run")
+        data = new.in_order(present).cohort(stacked([kept[name].of(name) for name in present]))
         return latest(data, self.settings.windows)
 
     def _behind_training(self) -> CohortData:
@@ -276,15 +290,15 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         starts, seen = as_windows(windows).starts(), readings_in_windows(windows)
         more = self.settings.windows - starts.shape[1]
         arrays = {
-            "starts": pad(starts, (0, more), value=-1),
-            "embeddings": pad(self._embeddings().to(self.settings.dtype), (0, 0, 0, more)),
+            "starts": self._of_all(pad(starts, (0, more), value=-1), -1),
+            "embeddings": self._of_all(pad(self._embeddings().to(self.settings.dtype), (0, 0, 0, more)), 0),
         }
         self.node.done.append(f"sent embeddings of {examples_of(self.cohort, ['test'])}")
-        return WorkReply(self.request.clients, arrays, {LATEST_READINGS: seen[:, -1].double()})
+        return WorkReply(self.request.clients, arrays, {LATEST_READINGS: self._of_all(seen[:, -1].double(), 0)})
 
     def _embeddings(self) -> Tensor:
         cohort = self.cohort
-        return compute_embeddings(cohort, self.kept_parameters("encoder", cohort), "test")
+        return compute_embeddings(cohort, self.kept_parameters("encoder", cohort)[self._rows], "test")
 
     def _forecast(self) -> WorkReply:
         """Write forecasts of the windows, and evaluate those with readings."""

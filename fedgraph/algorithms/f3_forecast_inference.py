@@ -6,6 +6,7 @@ Ma, Hoang, Chen (UAI 2023), lines 8 to 11 of algorithm 1, for time series.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from fedgraph.algorithms.f3_forecast_settings import LATEST_READINGS, EncoderSet
 from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, build_outcome, exchanged
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun, Without
 from fedgraph.fusion.forecasting import FittedForecasts, OwnerWindows, forecasts
+from fedgraph.messages import WorkReply
 from fedgraph.models import flattened
 from fedgraph.support.errors import DataError, ExperimentError, quoted
 from fedgraph.support.settings import select_settings
@@ -64,9 +66,9 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
                 f"{', '.join(unknown_names[:8])} took no part in that run and have no forecaster: name the others in "
                 "[clients] expect, or train with all"
             )
-        notes = yield from self._without_absent(run, clients.names, fitted.owners)
+        yield self._without_absent(run, clients.names, fitted.owners)
         sent = yield from self._embeddings(run, trained.name, fitted.sizes[0])
-        notes += _empty(sent)
+        notes = [*_without(sent, fitted.owners), *_empty(sent)]
         rows = torch.tensor([fitted.owners.index(name) for name in sent.names])
 
         def of_owners(values: Tensor, nothing: float) -> Tensor:
@@ -88,31 +90,18 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
             arrays=state,
         )  # fmt: skip
 
-    def _without_absent(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Phase[list[str]]:
-        """Go on without clients of the run that are not there now; for those that are expected, that may be an error.
-
-        Others listen to them, so that forecasts without them are worse: a note in the results says so.
-        """
-        missing = [name for name in owners if name not in there]
-        yield Without(
-            dict.fromkeys(
-                (name for name in missing if run.expect is None or name in run.expect),
-                "it took part in the run, and no node has data of it now",
-            )
-        )
-        if not missing:
-            return []
-        return [
-            f"forecast without {quoted(missing, 8)}, of the {len(owners)} clients of the run: these have no "
-            "forecasts, and those of clients that used their embeddings may be worse"
-        ]
+    def _without_absent(self, run: PhaseRun, there: Sequence[str], owners: Sequence[str]) -> Without:
+        """Go on without clients of the run that are not there now; may be an error for those that are expected."""
+        missing = [name for name in owners if name not in there and (run.expect is None or name in run.expect)]
+        return Without(dict.fromkeys(missing, "it took part in the run, and no node has data of it now"))
 
     def _embeddings(self, run: PhaseRun, trained: str, size: int) -> Phase[StackedReplies]:
         """The embeddings of the clients' latest windows, and when these start."""
         room = self.settings.windows
         shapes = {"starts": (room,), "embeddings": (room, size)}
         types = {"starts": "int64", "embeddings": self.settings.precision}
-        return (yield from exchanged(run, shapes=shapes, types=types, train=True, name=trained))
+        lack = partial(_unusable, where=f" in {self.settings.data}" if self.settings.data else "")
+        return (yield from exchanged(run, shapes=shapes, types=types, train=True, name=trained, unusable=lack))
 
     def _evaluate(self, run: PhaseRun, trained: str, sent: StackedReplies, found: Tensor) -> Phase[StackedReplies]:
         """Send each client the network's outputs for its windows, and return what it measures of its forecasts."""
@@ -124,6 +113,24 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
             return {f"{kind}/test": found[rows, : int(counts[rows].max())].to(dtype)}
 
         return (yield from exchanged(run, own, name=trained))
+
+
+def _unusable(reply: WorkReply, where: str) -> dict[str, str]:
+    """Return the clients of a reply without usable embeddings, and why."""
+    lacking = (reply.stacked["starts"] < 0).all(1).tolist()
+    names = [name for name, lacks in zip(reply.clients, lacking, strict=True) if lacks]
+    return dict.fromkeys(names, f"it took part in the run, and there is no series of it{where}") | reply.unusable()
+
+
+def _without(sent: StackedReplies, owners: Sequence[str]) -> list[str]:
+    """Return a note about clients of the run that have no forecasts: others listen to them, and may be worse off."""
+    missing = [name for name in owners if name not in sent.names]
+    if not missing:
+        return []
+    return [
+        f"forecast without {quoted(missing, 8)}, of the {len(owners)} clients of the run: these have no forecasts, and "
+        "those of clients that used their embeddings may be worse"
+    ]
 
 
 def _empty(sent: StackedReplies) -> list[str]:

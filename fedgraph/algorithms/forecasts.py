@@ -68,6 +68,7 @@ def exchanged(
     *,
     train: bool = False,
     name: str = "",
+    unusable: Callable[[WorkReply], dict[str, str]] = WorkReply.unusable,
 ) -> Phase[StackedReplies]:
     """Run one exchange.
 
@@ -79,29 +80,35 @@ def exchanged(
     types : NumPy types of those that are not float32, by name.
     train : whether clients train; else they evaluate.
     name : name of the run that clients kept state of; by default this one.
+    unusable : returns the clients of a reply to go on without, and why; by default those with values that are not
+        finite.
     """
 
     def request(names: tuple[str, ...]) -> WorkRequest:
         return WorkRequest(names, 1, stacked(names), shared or {}, run.splits, train, run=name)
 
-    read = partial(_answers, shapes=shapes or {}, types=types)
+    read = partial(_answers, shapes=shapes or {}, types=types, unusable=unusable)
     return StackedReplies.of((yield Query(request, read, "train" if train else "evaluate")))
 
 
 def _answers(
-    names: tuple[str, ...], content: Any, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str] | None
+    names: tuple[str, ...],
+    content: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, str] | None,
+    unusable: Callable[[WorkReply], dict[str, str]],
 ) -> tuple[dict[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor]]], dict[str, str]]:
     """Return tensors and metrics of each client of a node, and reasons for unusable ones."""
     reply = WorkReply.unpack(content, names, shapes, types)
-    unusable = reply.unusable()
+    problems = unusable(reply)
     return {
         name: (
             {key: rows[place] for key, rows in reply.stacked.items()},
             {key: values[place] for key, values in reply.metrics.items()},
         )
         for place, name in enumerate(names)
-        if name not in unusable
-    }, unusable
+        if name not in problems
+    }, problems
 
 
 def build_outcome(

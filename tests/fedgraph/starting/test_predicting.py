@@ -68,8 +68,17 @@ def test_windows_of_f3_forecast_are_as_far_off_as_its_own(targets, road_tables, 
     # Embeddings of other windows in a batch are rounded otherwise.
     assert errors.to_dict() == pytest.approx(run.clients["test/mae"].to_dict(), rel=1e-4)
     np.savez(tmp_path / "some.npz", data=series[first:, :2], names=names[:2])
-    with pytest.raises(FedgraphError, match=r"some\.npz .*downstream"):
-        fedgraph.predict(run, tmp_path / "some.npz", nodes=4, progress=False)
+    without = []
+    for nodes in (1, 3, 4):
+        with pytest.raises(FedgraphError, match=r"downstream.*some\.npz"):
+            fedgraph.predict(run, tmp_path / "some.npz", nodes=nodes, progress=False)
+        some = fedgraph.predict(
+            run, tmp_path / "some.npz", set="experiment.on-missing=skip", nodes=nodes, progress=False
+        )
+        without.append(some.sort_values(["client", "window", "time"], ignore_index=True))
+    assert set(without[0]["client"]) == set(names[:2])
+    for other in without[1:]:
+        assert np.allclose(without[0]["forecast"], other["forecast"], rtol=1e-4)
 
 
 def test_later_windows_behind_those_of_training(road_tables, rewrite_road, tmp_path):
