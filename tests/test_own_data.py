@@ -391,6 +391,10 @@ def test_columns_of_ones_own_that_do_not_fit(feature_tables, features, own_files
         run_experiment({**feature_tables, "data": {"set": "table-columns", "label": "ill"}})
     other = own_files({**features, "west": features["west"].replace("yes", "maybe")}, ".again.csv")
     assert "holds 'maybe', which its list" in refused(run_experiment, feature_tables, other)
+    last = features["west"].splitlines()[-1]
+    twice = own_files({**features, "west": f"{features['west'].rstrip()}\n{last}\n"}, ".twice.csv")
+    key = last.partition(",")[0]
+    assert f"of west: the sample key '{key}' occurs more than once" in refused(run_experiment, feature_tables, twice)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def sweep(
     seeds: Annotated[str | None, typer.Option(help="Seeds of each trial, to compare means: 0,1,2.")] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="Criterion, validation/...; by default the monitored metric, or validation/loss."),
+        typer.Option(help="Criterion, validation/...; by default the monitored metric, or loss, or mae."),
     ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="End trials that are worse than the median of earlier ones in that round.")

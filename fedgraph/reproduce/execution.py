@@ -117,6 +117,19 @@ def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
     return None
 
 
+def usual_metric(experiment: Experiment, data_dir: Path, of_classes: str) -> str:
+    """Return the metric that runs are compared by if none is named: ``of_classes``, or the mean absolute error.
+
+    Raises DataError where clients have no common target.
+    """
+    source = open_source(experiment.data, data_dir)
+    try:
+        task = source.load(source.client_names()[:1]).task
+    except DataError as error:
+        raise DataError(f"{error}\n(--metric names what runs are compared by: validation/...)") from None
+    return f"validation/{of_classes if task.kind == 'classification' else 'mae'}"
+
+
 def _is_due(cell: Cell, how: Execution, since: float) -> bool:
     """Return whether a locked cell must still be run by a command that began at ``since``."""
     if cell.experiment is None or cell.pending or missing_data(cell.experiment, how.data_dir) is not None:

@@ -26,7 +26,8 @@ def note_broken(
 ) -> None:
     """Add clients whose metrics of a split are all NaN to ``noted``, with the round, and warn about them.
 
-    Nodes report NaN for a model with NaN or infinite outputs, and without any target.
+    Nodes report NaN for a model with NaN or infinite outputs, and without any target. The latter happens to forecasts:
+    a client that has metrics of another split has no readings to compare with, which the description of the data says.
 
     Parameters
     ----------
@@ -36,11 +37,15 @@ def note_broken(
     noted : by client, the first such round.
     """
     broken = torch.zeros(len(positions), dtype=torch.bool)
+    measured = broken.clone()
     for split in dict.fromkeys(name.partition("/")[0] for name in metrics):
         values = torch.stack([row for name, row in metrics.items() if name.startswith(f"{split}/")])
         counts = federation.num_examples.get(split)
         present = torch.ones_like(broken) if counts is None else counts[positions] > 0
         broken |= values.isnan().all(0) & present
+        measured |= values.isfinite().any(0)
+    if federation.task.kind == "forecast":
+        broken &= ~measured
     names = [federation.names[place] for place in positions[broken].tolist()]
     new = [name for name in names if name not in noted]
     noted.update(dict.fromkeys(new, server_round))

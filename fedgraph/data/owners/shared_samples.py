@@ -168,7 +168,10 @@ class OwnerSource(ABC):
         found = self.as_trained(known).holdings(names, next((each.classes for each in known.values()), ()))
         repeated = [key for key, count in Counter(found.keys).items() if count > 1]
         if repeated:
-            raise DataError(f"{self.title}: the sample key '{repeated[0]}' occurs more than once; keys must differ")
+            whose = "" if self.own is None else f" of {', '.join(names[:8])}"
+            raise DataError(
+                f"{self.title}{whose}: the sample key '{repeated[0]}' occurs more than once; keys must differ"
+            )
         split, shared = self._drawn(found)
         lacking = _draws(found.keys, names, "lacking", self.settings) < self.settings.lacking_share
         present = found.present & ~lacking

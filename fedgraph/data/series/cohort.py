@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, CohortData
+from fedgraph.data.base import SPLITS, CohortData, SplitName
 from fedgraph.data.preprocessing import Preprocessing
 from fedgraph.data.series.cold_start import check_cold_steps, cold_clients
 from fedgraph.data.series.covariates import WeeklyProfile, week_seconds
@@ -180,10 +180,11 @@ def check_later_parts(table: SeriesTable, settings: WindowSettings) -> None:
             )
 
 
-def first_test_step(table: SeriesTable, settings: WindowSettings) -> int:
-    """Return the first step that test windows forecast."""
-    _, validated, end = _split_ends(settings, num_steps(table, settings))
-    return min(validated + settings.input_steps, end)
+def forecast_steps(table: SeriesTable, settings: WindowSettings, split: SplitName) -> slice:
+    """Return the steps that the windows of a split forecast, those between its first and its last one."""
+    place = SPLITS.index(split)
+    start, end = ([0, *_split_ends(settings, num_steps(table, settings))][place + by] for by in (0, 1))
+    return slice(min(start + settings.input_steps, end), end)
 
 
 def _split_ends(settings: WindowSettings, steps: int) -> list[int]:

@@ -14,7 +14,7 @@ from fedgraph.data.columns.cells import MISSING, Thousands, is_number, to_floats
 from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.series.layout import Choice, Layout, infer_layout
 from fedgraph.data.series.stamps import Times
-from fedgraph.data.series.times import joined_steps
+from fedgraph.data.series.times import IF_CLOCK_WENT_BACK, joined_steps
 from fedgraph.support.errors import DataError
 
 
@@ -117,7 +117,7 @@ def _read_long(table: Table, layout: Layout, how: Reading) -> Readings:
         raise DataError(
             f"rows {first + 1} and {other + 1} are both of client '{names[place[first]]}' at {at}: keep one row for "
             f"each time and client (clients are named by '{layout.client}'; set [data] client-column for another "
-            "column)",
+            f"column); {IF_CLOCK_WENT_BACK}",
             quoted=at,
         )
     unwanted = np.array([not how.wants(name) for name in names])[place]

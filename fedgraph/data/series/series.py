@@ -11,14 +11,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.data.base import CohortData
+from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.columns.cells import Thousands
 from fedgraph.data.columns.columns import near_duplicates
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.series.cohort import (
     build_cohort,
     check_later_parts,
-    first_test_step,
+    forecast_steps,
     num_steps,
     select_names,
     selected_clients,
@@ -202,7 +202,7 @@ class SeriesSource(WindowedSource):
         return with_notes(description, (*table.notes, *self._about(table)))
 
     def _about(self, table: SeriesTable) -> Iterator[str]:
-        """Yield notes on clients whose target never changes, or is missing in the test part."""
+        """Yield notes on clients whose target never changes, or is missing in the validation or test part."""
         names, target = self.client_names(), selected_features(table, self.settings)[1]
         if table.by and (pair := near_duplicates(names)):
             yield f"'{pair[0]}' and '{pair[1]}' are two clients"
@@ -211,14 +211,19 @@ class SeriesSource(WindowedSource):
             values = np.where(values == np.float32(number), np.float32(np.nan), values)
         present = ~np.isnan(values)
         lowest, highest = np.where(present, values, np.inf).min(1), np.where(present, values, -np.inf).max(1)
-        zero, tested = (lowest == 0) & (highest == 0), present[:, first_test_step(table, self.settings) :]
+        zero = (lowest == 0) & (highest == 0)
         cases: tuple[tuple[str, NDArray[np.bool_]], ...] = (
             ("0 throughout, so that small errors pull means down", zero),
             ("constant, so that small errors pull means down", (lowest == highest) & ~zero),
-            ("without a reading in the test part, so that means are over the others", np.asarray(~tested.any(1))),
+            *(
+                (f"without a reading in the {split} part, so that means are over the others", unread)
+                for split in SPLITS[1:]
+                if (part := present[:, forecast_steps(table, self.settings, split)]).shape[1]
+                and (unread := np.asarray(~part.any(1))).any()
+            ),
         )
         for words, which in cases:
-            if which.any() and tested.shape[1]:
+            if which.any():
                 yield f"{words}: {some([name for name, found in zip(names, which, strict=True) if found])}"
 
     def table(self) -> SeriesTable:

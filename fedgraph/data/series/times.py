@@ -16,6 +16,8 @@ _TOLERANCE = 0.25
 _MOST_STEPS = 10
 """Most steps between the first time and the last one, as a multiple of the rows."""
 
+IF_CLOCK_WENT_BACK = "if a local clock went back by an hour, write times in UTC"
+"""Advice where an hour occurs twice, as at the end of summer time."""
 
 _INEXACT = 0.05
 """Largest deviation of the usual time between readings, as a share of a step, if clocks are not exact."""
@@ -109,7 +111,7 @@ def _check_order(times: NDArray[np.datetime64], row_of: Callable[[int], str]) ->
     raise DataError(
         f"rows {row} and {row + 1} have the same time, {times[row]} ({len(np.unique(times)):,} different times in "
         f"{len(times):,} rows): keep one row for each time. If there is a row for each time and client, name "
-        "the column of clients, [data] client-column; if a local clock went back by an hour, write times in UTC",
+        f"the column of clients, [data] client-column; {IF_CLOCK_WENT_BACK}",
         quoted=str(times[row]),
     )
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from fedgraph.experiment import Experiment, find_experiment, plugin_folders
 from fedgraph.reproduce.cells import digest, text_digest
-from fedgraph.reproduce.execution import Execution, missing_data
+from fedgraph.reproduce.execution import Execution, missing_data, usual_metric
 from fedgraph.reproduce.quantity import Quantity, validation_quantity
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.chosen import has_phases
@@ -66,14 +66,15 @@ def sweep(
             raise ExperimentError("--over names each key to vary once: --over sfl.alpha=0,0.3,1")
         base = experiment_with(file, overrides, first_of(axes))
         check_values(axes, lambda params: experiment_with(file, overrides, params))
-        monitored = base.evaluation.monitor or ""
-        usual = monitored if monitored.startswith("validation/") else "validation/loss"
-        quantity, chosen_seeds = quantity_of(metric or usual), seeds_given(seeds) or (base.experiment.seed,)
-        check(base, quantity, prune)
+        chosen_seeds = seeds_given(seeds) or (base.experiment.seed,)
         data = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
         missing = missing_data(base, data)
         if missing is not None:
             raise DataError(missing)
+        monitored = base.evaluation.monitor or ""
+        usual = monitored if monitored.startswith("validation/") else None
+        quantity = quantity_of(metric or usual or usual_metric(base, data, "loss"))
+        check(base, quantity, prune)
         about = (digest(base), str(axes), str(quantity), str(chosen_seeds))
         folder = (out / f"{base.experiment.name}-{text_digest(*about)}").resolve()
         try:

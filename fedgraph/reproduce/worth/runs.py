@@ -15,7 +15,6 @@ from typing import Any
 import tomli_w
 from rich.console import Console
 
-from fedgraph.data import open_source
 from fedgraph.experiment import (
     Experiment,
     Overrides,
@@ -28,7 +27,7 @@ from fedgraph.experiment import (
 from fedgraph.graph import GraphTable
 from fedgraph.reproduce.cells import Cell, CellMaker, digest
 from fedgraph.reproduce.choosing import Choice, plan_cells, plan_choices
-from fedgraph.reproduce.execution import Execution, failure, missing_data, run_cells
+from fedgraph.reproduce.execution import Execution, failure, missing_data, run_cells, usual_metric
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.results import Results, read_outcomes
 from fedgraph.reproduce.spreads import Spread
@@ -114,7 +113,7 @@ def worth(
     problem = missing_data(base, data)
     if problem is not None:
         raise DataError(problem)
-    quantity = quantity_of(metric or base.evaluation.monitor or _usual_metric(base, data))
+    quantity = quantity_of(metric or base.evaluation.monitor or usual_metric(base, data, "accuracy"))
     table = _table(base, method, file, str(quantity), tuple(seeds), tuple(rates))
     target = (Path(out) / f"{base.experiment.name}-{digest(base)}").resolve()
     maker = CellMaker(table, table.profiles["small"], overrides, (Path(out) / "cells").resolve(), file.parent)
@@ -166,12 +165,6 @@ def _file(experiment: str | Path | Mapping[str, Any], out: Path) -> tuple[str, P
     out.mkdir(parents=True, exist_ok=True)
     path.write_bytes(tomli_w.dumps(tables).encode())
     return str(path), path.resolve()
-
-
-def _usual_metric(base: Experiment, data: Path) -> str:
-    source = open_source(base.data, data)
-    task = source.load(source.client_names()[:1]).task
-    return "validation/accuracy" if task.kind == "classification" else "validation/mae"
 
 
 def _table(

@@ -83,3 +83,11 @@ def test_clients_without_examples_or_with_some_metrics_are_not_named(caplog):
     ]
     (of_series,) = notes_of({"a": 0}, federation("forecast"))
     assert "or no reading of a split is known" in of_series
+
+
+def test_series_without_readings_of_one_split_have_not_diverged(caplog):
+    some, unknown = torch.tensor([4.0, 4.0, 4.0, torch.nan]), torch.tensor([torch.nan, 4.0, 4.0, torch.nan])
+    for kind, named in (("forecast", {"d": 1}), ("regression", {"a": 1, "d": 1})):
+        noted = {}
+        note_broken(federation(kind), torch.arange(4), {"validation/mae": some, "test/mae": unknown}, 1, noted)
+        assert noted == named

@@ -197,6 +197,9 @@ def test_clients_that_never_change_and_those_without_a_test_reading_are_told(tmp
     assert "0 throughout, so that small errors pull means down: a;" in told
     assert "constant, so that small errors pull means down: b;" in told
     assert told.endswith("without a reading in the test part, so that means are over the others: d")
+    frame["e"] = frame["c"].where((frame.index < 56) | (frame.index >= 72))
+    told = source(tmp_path, frame).describe()
+    assert "without a reading in the validation part, so that means are over the others: e;" in told
     assert source(tmp_path, frame[["time", "c"]]).describe() == "a.csv, 1 client, 80 hourly steps"
 
 

@@ -179,6 +179,18 @@ def test_a_picture_has_a_part_for_each_key(file):
     assert three.width > one.width > 400
 
 
+@pytest.mark.parametrize(("task", "metric"), [("regression", "mae"), ("classification", "loss")])
+def test_the_metric_of_trials_follows_from_the_task(tmp_path, task, metric):
+    lines = ["a,site,y", *(f"{row},{'pq'[row % 2]},{row % 3 % 2}" for row in range(60))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    data = {"set": "table", "path": str(tmp_path / "rows.csv"), "label": "y", "task": task, "client-column": "site"}
+    tables = {"experiment": {"method": "sfl", "rounds": 1}, "data": data, "graph": {"source": "complete"}}
+    Path("rows.toml").write_text(tomli_w.dumps(tables | {"model": {"name": "mlp", "hidden": [2]}}))
+    result = sweep("rows.toml", "sfl.alpha=0,1")
+    assert result.exit_code == 0, result.output
+    assert f"Chosen by validation/{metric}, seed 0" in result.output
+
+
 @pytest.mark.parametrize(
     ("over", "options", "reason"),
     [
