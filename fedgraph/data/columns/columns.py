@@ -203,7 +203,8 @@ def read_categories(
     if unlisted:
         raise DataError(
             f"column '{name}' of {table.where} holds {quote_some(unlisted)}, which its list of categories does not: "
-            f"add to [data.categories]{spelling_hint(unlisted, wanted)}"
+            "add to [data.categories] before training, or leave such cells empty, which counts as missing"
+            f"{spelling_hint(unlisted, wanted)}"
         )
     places = np.array([*(place_of[text] for text in texts), -1], dtype=np.int64)
     return places[column.codes], listed

@@ -32,6 +32,9 @@ _NOT_SETTINGS = {
 }
 
 
+_METHOD = "experiment.method"
+
+
 def axis(text: str) -> tuple[str, Distribution]:
     """Parse ``table.key=a,b,c`` (values as in TOML, or plain words) or ``table.key=low:high[:log]``.
 
@@ -83,8 +86,8 @@ def first_of(axes: Axes) -> dict[str, Any]:
 def check_values(axes: Axes, resolve: Callable[[Mapping[str, Any]], object]) -> None:
     """Check each value of the lists, and both ends of ranges, before any trial.
 
-    Values that fit with some values of the other keys are left to the trials. Raises ExperimentError for a value that
-    fits with none of the first hundred combinations.
+    Values that fit with some values of the other keys are left to the trials; keys of the table of a method are only
+    read by that method. Raises ExperimentError for a value that fits with none of the first hundred combinations.
 
     Parameters
     ----------
@@ -96,8 +99,10 @@ def check_values(axes: Axes, resolve: Callable[[Mapping[str, Any]], object]) -> 
         for key, kind in axes.items()
     }
     for key, own in values.items():
+        table = key.partition(".")[0]
+        reader = {_METHOD: [table]} if table in values.get(_METHOD, ()) else {}
         for value in own:
-            combinations = islice(product(*(values | {key: [value]}).values()), _MOST_TRIED)
+            combinations = islice(product(*(values | reader | {key: [value]}).values()), _MOST_TRIED)
             problems = (_problem(resolve, dict(zip(values, each, strict=True))) for each in combinations)
             first = next(problems)
             if first is not None and None not in problems:

@@ -213,6 +213,13 @@ def test_what_cannot_be_swept_is_refused(file, over, options, reason):
     assert "Traceback" not in result.output
 
 
+def test_values_of_the_table_of_a_method_are_checked_with_that_method(file):
+    result = sweep(file, "experiment.method=fedavg,sfl", "sfl.alpha=0.5,2")
+    assert result.exit_code == 1
+    assert "--over sfl.alpha: the value 2 does not fit" in result.stderr
+    assert not Path("sweeps").exists()
+
+
 @pytest.mark.parametrize(
     ("over", "reason"),
     [
