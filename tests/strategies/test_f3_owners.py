@@ -113,6 +113,7 @@ def with_other_ids(content):
 @pytest.mark.parametrize("method", ["f3", "vfl"])
 def test_owners_whose_samples_have_other_ids_are_told(patches_tables, run_experiment, spoiling, method):
     patches_tables["experiment"] |= {"method": method}
+    patches_tables["vfl"] = {"epochs": 2}
     folder = run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-1", with_other_ids))
     (note,) = (note for note in folder.summary()["notes"] if "shares no labelled sample" in note)
     assert note.startswith("owner 'patch-0-1' shares no labelled sample with other owners; it has ")

@@ -264,7 +264,9 @@ def test_what_is_no_common_feature_is_noted_with_why(table_tables, run_experimen
     more = [f"{at},,{'' if at == 'mercy' else ['x', 'y'][n % 2]},7,P{n}" for n, at in enumerate(hospitals)]
     path.write_text("\n".join([f"{head},at,nothing,some,same,id", *map(",".join, zip(rows, more, strict=True))]) + "\n")
     table_tables["data"] = {"set": "mixed-table", "path": str(path), "client-column": "at"}
-    table_tables["fedngm"] = {"ngm": {"epochs": 1, "hidden": 4}, "distillation": {"samples": 50}}
+    table_tables["fedngm"] = {
+        "ngm": {"epochs": 1, "hidden": 4}, "distillation": {"samples": 50}, "recovery": {"penalty": 0.02},
+    }  # fmt: skip
     notes = run_experiment(table_tables).summary()["notes"]
     assert notes[0] == (
         "not among the common features: 'same' (constant); 'some' (only at 'olav', 'ucla', without a value at "
@@ -289,7 +291,9 @@ def test_rare_and_similar_categories_are_noted(table_tables, run_experiment, cap
     lines = map(",".join, zip(rows, towns, at, strict=True))
     path.write_text("\n".join([f"{head},town,at", *lines]) + "\n")
     table_tables["data"] = {"set": "mixed-table", "path": str(path), "client-column": "at"}
-    table_tables["fedngm"] = {"ngm": {"epochs": 1, "hidden": 4}, "distillation": {"samples": 50}}
+    table_tables["fedngm"] = {
+        "ngm": {"epochs": 1, "hidden": 4}, "distillation": {"samples": 50}, "recovery": {"penalty": 0.02},
+    }  # fmt: skip
     notes = run_experiment(table_tables).summary()["notes"]
     assert "'town' at 'mercy'. To keep them, list all categories under kinds" in notes[0]
     assert "'Oslo' and 'oslo' of 'town' are two categories" in notes
