@@ -397,13 +397,17 @@ def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(met
     made = AlgorithmRun(chosen.algorithm(found, plan, nodes), found, plan, initial)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    # Of the processor, which other work on the machine takes nothing of.
+    seconds = []
     try:
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
+            began = time.process_time()
             RoundLoop(made, nodes).run(made.progress.rounds + 10)
-            if min(training.seconds for training in watch.trained) <= 0.008:
+            seconds.append((time.process_time() - began) / 10)
+            if seconds[-1] <= 0.008:
                 break
     finally:
         torch.set_num_threads(before)
     assert all(not training.absent for training in watch.trained)
-    assert min(training.seconds for training in watch.trained) <= 0.010
+    assert min(seconds) <= 0.010
