@@ -20,9 +20,10 @@ from fedgraph.runs.callbacks import (
 from fedgraph.runs.comparison import Comparison, compare
 from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
 from fedgraph.runs.finished import Run, load_run
-from fedgraph.runs.folder import Recorder, RunFolder
+from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.given_graph import client_coordinates, given_graph
 from fedgraph.runs.plan import RunPlan
+from fedgraph.runs.recorder import Recorder
 from fedgraph.runs.result_files import load_models, write_models
 from fedgraph.runs.resuming import named_code
 from fedgraph.runs.summary import environment, summary_of

@@ -18,7 +18,8 @@ from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.callbacks import EarlyStopping, Evaluation, Training
-from fedgraph.runs.folder import Recorder, RunFolder
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.recorder import Recorder
 from fedgraph.runs.result_files import load_models, write_models
 from fedgraph.runs.summary import summary_of
 from fedgraph.support.errors import RunError
