@@ -1,6 +1,7 @@
 """Sentences of pages that say who is ahead hold in the result files, for every seed, column and metric they name."""
 
 import itertools
+from statistics import fmean
 
 import pytest
 
@@ -294,16 +295,21 @@ def test_rivals_of_ipa_on_even_data(numbers):
     def rounds(row, column):
         return numbers("ipa/table1-small", row, column, "rounds")[1]
 
-    rivals = {row: rounds(row, "fashion-iid") for row in ("FedDyn", "FedDC")}
-    assert all(rivals[row][1] == rounds("IPA", "fashion-iid")[1] + 1 for row in rivals)
-    assert all(rivals[row][2] < rounds("IPA", "fashion-iid")[2] for row in rivals)
-    for row in ("FedProx", "SCAFFOLD", "FedDyn", "FedDC"):
-        assert all(rounds(row, "mnist-iid")[seed] > rounds("IPA", "mnist-iid")[seed] for seed in (1, 2))
+    ipa = rounds("IPA", "fashion-iid")
+    for row in ("FedDyn", "FedDC"):
+        rival = rounds(row, "fashion-iid")
+        assert [seed for seed in range(3) if rival[seed] < ipa[seed]] == [0, 2]
+        assert rival[1] > ipa[1]
+        assert fmean(rival.values()) < fmean(ipa.values())
+    for row in ("FedProx", "SCAFFOLD", "FedDyn", "FedDC", "FedAvg"):
+        rival = rounds(row, "mnist-iid")
+        assert all(rival[seed] > rounds("IPA", "mnist-iid")[seed] for seed in range(3))
     assert set(rounds("FedAvg", "fashion-dir03")) == {0, 1}
     said(
         "simulations/ipa/README.md",
-        "So the first peer of IPA is the fastest on MNIST with both; on Fashion-MNIST FedDyn and FedDC are a round "
-        "behind it with seed 1 and ahead of it with seed 2",
+        "The first peer of IPA is the fastest on MNIST with each seed. On Fashion-MNIST FedDyn and FedDC are faster on "
+        "average: they are behind it with seed 1",
+        "and ahead with seeds 0 and 2",
         "On Fashion-MNIST at 0.3 it does with two of three seeds",
     )
 
