@@ -65,7 +65,7 @@ class Clients:
     names : tuple of str
         Their names, sorted.
     num_examples : Tensor
-        Their training examples, int64 ``[clients]``; 1 where not yet known.
+        Their training examples, ``[clients]``; 1 where not yet known. In Flower apps clients may send other weights.
     layout : Layout
         Names and shapes of the part of a model that is exchanged.
     graph : ClientGraph or None

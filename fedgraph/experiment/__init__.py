@@ -6,6 +6,7 @@
 32
 """
 
+from fedgraph.experiment.contents import file_contents
 from fedgraph.experiment.experiment import (
     Experiment,
     find_experiment,
@@ -32,6 +33,7 @@ __all__ = [
     "built_in",
     "built_ins",
     "constructor_arguments",
+    "file_contents",
     "find_experiment",
     "load_experiment",
     "overrides_by_key",

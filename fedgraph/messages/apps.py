@@ -99,17 +99,17 @@ def read_model(content: RecordDict, key: str, template: Mapping[str, Tensor]) ->
     return read
 
 
-def read_num_examples(content: RecordDict, key: str) -> int | None:
-    """Return the number of examples among the metrics of a reply, or None.
+def read_num_examples(content: RecordDict, key: str) -> float | None:
+    """Return the weight of a client among the metrics of a reply, usually its number of examples, or None.
 
-    Raises ReplyError for anything but a number of examples.
+    Raises ReplyError for anything that is not a number from 0 on.
     """
     for record in content.metric_records.values():
         if key in record:
             count = record[key]
             if isinstance(count, list) or not 0 <= count < _MOST_EXAMPLES:
                 raise ReplyError(f"'{key}' is {in_short(str(count), 50)}, which is no number of examples")
-            return int(count)
+            return float(count)
     return None
 
 

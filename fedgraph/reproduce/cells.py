@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedgraph.experiment import Experiment, built_ins, load_experiment
+from fedgraph.experiment import Experiment, built_ins, file_contents, load_experiment
 from fedgraph.reproduce.table import ColumnTable, ProfileTable, PublishedTable, RowTable
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
@@ -129,6 +129,12 @@ def digest(experiment: Experiment) -> str:
     return json_digest(tables, default=str)[:12]
 
 
+def content_digest(experiment: Experiment) -> str:
+    """Return a digest of the content of the user's own files, preceded by a hyphen; empty if there are none."""
+    contents = file_contents(experiment)
+    return f"-{json_digest(contents)[:8]}" if contents else ""
+
+
 def tables_that_count(tables: Mapping[str, Mapping[str, Any]], method: str | None = None) -> dict[str, dict[str, Any]]:
     """Return the tables and keys of an experiment that change its results, of methods only ``method``'s, if given."""
     others = _other_tables(method)
@@ -158,15 +164,17 @@ def text_digest(*texts: str) -> str:
 def folder_of(experiment: Experiment, cells_dir: Path) -> Path:
     """Return the run folder of an experiment: an existing one with the same digest, else the path of a new one.
 
-    Folders from before a key existed are found by resolving their experiments again, with the key's default.
+    Folders from before a key existed are found by resolving their experiments again, with the key's default. A folder
+    is of one content of the user's own files.
     """
     data = getattr(experiment.data, "set", "data")
     stem = f"{data}-{experiment.method.name}-seed{experiment.experiment.seed}"
-    wanted = digest(experiment)
-    path = cells_dir / f"{stem}-{wanted}"
+    wanted, files = digest(experiment), content_digest(experiment)
+    path = cells_dir / f"{stem}-{wanted}{files}"
     if path.is_dir():
         return path
-    return next((folder for folder, existing in _present(cells_dir, stem) if existing == wanted), path)
+    present = ((folder, existing) for folder, existing in _present(cells_dir, stem) if folder.name.endswith(files))
+    return next((folder for folder, existing in present if existing == wanted), path)
 
 
 def _present(cells_dir: Path, stem: str) -> Iterator[tuple[Path, str | None]]:

@@ -15,7 +15,7 @@ from fedgraph.runs.reports.plot import picture_of_runs
 from fedgraph.runs.reports.results import Results
 from fedgraph.runs.reports.tables import as_html, results_table
 from fedgraph.runs.reports.words import labels, sentence
-from fedgraph.support.errors import RunError, if_any
+from fedgraph.support.errors import ExperimentError, RunError, if_any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,12 @@ class Comparison(Sequence[Run]):
         for run in self.runs[1:]:
             where = f"cannot be compared with {first.folder.name}"
             run.folder.check_same_data(first.folder.data, where, owner=first.folder.name)
+            changed = [key for key in run.folder.changed_files(first.folder.contents) if key.startswith("data.")]
+            if changed:
+                raise ExperimentError(
+                    f"{where}: the file of {' and '.join(changed)} has changed between {first.folder.name} and "
+                    f"{run.folder.name}; run both on the same file"
+                )
         self.labels = labels(
             [run.method for run in self.runs],
             [run.folder.tables for run in self.runs],

@@ -332,7 +332,8 @@ class Run:
         if reason := getattr(self.method_class, "no_predictions", ""):
             raise RunError(f"{self.path}: {reason}")
         by: Callable[..., Predicted] = getattr(self.method_class, "predicted", None) or Run._predicted_one_by_one
-        options = {"client": client, "windows": windows, "target": target}
+        # Clients by number have names of digits.
+        options = {"client": None if client is None else str(client), "windows": windows, "target": target}
         arguments = {name: value for name, value in options.items() if value is not None}
         if unknown := arguments.keys() - signature(by).parameters.keys():
             raise RunError(f"{self.path}: predictions of '{self.method}' have no option {', '.join(unknown)}")

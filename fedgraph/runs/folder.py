@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.data import parse_data
-from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.experiment import Experiment, file_contents, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.resuming import check_goes_on, code_of, differences, keys_within, notes, notes_of_code
 from fedgraph.runs.summary import environment
@@ -51,6 +51,9 @@ class RunFolder:
         self.notes: list[str] = []
         self.on_line: Callable[[Mapping[str, Any]], None] | None = None
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @property
     def name(self) -> str:
         """Name of the run."""
@@ -84,7 +87,11 @@ class RunFolder:
         """
         name, method = experiment.experiment.name, experiment.method.name
         named = name if name == method or name.startswith(f"{method}-") else f"{name}-{method}"
-        settings = {"plugins": list(plugins), "node-config": dict(node_config or {})}
+        settings = {
+            "plugins": list(plugins),
+            "node-config": dict(node_config or {}),
+            "contents": file_contents(experiment),
+        }
 
         def fill(folder: Path) -> None:
             write_atomically(folder / "environment.json", _json(environment() | settings))
@@ -99,7 +106,7 @@ class RunFolder:
             ) from None
 
     @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
+    def open(cls, path: str | Path | RunFolder) -> RunFolder:
         """Open an existing run folder, by path or by its name in the folder ``runs``.
 
         Raises
@@ -145,6 +152,11 @@ class RunFolder:
     def node_config(self) -> dict[str, Any]:
         """Node config of a simulation."""
         return dict(json.loads((self.path / "environment.json").read_text()).get("node-config", {}))
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """Digests of the user's own files as they were when the run began, by key; none in runs of older versions."""
+        return dict(json.loads((self.path / "environment.json").read_text()).get("contents", {}))
 
     @property
     def checkpoint(self) -> Path:
@@ -193,6 +205,10 @@ class RunFolder:
             for key in differing
         }
 
+    def changed_files(self, contents: Mapping[str, str]) -> list[str]:
+        """Return the keys whose files had another content when this run began than in ``contents``."""
+        return [key for key, content in self.contents.items() if contents.get(key, content) != content]
+
     def check_same_data(
         self, data: Settings, where: str, but: Sequence[str] = (), owner: str = "this experiment"
     ) -> None:
@@ -215,6 +231,10 @@ class RunFolder:
             changed = (
                 notes_of_code(json.loads(self._code.read_text()), code_of(experiment)) if self._code.is_file() else []
             )
+            changed += [
+                f"the file of {key} has changed since the run began: earlier rounds were run with the old one"
+                for key in self.changed_files(file_contents(experiment))
+            ]
             self.notes += changed
             for each in changed:
                 logging.getLogger("fedgraph").warning("%s", each)

@@ -139,7 +139,12 @@ def run_methods(
 
 
 def resume(
-    path: str | Path, *, grid: str = "local", nodes: int = 2, data_dir: str | Path | None = None, progress: bool = True
+    path: str | Path | RunFolder,
+    *,
+    grid: str = "local",
+    nodes: int = 2,
+    data_dir: str | Path | None = None,
+    progress: bool = True,
 ) -> Run:
     """Continue a stopped run, with the same results as without the stop.
 
@@ -149,7 +154,7 @@ def resume(
 
     Parameters
     ----------
-    path : str or Path
+    path : str, Path or RunFolder
         The run folder.
     grid, nodes, data_dir, progress
         As for :func:`run`.

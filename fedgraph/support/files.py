@@ -5,6 +5,7 @@ Plain state is a nested dict of tensors and JSON values in one safetensors file.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import errno
 import fcntl
@@ -199,6 +200,29 @@ def detect_separator(line: str) -> str:
     if ";" in line or "\t" in line:
         line = re.sub(r"(?<=\d),(?=\d)", ".", line)
     return max((",", ";", "\t"), key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
+
+
+OTHER_ENCODING = "cp1252"
+"""Windows-1252, the encoding of CSV files that are neither UTF-8 nor marked as UTF-16."""
+
+
+def csv_encoding(data: bytes, whole: bool = False) -> str:
+    """Return the encoding of a CSV file from its first bytes: UTF-16 with its mark, UTF-8, or else Windows-1252.
+
+    Parameters
+    ----------
+    data : bytes
+        They may end within a character, unless they are the ``whole`` file.
+    whole : bool
+        Whether the file ends here.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data, whole)
+    except UnicodeDecodeError:
+        return OTHER_ENCODING
+    return "utf-8"
 
 
 def composed(text: str) -> str:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.untrusted import in_short
 
+log = logging.getLogger("fedgraph")
+
 _LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
 _HANDED: dict[str, Any] = {}
 """Objects by dotted path, including local classes and functions."""
+_CHANGED: dict[str, int] = {}
+"""When the file of a module was last changed, as known here."""
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:
@@ -72,9 +79,16 @@ def load_object(path: str, key: str) -> Any:
         module = importlib.import_module(module_name)
     except ImportError as error:
         advice = f"{_moved_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from"
-        if (error.name or "").startswith("fedgraph."):
+        missing = error.name or module_name
+        if missing.startswith("fedgraph."):
             advice = "This version of fedgraph does not have it: CHANGELOG.md says what took its place"
+        elif missing != module_name and not module_name.startswith(f"{missing}."):
+            advice = f"It imports '{missing}': install that, or put its folder on PYTHONPATH"
         raise ExperimentError(f"{key} = '{path}': cannot import '{module_name}' ({error}). {advice}") from error
+    except SyntaxError as error:
+        where = f"{error.filename}, line {error.lineno}"
+        raise ExperimentError(f"{key} = '{path}': syntax error in {where}: {error.msg}") from error
+    _warn_if_changed(module)
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -86,6 +100,21 @@ def load_object(path: str, key: str) -> Any:
         where = getattr(module, "__file__", None) or module_name
         hint = f"{where} has no '{attribute}'. {_moved_hint(module_name)}".strip().removesuffix(".")
         raise ExperimentError(f"{key} = '{path}': {hint}") from None
+
+
+def _warn_if_changed(module: ModuleType) -> None:
+    """Warn once of each change of the file of a module since it was first imported here: Python keeps the old code."""
+    file = getattr(module, "__file__", None)
+    try:
+        changed = os.stat(file).st_mtime_ns if file else 0
+    except OSError:  # in an archive, or gone
+        return
+    if _CHANGED.setdefault(module.__name__, changed) != changed:
+        _CHANGED[module.__name__] = changed
+        log.warning(
+            "%s has changed since it was imported, and Python goes on with the old code: restart it, or call "
+            "importlib.reload first", file,
+        )  # fmt: skip
 
 
 def other_checkouts() -> list[Path]:

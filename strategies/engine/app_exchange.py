@@ -46,14 +46,14 @@ class AppReply:
     Attributes
     ----------
     model : its trained model, as read-only views; None in an evaluation.
-    num_examples : its number of examples, or None.
+    num_examples : its weight, usually a number of examples, or None.
     tensors : tensors in addition to models, see :meth:`with_tensors`.
     """
 
     name: str
     content: RecordDict
     model: dict[str, Tensor] | None
-    num_examples: int | None
+    num_examples: float | None
     metrics: dict[str, float]
     tensors: dict[str, Tensor] = field(default_factory=dict)
 

@@ -75,7 +75,7 @@ class AppState:
             model = from_record(arrays)
             rows = ModelRows.repeated(model, len(all_names), self._own_layers(model))
             self._private = {name: model[name] for name in rows.own}
-            self.clients = self._as_clients(all_names, torch.ones(len(all_names), dtype=torch.int64), rows)
+            self.clients = self._as_clients(all_names, torch.ones(len(all_names), dtype=torch.float64), rows)
             self._algorithm.check(self.clients)
             self.state = self._begun(self.clients, rows)
             return []
@@ -90,8 +90,8 @@ class AppState:
         where = f"{self._algorithm.class_name}.round, in round {number}, returned"
         self.state = _with_rows(where, after, self.models)
 
-    def count(self, numbers: Mapping[str, int]) -> None:
-        """Set numbers of training examples."""
+    def count(self, numbers: Mapping[str, float]) -> None:
+        """Set the weights of clients: numbers of training examples, or what else their replies have as such."""
         for name, number in numbers.items():
             self.all_clients.num_examples[self.all_clients.names.index(name)] = number
 
@@ -114,7 +114,7 @@ class AppState:
         models = [saved["models"][str(place)] for place in range(len(saved["names"]))]
         rows = ModelRows([{name: model[name] for name in saved["layers"]} for model in models], saved["private"])
         self._private = saved["private"]
-        self.clients = self._as_clients(tuple(saved["names"]), saved["num-examples"], rows)
+        self.clients = self._as_clients(tuple(saved["names"]), saved["num-examples"].double(), rows)
         self.state = {**saved["state"], "models": rows}
 
     def _grow(self, old: Clients, new: Sequence[str], arrays: ArrayRecord) -> None:
@@ -122,7 +122,7 @@ class AppState:
         names = tuple(sorted({*old.names, *new}))
         places = torch.tensor([names.index(name) for name in old.names])
         rows = ModelRows.repeated(from_record(arrays), len(names), self.models.own)
-        counts = torch.ones(len(names), dtype=torch.int64).index_copy(0, places, old.num_examples)
+        counts = torch.ones(len(names), dtype=torch.float64).index_copy(0, places, old.num_examples)
         self.clients = self._as_clients(names, counts, rows)
         fresh = self._begun(self.clients, rows)
         for place, model in zip(places.tolist(), self.models.models, strict=True):

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedgraph.experiment import Experiment, find_experiment, plugin_folders
-from fedgraph.reproduce.cells import digest, text_digest
+from fedgraph.reproduce.cells import content_digest, digest, text_digest
 from fedgraph.reproduce.execution import Execution, missing_data, usual_metric
 from fedgraph.reproduce.quantity import Quantity, validation_quantity
 from fedgraph.runs import RunFolder
@@ -75,7 +75,7 @@ def sweep(
         usual = monitored if monitored.startswith("validation/") else None
         quantity = quantity_of(metric or usual or usual_metric(base, data, "loss"))
         check(base, quantity, prune)
-        about = (digest(base), str(axes), str(quantity), str(chosen_seeds))
+        about = (digest(base) + content_digest(base), str(axes), str(quantity), str(chosen_seeds))
         folder = (out / f"{base.experiment.name}-{text_digest(*about)}").resolve()
         try:
             (folder / "runs").mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,10 @@ from fedgraph.experiment import (
     apply_overrides,
     find_experiment,
     load_experiment,
-    overrides_by_key,
     plugin_folders,
 )
 from fedgraph.graph import GraphTable
-from fedgraph.reproduce.cells import Cell, CellMaker, digest
+from fedgraph.reproduce.cells import Cell, CellMaker, content_digest, digest
 from fedgraph.reproduce.choosing import Choice, plan_cells, plan_choices
 from fedgraph.reproduce.execution import Execution, failure, missing_data, run_cells, usual_metric
 from fedgraph.reproduce.quantity import Quantity
@@ -34,6 +33,7 @@ from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.sweeps.command import quantity_of
 from fedgraph.reproduce.table import PublishedTable
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
+from fedgraph.starting.given import in_words
 from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
@@ -98,8 +98,9 @@ def worth(
         raise ExperimentError("at least two seeds are needed: differences are judged by their spread over seeds")
     if not rates or any(rate <= 0 for rate in rates):
         raise ExperimentError("rates must be positive factors of the learning rate, at least one")
+    experiment, keys, _ = in_words(experiment, set, {}, out)
     name, file = _file(experiment, Path(out))
-    overrides = tuple(f"{key}={json.dumps(value)}" for key, value in overrides_by_key(set).items())
+    overrides = tuple(f"{key}={json.dumps(value)}" for key, value in keys.items())
     plugins = tuple(plugin_folders(file))
     add_plugin_paths(plugins)
     data = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
@@ -115,7 +116,7 @@ def worth(
         raise DataError(problem)
     quantity = quantity_of(metric or base.evaluation.monitor or usual_metric(base, data, "accuracy"))
     table = _table(base, method, file, str(quantity), tuple(seeds), tuple(rates))
-    target = (Path(out) / f"{base.experiment.name}-{digest(base)}").resolve()
+    target = (Path(out) / f"{base.experiment.name}-{digest(base)}{content_digest(base)}").resolve()
     maker = CellMaker(table, table.profiles["small"], overrides, (Path(out) / "cells").resolve(), file.parent)
     choices = plan_choices(maker, seeds)
     maker.cells_dir.mkdir(parents=True, exist_ok=True)

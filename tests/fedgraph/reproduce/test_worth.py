@@ -6,6 +6,7 @@ import html
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 from scipy import stats
@@ -182,3 +183,17 @@ def test_a_score_that_is_no_share_is_told_in_its_own_unit(tmp_path):
     effects = {label: Effect.between(spreads[OWN], spreads[label], False, False) for label in (ALONE, TUNED)}
     found = Worth(OWN, "validation/r2", spreads, effects, {label: [] for label in spreads}, "x.toml", tmp_path)
     assert found.verdict.startswith("Yes: neighbours help (+0.100 [+0.")
+
+
+def test_data_frames_take_the_place_of_paths_and_changed_ones_are_run_anew(tmp_path):
+    rows = pd.DataFrame({"a": range(60), "site": ["p", "q"] * 30, "y": [row % 3 % 2 for row in range(60)]})
+    found = []
+    for factor in (1, 5):
+        data = {"set": "table", "path": rows.assign(y=factor * rows["y"]), "label": "y", "task": "regression",
+                "client-column": "site"}  # fmt: skip
+        tables = {"experiment": {"method": "sfl", "rounds": 1}, "data": data, "graph": {"source": "complete"}}
+        tables["model"] = {"name": "mlp", "hidden": [2]}
+        found.append(fedgraph.worth(tables, seeds=(0, 1), rates=(1,), out=tmp_path, progress=False))
+    assert found[0].metric == "validation/mae"
+    assert found[0].folder != found[1].folder
+    assert found[0].spreads["sfl"].mean != found[1].spreads["sfl"].mean

@@ -432,3 +432,19 @@ def test_other_data_are_told_key_by_key_with_the_run_that_has_them(tmp_path):
         "clients": f"clients is 2 in {tmp_path.name} and not set in the second run",
         "table-schema": f"table-schema.drop is ['name'] in {tmp_path.name} and [] in the second run",
     }
+
+
+def test_a_resumed_run_notes_that_its_file_has_changed(tmp_path, digits_tables):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("x,y\n1,2\n")
+    experiment = parse_experiment({**digits_tables, "data": {"set": "table", "path": str(rows), "label": "y"}})
+    folder = RunFolder.create(experiment, tmp_path)
+    folder.begin_or_go_on(experiment)
+    folder.checkpoint.touch()
+    folder.begin_or_go_on(experiment)
+    assert folder.notes == []
+    rows.write_text("x,y\n1,3\n")
+    folder.begin_or_go_on(experiment)
+    assert folder.notes == [
+        "the file of data.path has changed since the run began: earlier rounds were run with the old one"
+    ]

@@ -84,6 +84,8 @@ def test_a_client_that_the_run_does_not_know(trained):
     with pytest.raises(RunError, match=f"no client is named, .* {advice}"):
         local.predict(nobody)
     assert (local.predict(nobody, client="mercy")["client"] == "mercy").all()
+    with pytest.raises(RunError, match=r"'1' was not in the run"):
+        local.predict(nobody, client=1)
     with pytest.raises(DataError, match="has no row of 'mercy' in its column 'hospital'; it has 'north'"):
         local.predict(new, client="mercy")
 

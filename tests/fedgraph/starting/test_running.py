@@ -253,7 +253,7 @@ def test_going_on_from_python(tables, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             fedgraph.run(tables, progress=False)
     (stopped,) = [path for path in whole.path.parent.iterdir() if not (path / "summary.json").exists()]
-    run = fedgraph.resume(stopped, progress=False)
+    run = fedgraph.resume(RunFolder.open(stopped), progress=False)
     assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
     with pytest.raises(RunError, match="is finished"):
         fedgraph.resume(stopped)
@@ -332,10 +332,13 @@ def test_a_file_that_has_changed_since_the_last_run_is_read_again(tmp_path):
         "model": {"name": "mlp", "hidden": [4]},
         "graph": {"source": "complete"},
     }  # fmt: skip
-    errors = []
+    runs = []
     for factor in (1, 1000):
         rows = pd.DataFrame(inputs, columns=["a", "b"]).assign(y=factor * inputs[:, 0], c=np.resize(["p", "q"], 60))
         rows.to_csv(tmp_path / "t.csv", index=False)
         run = fedgraph.run(given, out=tmp_path / "runs", progress=False)
-        errors.append(run.summary["metrics"]["test"]["mae"]["mean"])
+        runs.append(run)
+    errors = [run.summary["metrics"]["test"]["mae"]["mean"] for run in runs]
     assert errors[1] > 100 * errors[0]
+    with pytest.raises(ExperimentError, match=r"the file of data\.path has changed between"):
+        fedgraph.compare(runs)

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from fedgraph.support.errors import ExperimentError
@@ -43,3 +45,29 @@ def test_our_own_modules_do_not_hide_each_other():
     with pytest.raises(ExperimentError) as raised:
         load_object("fedgraph.strategies.sfl:Nothing", "key")
     assert "hides" not in str(raised.value)
+
+
+def test_a_syntax_error_and_an_import_that_lacks_are_named_with_their_place(tmp_path, monkeypatch):
+    (tmp_path / "their_typo.py").write_text("x = 1\nclass Net(:\n    pass\n")
+    (tmp_path / "their_need.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ExperimentError, match=r"\[model\] name = .*syntax error in .*their_typo\.py, line 2: "):
+        load_object("their_typo:Net", "[model] name")
+    with pytest.raises(ExperimentError, match="It imports 'not_there_at_all': install that") as error:
+        load_object("their_need:Net", "[model] name")
+    assert "must be on PYTHONPATH" not in str(error.value)
+
+
+def test_a_module_that_has_changed_since_it_was_imported_is_warned_of_once(tmp_path, monkeypatch, caplog):
+    file = tmp_path / "their_edited.py"
+    file.write_text("class Net:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    load_object("their_edited:Net", "[model] name")
+    load_object("their_edited:Net", "[model] name")
+    assert not caplog.records
+    file.write_text("class Net:\n    size = 2\n")
+    os.utime(file, (1, 1))
+    for _ in range(2):
+        load_object("their_edited:Net", "[model] name")
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(f"{file} has changed since it was imported, and Python goes on with the old code")

@@ -1051,3 +1051,21 @@ def test_strategies_of_flower_are_there_under_their_names():
     assert strategies.FedAvg is FedAvg
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = strategies.Nothing
+
+
+@pytest.mark.parametrize("weights", [(0.1, 0.2, 0.7, 0.0), (1.9, 1.1, 1.5, 1.0), (1, 2, 7, 3)])
+def test_weights_may_be_fractions_as_in_flower(weights):
+    """The read-out over a complete graph is the mean of FedAvg, with its weights, and so are the metrics."""
+    of = dict(zip(NAMES, weights, strict=True))
+
+    def weigh(answer, name, number):
+        answer.content["metrics"] = MetricRecord({"importance": of[name], "loss": answer.content["metrics"]["loss"]})
+        return answer
+
+    app = Plain(spoil=weigh)
+    strategy = SFL(ClientGraph.complete(NAMES), weighting="examples", weighted_by_key="importance", fraction_evaluate=0)
+    found = strategy.start(app.grid(), initial(), num_rounds=1)
+    expected = FedAvg(weighted_by_key="importance", fraction_evaluate=0).start(app.grid(), initial(), num_rounds=1)
+    for key, array in expected.arrays.items():
+        np.testing.assert_allclose(found.arrays[key].numpy(), array.numpy(), rtol=1e-5)
+    assert found.train_metrics_clientapp[1]["loss"] > 0

@@ -403,9 +403,9 @@ def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(met
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
             began = time.process_time()
-            RoundLoop(made, nodes).run(made.progress.rounds + 10)
-            seconds.append((time.process_time() - began) / 10)
-            if seconds[-1] <= 0.008:
+            RoundLoop(made, nodes).run(made.progress.rounds + 1)
+            seconds.append(time.process_time() - began)
+            if seconds[-1] <= 0.008 and len(seconds) > 3:
                 break
     finally:
         torch.set_num_threads(before)

@@ -189,6 +189,9 @@ def test_the_metric_of_trials_follows_from_the_task(tmp_path, task, metric):
     result = sweep("rows.toml", "sfl.alpha=0,1")
     assert result.exit_code == 0, result.output
     assert f"Chosen by validation/{metric}, seed 0" in result.output
+    (tmp_path / "rows.csv").write_text("\n".join([*lines, "60,p,1"]))
+    assert sweep("rows.toml", "sfl.alpha=0,1").exit_code == 0
+    assert len(list(Path("sweeps").iterdir())) == 2, "of changed rows"
 
 
 @pytest.mark.parametrize(
