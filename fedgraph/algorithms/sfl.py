@@ -33,7 +33,9 @@ class SFLSettings(PersonalLayersSettings):
                       server-momentum V + mix of updates, U = Theta + server-learning-rate V. Running statistics stay
                       those of its own model.
     server_learning_rate, server_momentum : used only with mixes = ``updates``.
-    weighting       : ``examples``: clients are weighted by their training examples; ``none``: equally.
+    weighting       : ``examples``: clients are weighted by their training examples, in the read-out and in row i of
+                      (1 - alpha) I + alpha A^K, also with itself: a client with few examples beside one with many
+                      keeps little of its own model whatever alpha is; ``none``: equally.
     everybody       : weight of all clients in the mean, relative to 1 for a client's own neighbourhood, for clients
                       without neighbours.
     lambda_global   : lambda_1, weight of the distance to the read-out w, relative to the mean loss of a minibatch (eq.

@@ -26,6 +26,7 @@ from fedgraph.graph import GraphTable
 from fedgraph.models import ModelChoice
 from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.settings import Settings, parse
+from fedgraph.support.untrusted import in_short
 from fedgraph.training import TrainSettings
 
 _METHOD_KEYS = ("method", "strategy", "client")
@@ -375,5 +376,8 @@ def plugin_folders(experiment: str | Path | Mapping[str, Any] | None) -> list[st
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = tables.get(name, {})
     if not isinstance(table, Mapping):
-        raise ExperimentError(f"'{name}' must be a table: write [{name}] on a separate line")
+        raise ExperimentError(
+            f"'{name}' must be a table, not {in_short(repr(table), 50)}: write [{name}] on a separate line, and its "
+            "keys below it (in Python a dict of its keys)"
+        )
     return table

@@ -226,5 +226,8 @@ def _common_task(identities: Mapping[int, Identity]) -> TaskSpec:
         if task != first:
             fields = [key for key, value in vars(first).items() if vars(task)[key] != value]
             differences = "; ".join(f"{key}: {vars(first)[key]} against {vars(task)[key]}" for key in fields)
-            raise DataError(f"clients '{first_name}' and '{name}' hold different data ({differences})")
+            advice = ""
+            if fields == ["features"] and sorted(task.features) == sorted(first.features):
+                advice = ": the same features in another order; list the columns in one order, [data] features"
+            raise DataError(f"clients '{first_name}' and '{name}' hold different data ({differences}){advice}")
     return first

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedgraph.data.columns import Floats, Table, from_frame, with_embeddings
+from fedgraph.data.columns import MISSING, Floats, Table, from_frame, with_embeddings
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, as_dicts, read_values, to_values
 from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
 from fedgraph.graph import FeatureGraph
@@ -151,6 +151,7 @@ class NeuralGraphicalModel(BaseEstimator):
             table = self._as_table(X, fitting=True)
             schema = self.schema if isinstance(self.schema, Schema) else infer_schema(table, about)
             self._check_targets(schema)
+            _warn_of_marks(schema)
             training = read_values(table, schema, about)
             if validation is None:
                 training, held_out = self._divided(training, seed)
@@ -451,3 +452,14 @@ def _value_errors() -> Iterator[None]:
         yield
     except (DataError, ExperimentError, GraphError) as error:
         raise ValueError(str(error)) from error
+
+
+def _warn_of_marks(schema: Schema) -> None:
+    """Warn of categories that mark missing values in files: in a data frame they are what they are."""
+    marked = {each.name: [text for text in each.categories if text in MISSING] for each in schema.features}
+    for name, texts in marked.items():
+        if texts:
+            log.warning(
+                "%s is a category of column '%s', as in the data frame: make it None where it means a missing value",
+                quoted(texts), name,
+            )  # fmt: skip

@@ -22,6 +22,7 @@ from fedgraph.data.schema import Feature, Schema, schema_as_json, schema_from_js
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference.answers import Categories, Numbers, answers, of_all_categories
 from fedgraph.graphical.inference.conditional import DRAWS, Conditional, conditional
+from fedgraph.graphical.inference.full_conditionals import DETERMINED, FullConditionals
 from fedgraph.graphical.inference.kept_rows import KeptRows
 from fedgraph.graphical.inference.sampling import SamplingSettings, draw
 from fedgraph.graphical.network.network import Network
@@ -225,6 +226,7 @@ class GraphicalModel:
         if len(known) not in (1, count):
             raise DataError(f"{len(known):,} rows are given: give one for all {count:,} rows to draw, or {count:,}")
         kept = None if np.isnan(known).all() else self._kept(seed, settings)
+        _ = self._determined
         units = draw(
             self.network, self.parameters[None], count, [_NAME], seed, self.encoding.encode(known)[None], settings, kept
         )
@@ -331,10 +333,23 @@ class GraphicalModel:
         key = (seed, settings.model_dump_json())
         if key not in self._kept_rows:
             drawn = KeptRows.drawn(self.network, self.parameters[None], [_NAME], seed, settings)
+            _ = self._determined
             # Only the last are cached: queries mostly repeat one seed.
             self._kept_rows.clear()
             self._kept_rows[key] = drawn
         return self._kept_rows[key]
+
+    @cached_property
+    def _determined(self) -> list[str]:
+        """Numbers that other columns nearly determine, so that Gibbs sampling hardly changes them; warns of them."""
+        names = FullConditionals(self.network, self.parameters[None].detach()).determined()
+        if names:
+            log.warning(
+                "other columns nearly determine %s (up to %.0f %% of its deviation): rows drawn from the model hardly "
+                "move between such values, and answers and samples may be far off, however many draws they rest on; "
+                "leave out the column, or those that follow from it", quoted(names, 8), 100 * DETERMINED,
+            )  # fmt: skip
+        return names
 
     @cached_property
     def _kept_rows(self) -> dict[tuple[int, str], KeptRows]:

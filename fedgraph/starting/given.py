@@ -76,7 +76,8 @@ class _Writer:
             place = self._graph(graph)
             return {"source": "file", "path": place} if key == "graph" else place
         if hasattr(value, "__dataframe__") or hasattr(value, "iloc"):
-            return self._frame(value, as_text=of_client_graph)
+            place = self._frame(value, as_text=of_client_graph)
+            return {"source": "file", "path": place} if key == "graph" else place
         if type(value).__name__ in ("ndarray", "Tensor"):
             raise ExperimentError(
                 f"{key} is given an array: give a data frame or the path of a file, or make a data set of it "

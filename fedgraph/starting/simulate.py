@@ -99,6 +99,8 @@ def simulate(
     """
     if on_error not in ON_ERROR:
         raise AppError(f"on_error is {' or '.join(map(repr, ON_ERROR))}, not '{on_error}'")
+    if isinstance(server_app, ClientApp):
+        raise AppError("the first argument is the ServerApp, or the folder of an app, and the second the ClientApp")
     configs = _node_configs(num_nodes, node_configs)
     given = () if run_config is None else run_config
     if isinstance(server_app, ServerApp):

@@ -97,6 +97,9 @@ class FlowerStrategy(FedAvg):
             raise TypeError(f"{type(self).__name__} needs a client graph: {type(self).__name__}(graph)")
         if graph is not None:
             keywords.setdefault("min_available_nodes", graph.num_clients)
+            if graph.num_clients == 1:  # Flower asks at least two by default
+                keywords.setdefault("min_train_nodes", 1)
+                keywords.setdefault("min_evaluate_nodes", 1)
         self._keywords = {name: value for name, value in keywords.items() if name in flower}
         super().__init__(**self._keywords)
         self.graph, self.seed = graph, seed

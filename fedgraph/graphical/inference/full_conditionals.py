@@ -23,6 +23,9 @@ FARTHEST = 4.0
 off for ever, and on a logarithmic scale a little farther is far off.
 """
 
+DETERMINED = 0.2
+"""Residual deviation, as a share of the deviation, below which answers about simulated rows were far off."""
+
 _LEAST = 1e-7
 """Smallest probability whose logarithm is taken."""
 _FINEST = 0.01
@@ -127,6 +130,15 @@ class FullConditionals:
             # A model may have means outside the ranges, such as means of other clients.
             self.lowest = torch.where(whole, self.mean.clamp(max=0), self.lowest)
             self.highest = torch.where(whole, self.mean.clamp(min=1), self.highest)
+
+    def determined(self) -> list[str]:
+        """Return the numbers that others determine in some model up to :data:`DETERMINED` of their deviation.
+
+        A Gibbs sampler hardly moves between rows with different values of them.
+        """
+        schema = self.network.schema
+        few = ((self.noise < DETERMINED * self.deviation)[..., 0] & self.network.heads.is_number).any(0)
+        return [schema.names[place] for place in schema.unit_feature[few].tolist()]
 
     def drawn(self, part: Part, predicted: Tensor, before: Tensor, noise: Noise, overrelaxation: float = 0.0) -> Tensor:
         """Draw values of a part's units from predictions, all ``[clients, units of the part, rows]``.

@@ -254,3 +254,27 @@ def test_names_of_columns_may_be_numbers(patients):
 
 def test_the_example_runs():
     assert doctest.testmod(importlib.import_module("fedgraph.graphical.estimator")).failed == 0
+
+
+@pytest.mark.parametrize(("noise", "warned"), [(1.0, True), (6.0, False)])
+def test_a_number_that_others_nearly_determine_is_warned_of_once(noise, warned, caplog):
+    random = np.random.default_rng(0)
+    step, kind = random.integers(0, 4, 600), random.choice(["u", "v"], 600)
+    total = 10 * step + 10 * (kind == "v") + noise * random.normal(size=600)
+    frame = pd.DataFrame({"step": step, "kind": kind, "total": total})
+    model = NeuralGraphicalModel(random_state=0, sampling={"kept": 200, "sweeps": 2}, epochs=60).fit(frame)
+    caplog.clear()
+    model.conditional({"step": 2}, ["kind"])
+    model.sample(3)
+    said = [record.getMessage() for record in caplog.records if "nearly determine" in record.getMessage()]
+    assert len(said) == warned
+    assert all("'total'" in text for text in said)
+
+
+def test_a_mark_of_missing_values_in_a_data_frame_is_warned_of(caplog):
+    frame = pd.DataFrame({"smoker": ["yes", "no", "?"] * 40, "age": np.arange(120.0)})
+    NeuralGraphicalModel(random_state=0, epochs=2).fit(frame)
+    assert "'?' is a category of column 'smoker', as in the data frame: make it None" in caplog.text
+    caplog.clear()
+    NeuralGraphicalModel(random_state=0, epochs=2).fit(frame.replace("?", None))
+    assert "is a category of" not in caplog.text

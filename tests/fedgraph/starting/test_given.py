@@ -251,3 +251,14 @@ def test_a_node_that_allows_only_some_code_makes_no_other_data_set():
     check_data_allowed(SimpleNamespace(config={"allow": "nowhere.*"}), experiment)
     check_data_allowed(SimpleNamespace(config={}), experiment)
     check_data_allowed(node, json.dumps({"data": {"set": "series"}}))
+
+
+def test_a_data_frame_of_edges_is_the_client_graph(digits_tables, tmp_path):
+    names = [f"client-{number}" for number in range(digits_tables["data"]["clients"])]
+    edges = pd.DataFrame({"from": names[:-1], "to": names[1:], "weight": 1.0})
+    graph = fedgraph.ClientGraph.complete(names)
+    for given in (edges, {"source": "file", "path": edges}):
+        run = fedgraph.run({**digits_tables, "graph": given}, out=tmp_path, progress=False)
+        assert 0 < run.folder.client_graph().num_edges < graph.num_edges
+    with pytest.raises(ExperimentError, match=r"'graph' must be a table, not 'complete'.*in Python a dict"):
+        fedgraph.run({**digits_tables, "graph": "complete"}, out=tmp_path, progress=False)

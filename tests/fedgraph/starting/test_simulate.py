@@ -387,3 +387,8 @@ def test_an_error_in_the_app_of_a_table_is_told_in_full_and_raised_where_asked_f
     with pytest.raises(IdentityError, match="the file is empty"):
         fedgraph.simulate(server, table_client_app(load=load), num_nodes=2)
     assert "FEDGRAPH_FULL_ERRORS" not in os.environ
+
+
+def test_apps_in_the_wrong_order_are_told():
+    with pytest.raises(AppError, match="the first argument is the ServerApp"):
+        fedgraph.simulate(ClientApp(), ServerApp())

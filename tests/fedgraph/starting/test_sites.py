@@ -208,3 +208,12 @@ def test_data_without_a_path_say_what_to_do_and_it_helps(hospitals, tmp_path):
     for command in (["run"], ["sweep", *over], ["worth", "--seeds", "0,1", "--rates", "1"]):
         told = CliRunner().invoke(app, [command[0], "sites.toml", "--quiet", *command[1:], *helped])
         assert told.exit_code == 0, told.output
+
+
+def test_columns_in_another_order_are_told_and_can_be_put_in_one(hospitals, tmp_path):
+    frames = {name: rows.drop(columns="hospital") for name, rows in hospitals.groupby("hospital")}
+    frames["mercy"] = frames["mercy"][["ward", "stay", "age"]]
+    with pytest.raises(DataError, match=r"another order; list the columns in one order, \[data\] features"):
+        fedgraph.run(tables(), sites=frames, out=tmp_path / "runs", progress=False)
+    run = fedgraph.run(tables(features=["age", "ward"]), sites=frames, out=tmp_path / "runs", progress=False)
+    assert len(run.clients) == 3

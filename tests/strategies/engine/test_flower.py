@@ -1069,3 +1069,10 @@ def test_weights_may_be_fractions_as_in_flower(weights):
     for key, array in expected.arrays.items():
         np.testing.assert_allclose(found.arrays[key].numpy(), array.numpy(), rtol=1e-5)
     assert found.train_metrics_clientapp[1]["loss"] > 0
+
+
+def test_one_client_alone_is_trained():
+    strategy = SFL(ClientGraph.complete(["mercy"]))
+    result = strategy.start(Plain().grid(["mercy"]), initial(), num_rounds=1)
+    assert len(result.train_metrics_clientapp) == 1
+    assert list(strategy.client_arrays) == ["mercy"]
