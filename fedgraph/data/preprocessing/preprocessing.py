@@ -241,8 +241,12 @@ class InputScale:
 
     @classmethod
     def of(cls, centre: Tensor, spread: Tensor) -> InputScale:
-        """Return a scale on which missing values are 0."""
-        return cls(centre, spread, torch.zeros_like(centre))
+        """Return a scale on which missing values are 0.
+
+        A ``spread`` of 0, that of a constant, becomes 1, and unknown ones (NaN), as of a column without values, too.
+        """
+        known = torch.where(spread == 0, 1.0, spread.nan_to_num(nan=1.0))
+        return cls(centre.nan_to_num(nan=0.0), known, torch.zeros_like(centre))
 
     def inputs(self, values: Tensor) -> Tensor:
         """Scale values, NaN where missing."""

@@ -106,3 +106,19 @@ def test_a_promise_that_is_not_kept_is_named(kind, check, message):
     found = statuses(kind)
     assert found[check].status == "fail"
     assert message in found[check].text
+
+
+class ConstantAndUnknown(MyData):
+    """A feature that never changes, and one without a value; scaled as in the template."""
+
+    def examples(self, client):
+        inputs, targets = super().examples(client)["train"]
+        inputs[:, 0], inputs[:, 1] = 0.1, torch.nan
+        return {"train": (inputs, targets)}
+
+
+def test_constant_and_unknown_features_are_scaled_to_numbers():
+    found = statuses(ConstantAndUnknown, "data.patients=60")
+    assert {name for name, result in found.items() if result.status != "pass"} == {"graph"}
+    scale = InputScale.of(torch.tensor([0.1, torch.nan]), torch.tensor([0.0, torch.nan]))
+    assert scale.inputs(torch.tensor([[0.1, torch.nan]])).tolist() == [[0.0, 0.0]]
