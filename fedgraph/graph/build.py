@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedgraph.graph.arrays import latitude_longitude, real_tensor, rows_in_order, square_in_order
 from fedgraph.graph.constructors import Constructors
 from fedgraph.graph.distances import (
     euclidean_rows,
@@ -25,11 +26,15 @@ from fedgraph.graph.distances import (
     row_blocks,
 )
 from fedgraph.graph.edges import mirrored
+from fedgraph.graph.names import client_names
 from fedgraph.support.errors import GraphError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger("fedgraph")
 
-Array = Tensor | np.ndarray | Sequence[Sequence[float]]
+Array: TypeAlias = "Tensor | np.ndarray | Sequence[Sequence[float]] | pd.DataFrame"
 
 
 class Builders(Constructors):
@@ -51,15 +56,16 @@ class Builders(Constructors):
 
         Parameters
         ----------
-        distances : ``[N, N]``. Infinity or NaN means no edge; a zero diagonal gives self loops of weight 1.
+        distances : ``[N, N]``. Infinity or NaN means no edge; a zero diagonal gives self loops of weight 1. The rows
+            and columns of a data frame go by their labels, if it has any.
         names : the clients, named ``str(name)``.
         sigma : in the unit of the distances; by default the standard deviation of the finite ones, including the
             diagonal, as in DCRNN.
         cut : weights below it become 0.
         directed : whether distances may be asymmetric.
         """
-        names = _texts(names)
-        matrix = _matrix(distances, len(names), "distances", columns=len(names))
+        names = client_names(names)
+        matrix = _square(distances, names)
         edge_index = matrix.isfinite().nonzero().T
         weights = gaussian_edges(names, edge_index, matrix[edge_index[0], edge_index[1]], sigma, cut)
         between = edge_index[0] != edge_index[1]
@@ -100,7 +106,7 @@ class Builders(Constructors):
         sigma, cut, directed
             As in :meth:`from_distances`.
         """
-        values = torch.as_tensor(distances, dtype=torch.float64)
+        values = real_tensor(distances, "distances", "[E]").to(torch.float64)
         if not len(sources) == len(targets) == len(values):
             raise GraphError(
                 f"a distance list needs as many sources as targets and distances; got {len(sources)}, {len(targets)} "
@@ -141,7 +147,8 @@ class Builders(Constructors):
         Parameters
         ----------
         coordinates : array-like
-            ``[N, 2]``.
+            ``[N, 2]``. Columns of a data frame named latitude and longitude (or lat and lon) go by name, and its rows
+            by label, if they have any.
         names : sequence
             The clients, named ``str(name)``.
         kind : {"geographic", "plane"}
@@ -153,8 +160,9 @@ class Builders(Constructors):
         sigma, cut
             As in :meth:`from_distances`; ``cut`` only for the method ``gaussian``.
         """
-        names = _texts(names)
-        points = _matrix(coordinates, len(names), "coordinates", columns=2)
+        names = client_names(names)
+        found = latitude_longitude(coordinates) if kind == "geographic" else coordinates
+        points = _matrix(rows_in_order(found, names), len(names), "coordinates", columns=2)
         if not bool(points.isfinite().all()):
             raise GraphError(f"the coordinates of '{names[int((~points.isfinite()).nonzero()[0, 0])]}' are not finite")
         if kind == "geographic":
@@ -196,7 +204,7 @@ class Builders(Constructors):
 
         Parameters
         ----------
-        features : ``[N, F]``.
+        features : ``[N, F]``. The rows of a data frame go by their labels, if it has any.
         names : the clients, named ``str(name)``.
         k : between 1 and the number of other clients.
         metric : of features; or ``precomputed``: ``features`` are distances ``[N, N]``, infinity or NaN for no
@@ -204,13 +212,13 @@ class Builders(Constructors):
         weights : 1, or ``exp(-(d / sigma)^2)``.
         sigma : by default the standard deviation of the finite distances between different clients.
         """
-        names = _texts(names)
+        names = client_names(names)
         if metric == "precomputed":
-            matrix = _matrix(features, len(names), "distances", columns=len(names))
+            matrix = _square(features, names)
             return cls(names, *nearest_edges(names, lambda block: matrix[block], k, weights, sigma))
         if metric != "euclidean":
             raise GraphError(f"metric must be 'euclidean' or 'precomputed'; got {metric!r}")
-        points = _matrix(features, len(names), "features")
+        points = _matrix(rows_in_order(features, names), len(names), "features")
         if not bool(points.isfinite().all()):
             raise GraphError(f"the features of '{names[int((~points.isfinite()).nonzero()[0, 0])]}' are not finite")
         return cls(names, *nearest_edges(names, euclidean_rows(points), k, weights, sigma))
@@ -231,13 +239,14 @@ class Builders(Constructors):
 
         Parameters
         ----------
-        label_counts : ``[N, classes]``. Ties go to the smaller class index; labels without examples do not count.
+        label_counts : ``[N, classes]``. Ties go to the smaller class index; labels without examples do not count. The
+            rows of a data frame go by their labels, if it has any.
         names : the clients, named ``str(name)``.
         main : number of most frequent labels, 1 or more.
         weights : 1, or the cosine similarity of the two label distributions.
         """
-        names = _texts(names)
-        counts = _matrix(label_counts, len(names), "label counts")
+        names = client_names(names)
+        counts = _matrix(rows_in_order(label_counts, names), len(names), "label counts")
         if not bool((counts.isfinite() & (counts >= 0)).all()):
             raise GraphError("label counts must be finite and non-negative")
         if main < 1:
@@ -261,13 +270,14 @@ class Builders(Constructors):
         return cls(names, torch.cat(found, dim=1), torch.cat(values))
 
 
-def _texts(names: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(str(name) for name in names)
+def _square(distances: Array, names: Sequence[str]) -> Tensor:
+    """Return distances ``[N, N]`` in the order of ``names``."""
+    return _matrix(square_in_order(distances, names)[0], len(names), "distances", columns=len(names))
 
 
 def _matrix(values: Array, rows: int, what: str, columns: int | None = None) -> Tensor:
-    matrix = torch.as_tensor(np.asarray(values, dtype=np.float64))
     expected = [rows, "any" if columns is None else columns]
+    matrix = real_tensor(values, what, f"{expected}").detach().to("cpu", torch.float64)
     if matrix.ndim != 2 or matrix.shape[0] != rows or columns not in (None, matrix.shape[1]):
         raise GraphError(f"{what} for {rows} clients have shape {expected}; got {list(matrix.shape)}")
     return matrix

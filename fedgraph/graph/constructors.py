@@ -9,8 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgraph.graph.arrays import listed_edges, real_tensor, square_in_order
 from fedgraph.graph.edges import mirrored
+from fedgraph.graph.names import client_name, client_names
 from fedgraph.support.errors import GraphError, quoted, similar
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Constructors:
@@ -33,7 +38,11 @@ class Constructors:
     @classmethod
     def from_edges(
         cls,
-        edges: Iterable[tuple[Any, Any] | tuple[Any, Any, float]] | Mapping[tuple[Any, Any], float],
+        edges: Iterable[tuple[Any, Any] | tuple[Any, Any, float]]
+        | Mapping[tuple[Any, Any], float]
+        | Tensor
+        | np.ndarray
+        | pd.DataFrame,
         names: Sequence[Any] | None = None,
         *,
         directed: bool = False,
@@ -41,37 +50,35 @@ class Constructors:
     ) -> Self:
         """Build a graph from pairs of clients, with a weight or without.
 
-        Raises GraphError for an invalid edge, and as :meth:`from_lists`.
+        Raises GraphError for an invalid edge, a missing name, and as :meth:`from_lists`.
 
         Parameters
         ----------
-        edges : ``(source, target, weight)``, or ``(source, target)`` with weight 1; or weights by pair. Clients are
-            named ``str(source)``.
+        edges : ``(source, target, weight)``, or ``(source, target)`` with weight 1, also as rows of an array; weights
+            by pair; or a data frame with the columns from and to (or source and target), alone or with weight. Clients
+            are named ``str(source)``, but whole numbers such as 1.0 are ``1``.
         names : all clients, in order, including those without an edge; by default those of the edges, sorted.
         directed : whether only the source of an edge listens to the target; otherwise both listen to each other.
         allow_negative : whether weights below zero are accepted.
         """
         sources, targets, weights = [], [], []
-        given = [(*pair, weight) for pair, weight in edges.items()] if isinstance(edges, Mapping) else edges
-        if not isinstance(given, Iterable):
-            raise GraphError(f"edges must be a list of (source, target) or (source, target, weight); got {given!r}")
-        for edge in given:
+        for edge in listed_edges(edges):
             wrong = GraphError(f"an edge must be (source, target) or (source, target, weight); got {edge!r}")
             if not isinstance(edge, (Sequence, np.ndarray)) or isinstance(edge, str) or len(edge) not in (2, 3):
                 raise wrong
-            sources.append(str(edge[0]))
-            targets.append(str(edge[1]))
+            sources.append(client_name(edge[0], f"the edge {edge!r}"))
+            targets.append(client_name(edge[1], f"the edge {edge!r}"))
             try:
                 weights.append(float(edge[2]) if len(edge) == 3 else 1.0)
             except (TypeError, ValueError):
                 raise wrong from None
-        all_names = sorted({*sources, *targets}) if names is None else [str(name) for name in names]
+        all_names = sorted({*sources, *targets}) if names is None else client_names(names)
         return cls.from_lists(all_names, sources, targets, weights, directed=directed, allow_negative=allow_negative)
 
     @classmethod
     def from_adjacency(
         cls,
-        matrix: Tensor | np.ndarray | Sequence[Sequence[float]],
+        matrix: Tensor | np.ndarray | Sequence[Sequence[float]] | pd.DataFrame,
         names: Sequence[Any] | None = None,
         *,
         directed: bool | None = None,
@@ -79,19 +86,14 @@ class Constructors:
     ) -> Self:
         """Build a graph from an adjacency matrix ``[N, N]``: ``A[i, j]`` is the weight with which i listens to j.
 
-        The matrix may be a data frame, whose columns are the names, or a sparse matrix of SciPy. Clients are named
-        ``str(name)``, by default by their number from 0; the graph is directed unless the matrix is symmetric. Raises
-        GraphError as :meth:`from_dense`.
+        The matrix may be a data frame, or a sparse matrix of SciPy. The labels of a data frame are names: its rows and
+        columns are put into the order of ``names``, by default of its rows (or, if these are just numbered, its
+        columns). Clients are named ``str(name)``, by default by their number from 0; the graph is directed unless the
+        matrix is symmetric. Raises GraphError as :meth:`from_dense`, and for labels that are not the names.
         """
-        if hasattr(matrix, "toarray"):  # a sparse matrix of SciPy
-            matrix = matrix.toarray()
-        elif names is None and hasattr(matrix, "columns"):  # a data frame
-            names = list(matrix.columns)
-        try:
-            whole = matrix if isinstance(matrix, Tensor) else torch.as_tensor(np.array(matrix))
-        except (TypeError, ValueError) as error:
-            raise GraphError(f"an adjacency matrix must be numbers [N, N]: {error}") from None
-        all_names = [str(name) for name in (range(len(whole)) if names is None else names)]
+        values, names = square_in_order(matrix.toarray() if hasattr(matrix, "toarray") else matrix, names)
+        whole = real_tensor(values, "an adjacency matrix", "[N, N]")
+        all_names = client_names(range(len(whole)) if names is None else names)
         found = cls.from_dense(all_names, whole, directed=directed is not False, allow_negative=allow_negative)
         return found if directed else found.undirected_if_symmetric()
 
@@ -110,11 +112,12 @@ class Constructors:
         if not hasattr(graph, "is_directed") or not hasattr(graph, "nodes"):
             raise GraphError(f"expected a NetworkX graph; got {type(graph).__name__} (use from_edges for edges)")
         edges = list(graph.edges(data=weight, default=1.0))
+        name = {node: client_name(node, "the graph") for node in graph.nodes}
         return cls.from_lists(
-            [str(node) for node in graph.nodes],
-            [str(source) for source, _, _ in edges],
-            [str(target) for _, target, _ in edges],
-            [float(value) for _, _, value in edges],
+            tuple(name.values()),
+            [name[source] for source, _, _ in edges],
+            [name[target] for _, target, _ in edges],
+            [_edge_weight(source, target, value, weight) for source, target, value in edges],
             directed=graph.is_directed(),
             allow_negative=allow_negative,
         )
@@ -178,7 +181,7 @@ class Constructors:
         edge_index = torch.tensor(
             [[position[name] for name in sources], [position[name] for name in targets]], dtype=torch.int64
         )
-        values = torch.as_tensor(weights, dtype=torch.float32)
+        values = real_tensor(weights, "weights", "[E]")
         if not directed:
             edge_index, values = mirrored(len(names), edge_index, values)
         return cls(tuple(names), edge_index, values, directed, allow_negative)
@@ -191,7 +194,7 @@ class Constructors:
 
         Raises GraphError when the matrix is not square or does not match ``names``, and as the constructor does.
         """
-        adjacency = torch.as_tensor(matrix)
+        adjacency = real_tensor(matrix, "an adjacency matrix", "[N, N]")
         if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
             raise GraphError(f"an adjacency matrix must be square; got shape {list(adjacency.shape)}")
         if adjacency.shape[0] != len(names):
@@ -211,6 +214,17 @@ class Constructors:
     def empty(cls, names: Sequence[str]) -> Self:
         """Build the graph without edges."""
         return cls(tuple(names), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0))
+
+
+def _edge_weight(source: Any, target: Any, value: Any, attribute: str) -> float:
+    """Return the weight of an edge of NetworkX. Raises GraphError, which names the edge, if it is not a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise GraphError(
+            f"the edge from '{source}' to '{target}' has {attribute} = {value!r}, which is not a number: set it, or "
+            "remove the attribute, for a weight of 1"
+        ) from None
 
 
 def unknown_clients(unknown: Sequence[str], names: Sequence[str]) -> str:

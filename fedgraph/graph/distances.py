@@ -80,7 +80,7 @@ def row_blocks(num_clients: int) -> Iterator[slice]:
 def gaussian_edges(
     names: Sequence[str], edge_index: Tensor, distances: Tensor, sigma: float | None, cut: float
 ) -> Tensor:
-    """Return the weights of edges with these distances, 0 below ``cut``.
+    """Return the weights of edges with these distances as float32, 0 below ``cut``.
 
     Raises GraphError for a ``cut`` that is not a weight and for negative distances.
     """
@@ -91,7 +91,7 @@ def gaussian_edges(
         sigma = default_sigma(float(distances.mean()), float(distances.var(correction=0)))
     weights = gaussian_kernel(distances, sigma)
     weights[weights < cut] = 0
-    return weights
+    return weights.float()
 
 
 def nearest_edges(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedgraph.graph.names import client_name
 from fedgraph.graph.tables import EdgeTable, read_relations
 from fedgraph.graph.value import ClientGraph, Symmetriser
 from fedgraph.support.errors import GraphError
@@ -88,7 +89,8 @@ def read_graph(
     allow_negative : bool
         Accept weights below zero (always accepted in files from :func:`write_graph`).
     notes : list of str, optional
-        Receives notes on a list: the number of distances that become edges, and whether it is read as directed.
+        Receives notes on a CSV file: the number of distances that become edges, whether a list is read as directed or
+        as distances for want of a header, and an encoding other than UTF-8.
     """
     path = Path(path)
     options = _Options(
@@ -179,6 +181,7 @@ def _read_npz(path: Path, options: _Options) -> ClientGraph:
 
 def _read_csv(path: Path, options: _Options) -> ClientGraph:
     table = read_relations(path)
+    options.notes.extend(table.notes)
     if options.about_distances and not (isinstance(table, EdgeTable) and table.are_distances):
         raise GraphError(_NO_DISTANCES)
     if not isinstance(table, EdgeTable):
@@ -269,9 +272,9 @@ def _read_json(path: Path, options: _Options) -> ClientGraph:
     if isinstance(table, dict) and "nodes" in table and ("links" in table or "edges" in table):
         edges = table["links"] if "links" in table else table["edges"]
         graph = ClientGraph.from_lists(
-            [str(node["id"]) for node in table["nodes"]],
-            [str(edge["source"]) for edge in edges],
-            [str(edge["target"]) for edge in edges],
+            [client_name(node["id"], "the nodes") for node in table["nodes"]],
+            [client_name(edge["source"], "the edges") for edge in edges],
+            [client_name(edge["target"], "the edges") for edge in edges],
             [float(edge.get(options.weight, 1.0)) for edge in edges],
             directed=bool(table.get("directed", False)),
             allow_negative=options.allow_negative,
@@ -322,7 +325,7 @@ def _named_matrix(content: dict[str, Any], options: _Options) -> ClientGraph:
         )
     names_key = next((key for key in _NAME_KEYS if key in content), None)
     names = None if names_key is None else [_name(value) for value in content[names_key]]
-    return _from_matrix(names, np.asarray(content[matrix_key], dtype=np.float64), options)
+    return _from_matrix(names, np.asarray(content[matrix_key]), options)
 
 
 def _from_matrix(names: Sequence[str] | None, matrix: np.ndarray, options: _Options) -> ClientGraph:
@@ -346,4 +349,4 @@ def _with_direction(graph: ClientGraph, options: _Options) -> ClientGraph:
 
 
 def _name(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode() if isinstance(value, bytes) else client_name(value, "the names in the file")

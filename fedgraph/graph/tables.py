@@ -12,26 +12,33 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgraph.support.errors import GraphError
-from fedgraph.support.files import composed, detect_separator, with_decimal_point
+from fedgraph.support.files import OTHER_ENCODING, composed, csv_encoding, detect_separator, with_decimal_point
 
 _SOURCE, _TARGET = ("from", "source"), ("to", "target")
 _DISTANCE, _WEIGHT = ("cost", "distance"), ("weight",)
+_NO_HEADER = (
+    "the list of the client graph has no header, so its third column was taken for distances; the header "
+    "from,to,weight would make them weights"
+)
+_NOT_UTF8 = "the text of the client graph is not UTF-8 and was read as Windows-1252"
 
 
 class EdgeTable(NamedTuple):
-    """Rows of an edge list; ``values`` are distances or weights."""
+    """Rows of an edge list; ``values`` are distances or weights. ``notes`` are about the reading."""
 
     sources: list[str]
     targets: list[str]
     values: np.ndarray
     are_distances: bool
+    notes: tuple[str, ...] = ()
 
 
 class MatrixTable(NamedTuple):
-    """A square table; ``names`` is None if the file does not name the clients."""
+    """A square table; ``names`` is None if the file does not name the clients. ``notes`` are about the reading."""
 
     names: list[str] | None
     matrix: np.ndarray
+    notes: tuple[str, ...] = ()
 
 
 def read_relations(path: Path) -> EdgeTable | MatrixTable:
@@ -42,9 +49,15 @@ def read_relations(path: Path) -> EdgeTable | MatrixTable:
     columns without a header: from, to, distance. Matrix: N rows of N numbers; client names as a header row, optionally
     also as the first column.
 
-    Raises GraphError, without a path, for a table that is neither, or that could be both.
+    The text is UTF-8, UTF-16 with its mark, or else Windows-1252. Raises GraphError, without a path, for a table that
+    is neither, or that could be both.
     """
-    lines, width = _lines(path)
+    text, encoding = _text(path)
+    table = _relations(*_lines(text))
+    return table._replace(notes=(*table.notes, _NOT_UTF8)) if encoding == OTHER_ENCODING else table
+
+
+def _relations(lines: list[tuple[int, list[str]]], width: int) -> EdgeTable | MatrixTable:
     header = [cell.lower() for cell in lines[0][1]]
     source, target = _column(header, _SOURCE), _column(header, _TARGET)
     if source is not None and target is not None:
@@ -67,7 +80,7 @@ def read_relations(path: Path) -> EdgeTable | MatrixTable:
                 "a table of three columns and as few rows may be a list or a matrix; give it the header from,to,cost "
                 "or from,to,weight, or for a matrix the client names as first row and first column"
             )
-        return _edges(lines, 0, 1, 2, True)
+        return _edges(lines, 0, 1, 2, True)._replace(notes=(_NO_HEADER,))
     if width in (2, 3) and len(lines) > 1 and not all(_is_number(row[1]) for _, row in lines[1:]):
         raise GraphError(
             "an edge list needs the headings from,to, or from,to,weight or from,to,distance; the first row is "
@@ -81,7 +94,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
     Raises GraphError, without a path, for any other table.
     """
-    lines, width = _lines(path)
+    lines, width = _lines(_text(path)[0])
     header = [cell.lower() for cell in lines[0][1]]
     source, target = _column(header, _SOURCE), _column(header, _TARGET)
     if width != 2 or source is None or target is None:
@@ -89,17 +102,23 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return [(row[source], row[target]) for _, row in lines[1:]]
 
 
-def _lines(path: Path) -> tuple[list[tuple[int, list[str]]], int]:
+def _text(path: Path) -> tuple[str, str]:
+    """Return the text of a file and its encoding."""
+    content = path.read_bytes()
+    if path.suffix.lower() == ".gz":
+        content = gzip.decompress(content)
+    encoding = csv_encoding(content, whole=True)
+    return content.decode(encoding).removeprefix("\ufeff"), encoding
+
+
+def _lines(text: str) -> tuple[list[tuple[int, list[str]]], int]:
     """Return numbered rows of trimmed cells, without empty rows, and the number of cells in each."""
-    open_text = gzip.open if path.suffix.lower() == ".gz" else open
-    with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
-        text = stream.read()
-        separator = detect_separator(text.lstrip().partition("\n")[0])
-        found = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-        rows = ((number, [composed(cell.strip()) for cell in row]) for number, row in enumerate(found, 1))
-        if separator != ",":
-            rows = ((number, [with_decimal_point(cell) for cell in row]) for number, row in rows)
-        lines = [(number, row) for number, row in rows if any(row)]
+    separator = detect_separator(text.lstrip().partition("\n")[0])
+    found = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    rows = ((number, [composed(cell.strip()) for cell in row]) for number, row in enumerate(found, 1))
+    if separator != ",":
+        rows = ((number, [with_decimal_point(cell) for cell in row]) for number, row in rows)
+    lines = [(number, row) for number, row in rows if any(row)]
     if not lines:
         raise GraphError("the table is empty")
     width = len(lines[0][1])

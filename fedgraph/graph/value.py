@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from fedgraph.graph.arrays import real_tensor
 from fedgraph.graph.build import Builders
 from fedgraph.graph.constructors import unknown_clients
 from fedgraph.graph.drawing import MOST_EDGES, GraphChart, spring_layout
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
     from matplotlib.figure import Figure
+
+log = logging.getLogger("fedgraph")
 
 Symmetriser = Literal["maximum", "mean", "minimum"]
 
@@ -70,7 +74,8 @@ class ClientGraph(Builders):
     def __post_init__(self) -> None:
         names = _checked_names(self.names)
         edge_index = torch.as_tensor(self.edge_index).detach().to("cpu", torch.int64)
-        weights = torch.as_tensor(self.weights).detach().to("cpu", torch.float32)
+        given = real_tensor(self.weights, "weights", "[E]").detach().to("cpu")
+        weights = given.to(torch.float32)
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or weights.shape != edge_index.shape[1:]:
             raise GraphError(
                 f"edges are an index of shape [2, E] and weights of shape [E]; got {list(edge_index.shape)} and "
@@ -92,6 +97,7 @@ class ClientGraph(Builders):
                 at = int(wrong.nonzero()[0])
                 row, column = edge_index[:, at].tolist()
                 raise GraphError(f"'{names[row]}' to '{names[column]}' weighs {float(weights[at]):g}: {problem}")
+        _warn_of_lost(names, edge_index, given)
         edge_index, weights = canonical(names, edge_index, weights)
         if not self.directed:
             edge_index, weights = exactly_symmetric(names, edge_index, weights)
@@ -407,6 +413,19 @@ class ClientGraph(Builders):
 
 _SHOWN = 8
 """Clients that a notebook lists, those with the most neighbours."""
+
+
+def _warn_of_lost(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> None:
+    """Warn of edges whose weight is 0 in float32, as the first."""
+    lost = (weights != 0) & (weights.to(torch.float32) == 0)
+    if bool(lost.any()):
+        at = int(lost.nonzero()[0])
+        row, column = edge_index[:, at].tolist()
+        log.warning(
+            "a weight too small for float32 is no edge, such as %g from '%s' to '%s': multiply all weights by one "
+            "large number",
+            float(weights[at]), names[row], names[column],
+        )  # fmt: skip
 
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:

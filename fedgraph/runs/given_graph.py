@@ -113,7 +113,9 @@ def _build(experiment: Experiment, federation: Federation, data_dir: Path, notes
         return ClientGraph.from_labels(federation.label_counts, federation.names, main=table.main_labels)
     if table.source == "file":
         path = _find(str(table.path), data_dir)
-        return read_graph(path, directed=table.directed, sigma=table.sigma, cut=table.cut, notes=notes)
+        # What is made symmetric is not said to be directed.
+        directed = True if table.symmetrise and table.directed is None else table.directed
+        return read_graph(path, directed=directed, sigma=table.sigma, cut=table.cut, notes=notes)
     if table.source == "run":
         return _of_run(str(table.path), experiment)
     graph = open_source(experiment.data, data_dir).given_graph()

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers, to_floats
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError, quoted
-from fedgraph.support.files import composed, detect_separator, read_arrays
+from fedgraph.support.files import OTHER_ENCODING, composed, csv_encoding, detect_separator, read_arrays
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_OTHER = "cp1252"
 _HEAD = 1 << 16
 """Bytes of a CSV file from which its encoding is inferred."""
 
@@ -209,9 +208,9 @@ def _read(
             except pa.ArrowInvalid as error:
                 if "invalid UTF8" not in str(error):
                     raise
-                text = text._replace(encoding=_OTHER)
+                text = text._replace(encoding=OTHER_ENCODING)
                 arrow = _csv(path, columns, separator, text)
-            if text.encoding == _OTHER:
+            if text.encoding == OTHER_ENCODING:
                 notes.append("its text is not UTF-8 and was read as Windows-1252")
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read as a table: {error}") from None
@@ -334,22 +333,16 @@ class _CsvText(NamedTuple):
     encoding: str
 
     @classmethod
-    def of(cls, path: Path, encoding: str = "") -> _CsvText:
+    def of(cls, path: Path) -> _CsvText:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             head = stream.read(_HEAD)
-        if not encoding and head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            encoding = "utf-16"
-        try:
-            text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head)
-        except UnicodeDecodeError:
-            if encoding:
-                raise
-            return cls.of(path, _OTHER)
+        encoding = csv_encoding(head)
+        text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")
         lines = io.StringIO(text, newline="")
         header = lines.readline()
         while header.count('"') % 2 and (more := lines.readline()):
             header += more
-        return cls(header.rstrip("\r\n"), encoding or "utf-8")
+        return cls(header.rstrip("\r\n"), encoding)
 
 
 def _csv(path: Path, columns: tuple[str, ...], delimiter: str, text: _CsvText) -> pa.Table:

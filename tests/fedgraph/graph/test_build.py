@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -223,3 +224,44 @@ def test_overlap_is_the_cosine_of_the_label_distributions():
     dense = Graph.from_labels(torch.from_numpy(counts), "abc", weights="overlap").dense().numpy()
     cosine = counts[0] @ counts[1] / np.linalg.norm(counts[0]) / np.linalg.norm(counts[1])
     np.testing.assert_allclose(dense, [[0, cosine, 0], [cosine, 0, 0], [0, 0, 0]], rtol=1e-6)
+
+
+# Data frames
+
+
+def test_rows_of_a_data_frame_go_by_label():
+    d = pd.DataFrame([[0, 1, 9.0], [1, 0, 4], [9, 4, 0]], index=list("abc"), columns=list("abc"))
+    shuffled = d.loc[list("bca"), list("cab")]
+    assert Graph.from_distances(shuffled, "cba") == Graph.from_distances(d.to_numpy(), "abc").reindex("cba")
+    nearest = Graph.nearest(d.to_numpy(), "abc", 1, metric="precomputed").reindex("cba")
+    assert Graph.nearest(shuffled, "cba", 1, metric="precomputed") == nearest
+    places = pd.DataFrame({"x": [0.0, 1, 5], "y": [0.0, 0, 0]}, index=list("abc"))
+    assert Graph.nearest(places, "cba", 1) == Graph.nearest(places.to_numpy(), "abc", 1).reindex("cba")
+    plane = Graph.from_coordinates(places.to_numpy(), "abc", kind="plane").reindex("cba")
+    assert Graph.from_coordinates(places, "cba", kind="plane") == plane
+    counts = pd.DataFrame([[9, 0], [8, 1], [0, 3]], index=list("abc"))
+    assert Graph.from_labels(counts, "cba") == Graph.from_labels(counts.to_numpy(), "abc").reindex("cba")
+    assert Graph.nearest(places.reset_index(drop=True), "cba", 1) == Graph.nearest(places.to_numpy(), "cba", 1)
+    for make in (lambda: Graph.nearest(places, "abx", 1), lambda: Graph.from_distances(d, "abx")):
+        with pytest.raises(GraphError, match="only the labels have 'c', only the names have 'x'"):
+            make()
+
+
+@pytest.mark.parametrize("heads", [("latitude", "longitude"), ("LAT", "Lon")])
+def test_latitude_and_longitude_of_a_data_frame_go_by_name(heads):
+    places = np.array([[34.15, -118.3], [34.1, -118.2], [-33.0, 151.0]])
+    expected = Graph.from_coordinates(places, "abc", sigma=5000.0)
+    frame = pd.DataFrame(places, columns=heads)
+    frame.insert(0, "altitude", 7.0)
+    assert Graph.from_coordinates(frame[[heads[1], "altitude", heads[0]]], "abc", sigma=5000.0) == expected
+
+
+def test_coordinates_with_negative_strides():
+    swapped = np.array([[-118.3, 34.15], [-118.2, 34.1], [151.0, -33.0]])
+    expected = Graph.from_coordinates(swapped[:, ::-1].copy(), "abc", sigma=5000.0)
+    assert Graph.from_coordinates(swapped[:, ::-1], "abc", sigma=5000.0) == expected
+
+
+def test_what_is_not_numbers_is_said_in_words():
+    with pytest.raises(GraphError, match=r"distances must be numbers \[1, 1\]"):
+        Graph.from_distances([["far"]], "a")

@@ -91,3 +91,145 @@ def test_what_is_none_of_it_is_said_in_words(make, message):
 def test_distances_of_which_no_edge_is_left_are_warned_of(caplog):
     assert ClientGraph.from_distances([[0, 3], [3, 0]], "ab").without_self_loops().num_edges == 0
     assert "none of 2 distances gives an edge: all weights are below cut = 0.1" in caplog.text
+
+
+# Data frames
+
+LISTENING = pd.DataFrame([[0, 1, 0], [0.5, 0, 0], [0, 0, 0]], index=list("abc"), columns=list("abc"))
+
+
+def edges_of(graph: ClientGraph) -> set[tuple[str, str, float]]:
+    return {
+        (graph.names[i], graph.names[j], w)
+        for (i, j), w in zip(graph.edge_index.T.tolist(), graph.weights.tolist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("frame", "names", "order"),
+    [
+        (LISTENING, None, "abc"),
+        (LISTENING, ["c", "b", "a"], "cba"),
+        (LISTENING[["c", "b", "a"]], None, "abc"),
+        (LISTENING.loc[["c", "b", "a"]], None, "cba"),
+        (LISTENING.loc[["c", "b", "a"], ["b", "a", "c"]], "bca", "bca"),
+        (LISTENING.reset_index(drop=True), None, "abc"),
+        (LISTENING.reset_index(drop=True), ["c", "b", "a"], "cba"),
+        (LISTENING.set_axis(range(3), axis=1), None, "abc"),
+    ],
+)
+def test_rows_and_columns_of_a_data_frame_go_by_label(frame, names, order):
+    graph = ClientGraph.from_adjacency(frame, names)
+    assert graph.names == tuple(order)
+    assert edges_of(graph) == {("a", "b", 1.0), ("b", "a", 0.5)}
+
+
+def test_a_data_frame_that_is_only_numbered_goes_by_position():
+    frame = pd.DataFrame(LISTENING.to_numpy())
+    assert edges_of(ClientGraph.from_adjacency(frame, "xyz")) == {("x", "y", 1.0), ("y", "x", 0.5)}
+    numbered = ClientGraph.from_adjacency(frame)
+    assert ClientGraph.from_adjacency(frame.loc[[2, 1, 0]]).reindex(numbered.names) == numbered
+    assert ClientGraph.from_adjacency(frame[[2, 1, 0]]) == numbered
+
+
+@pytest.mark.parametrize(
+    ("frame", "names", "message"),
+    [
+        (
+            LISTENING,
+            ["c", "b", "x"],
+            "labels .* and the names .*only the labels have 'a', only the names have 'x'.*to_num",
+        ),
+        (LISTENING, ["a", "b"], "only the labels have 'c'; "),
+        (LISTENING.rename(columns={"a": "x"}), None, "only the columns have 'x', only the rows have 'a'"),
+        (LISTENING.set_axis(list("aab")).set_axis(list("aab"), axis=1), "ab", "unique; given more than once: 'a'"),
+        (LISTENING.set_axis(["a", None, "c"]), None, "rows of the data frame: the name of a client is missing"),
+    ],
+)
+def test_labels_of_other_clients_are_refused(frame, names, message):
+    with pytest.raises(GraphError, match=message):
+        ClientGraph.from_adjacency(frame, names)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"weight": [0.5, 2.0], "To": ["b", "c"], "from": ["a", "b"]}),
+        pd.DataFrame({"source": ["a", "b"], "target": ["b", "c"], "weight": [0.5, 2.0], "note": ["x", "y"]}),
+    ],
+)
+def test_a_data_frame_of_edges(frame):
+    graph = ClientGraph.from_edges(frame, directed=True)
+    assert edges_of(graph) == {("a", "b", 0.5), ("b", "c", 2.0)}
+    assert ClientGraph.from_edges(graph.to_pandas(), directed=True) == graph
+    unweighted = ClientGraph.from_edges(frame.drop(columns=["weight", "note"], errors="ignore"), directed=True)
+    assert unweighted == graph.binarised()
+
+
+@pytest.mark.parametrize("columns", [["from", "weight"], ["from", "to", "distance"]])
+def test_a_data_frame_of_other_columns_is_no_list_of_edges(columns):
+    with pytest.raises(GraphError, match=f"columns from and to .*'{columns[-1]}'.*from_distance_list"):
+        ClientGraph.from_edges(pd.DataFrame([range(len(columns))], columns=columns))
+
+
+# Names and numbers
+
+
+def test_arrays_and_tensors_of_numbered_clients():
+    expected = ClientGraph.from_edges([("0", "1"), ("1", "2")])
+    pairs = torch.tensor([[0, 1], [1, 2]])
+    for edges in (pairs, pairs.numpy(), pairs.double(), pairs.double().numpy()):
+        assert ClientGraph.from_edges(edges) == expected
+    assert ClientGraph.from_edges(pairs, torch.arange(3)) == ClientGraph.from_edges(pairs, np.arange(3.0)) == expected
+    assert ClientGraph.from_edges([(0.5, 1)]).names == ("0.5", "1")
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, np.float32("nan"), pd.NA, pd.NaT])
+def test_missing_names_are_refused(missing):
+    for make in (
+        lambda: ClientGraph.from_edges([("a", missing)]),
+        lambda: ClientGraph.from_edges([("a", "b")], ["a", "b", missing]),
+        lambda: ClientGraph.from_adjacency(np.eye(2), ["a", missing]),
+        lambda: ClientGraph.nearest(np.eye(2), ["a", missing], 1),
+    ):
+        with pytest.raises(GraphError, match="the name of a client is missing"):
+            make()
+    with pytest.raises(GraphError, match=r"the edge \('a', nan\): "):
+        ClientGraph.from_edges([("a", np.nan)])
+
+
+def test_complex_weights_are_refused():
+    matrix = np.array([[0, 1j], [1j, 0]])
+    for make in (
+        lambda: ClientGraph.from_adjacency(matrix),
+        lambda: ClientGraph.from_dense("ab", torch.from_numpy(matrix), directed=False),
+        lambda: ClientGraph.from_lists("ab", "a", "b", [1j], directed=False),
+        lambda: ClientGraph.from_distances(matrix, "ab"),
+    ):
+        with pytest.raises(GraphError, match="must be real numbers"):
+            make()
+
+
+def test_weights_that_vanish_in_float32_are_warned_of(caplog):
+    graph = ClientGraph.from_edges([("a", "b", 1e-60), ("b", "c", 1.0)])
+    assert graph.num_edges == 1
+    assert "too small for float32 is no edge, such as 1e-60 from 'a' to 'b'" in caplog.text
+    caplog.clear()
+    ClientGraph.from_distances([[0, 30], [30, 0]], "ab", sigma=2, cut=0).symmetrised()
+    assert "float32" not in caplog.text, "the kernel is meant to do that"
+
+
+def test_an_edge_of_networkx_without_a_number_is_named():
+    graph = nx.Graph()
+    graph.add_edge("a", "b", weight=None)
+    with pytest.raises(GraphError, match="from 'a' to 'b' has weight = None, .*remove the attribute"):
+        ClientGraph.from_networkx(graph)
+
+
+def test_arrays_with_negative_strides():
+    matrix = np.array([[0, 1.0, 0], [0.5, 0, 0], [0, 0, 2]])[::-1, ::-1]
+    expected = ClientGraph.from_dense("abc", matrix.copy(), directed=True)
+    assert ClientGraph.from_dense("abc", matrix, directed=True) == expected
+    assert ClientGraph.from_lists("abc", "ab", "bc", np.array([1.0, 2.0])[::-1], directed=False) == (
+        ClientGraph.from_lists("abc", "ab", "bc", [2.0, 1.0], directed=False)
+    )

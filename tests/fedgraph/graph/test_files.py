@@ -175,6 +175,31 @@ def test_notes_about_a_list(tmp_path):
     assert notes == []
 
 
+def test_a_list_that_becomes_symmetric_is_not_noted_as_directed(tmp_path):
+    path = tmp_path / "w.csv"
+    path.write_text("from,to,weight\na,b,1\nb,c,2\n")
+    notes: list[str] = []
+    assert not read_graph(path, symmetrise="maximum", notes=notes).directed
+    assert notes == []
+
+
+def test_a_list_without_a_header_is_noted_as_distances(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("a,b,1\nb,a,1\nb,c,2\nc,b,2\n")
+    notes: list[str] = []
+    assert read_graph(path, cut=0, notes=notes).num_edges == 2
+    assert len(notes) == 1
+    assert "no header, so its third column was taken for distances; the header from,to,weight would" in notes[0]
+
+
+def test_text_in_another_encoding_is_noted(tmp_path):
+    for text in ("from,to,weight\nZürich,Genève,1\nGenève,Zürich,1\n", ",Zürich,Genève\nZürich,0,1\nGenève,1,0\n"):
+        (tmp_path / "a.csv").write_bytes(text.encode("cp1252"))
+        notes: list[str] = []
+        assert read_graph(tmp_path / "a.csv", notes=notes).names == ("Zürich", "Genève")
+        assert notes == ["the text of the client graph is not UTF-8 and was read as Windows-1252"]
+
+
 def test_the_kernel_is_about_distances(tmp_path):
     (tmp_path / "w.csv").write_text("from,to,weight\na,b,1\n")
     np.savez(tmp_path / "m.npz", adj=np.ones((2, 2)), names=["x", "y"])
@@ -267,6 +292,17 @@ def test_networkx_files(tmp_path, graph, edges):
     for name in ("a.json", "a.graphml", "a.gml"):
         assert read_graph(tmp_path / name) == graph
     assert set(read_graph(tmp_path / "a.json", weight="nothing").weights.tolist()) == {1.0}
+
+
+def test_names_of_other_formats_are_text_and_not_missing(tmp_path):
+    np.savez(tmp_path / "a.npz", adj=np.eye(2), names=[0.0, 1.0])
+    assert read_graph(tmp_path / "a.npz").names == ("0", "1")
+    (tmp_path / "a.json").write_text('{"nodes": [{"id": null}, {"id": 1}], "links": [{"source": null, "target": 1}]}')
+    with pytest.raises(GraphError, match=r"a\.json: the nodes: the name of a client is missing \(None\)"):
+        read_graph(tmp_path / "a.json")
+    np.savez(tmp_path / "b.npz", adj=np.eye(2) * 1j, names=["a", "b"])
+    with pytest.raises(GraphError, match=r"b\.npz: .* must be real numbers"):
+        read_graph(tmp_path / "b.npz")
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 5])

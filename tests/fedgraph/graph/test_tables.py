@@ -117,3 +117,15 @@ def test_pairs_of_names(tmp_path):
         path.write_text(text)
         with pytest.raises(GraphError, match=problem):
             read_pairs(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_encodings_are_those_of_other_tables(tmp_path, encoding):
+    content = "from,to,weight\nZürich,Genève,0.5\nGenève,Zürich,0.5\nChur,Orbé,1".encode(encoding)
+    for name, data in (("graph.csv", content), ("graph.csv.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(data)
+        result = read_relations(tmp_path / name)
+        assert result.sources == ["Zürich", "Genève", "Chur"]
+        assert [note.split()[-1] for note in result.notes] == ["Windows-1252"] * (encoding == "cp1252")
+    (tmp_path / "pairs.csv").write_bytes("from,to\nZürich,Orbé".encode(encoding))
+    assert read_pairs(tmp_path / "pairs.csv") == [("Zürich", "Orbé")]

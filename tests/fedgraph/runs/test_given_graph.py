@@ -318,6 +318,17 @@ def test_the_kernel_of_a_list_of_distances_is_chosen_and_told(tmp_path):
     assert notes == []
 
 
+def test_a_list_that_is_made_symmetric_is_not_said_to_be_directed(tmp_path):
+    (tmp_path / "w.csv").write_text("from,to,weight\na,b,1\nb,c,2\n")
+    table, notes = {"source": "file", "path": str(tmp_path / "w.csv")}, []
+    given_graph(experiment(table), federation(), tmp_path, notes)
+    assert "read as directed" in notes[0]
+    notes.clear()
+    graph = given_graph(experiment({**table, "symmetrise": True}), federation(), tmp_path, notes)
+    assert torch.equal(graph.dense(), graph.dense().T)
+    assert notes == []
+
+
 @pytest.mark.parametrize("keys", [{"sigma": 2.0}, {"cut": 0.5}])
 def test_the_kernel_is_that_of_a_file(keys):
     with pytest.raises(ExperimentError, match=f'{next(iter(keys))} is about a list of distances, source = "file"'):
