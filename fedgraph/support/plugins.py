@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
@@ -88,7 +87,7 @@ def load_object(path: str, key: str) -> Any:
     except SyntaxError as error:
         where = f"{error.filename}, line {error.lineno}"
         raise ExperimentError(f"{key} = '{path}': syntax error in {where}: {error.msg}") from error
-    _warn_if_changed(module)
+    _warn_if_changed(module_name, getattr(module, "__file__", None))
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -102,15 +101,14 @@ def load_object(path: str, key: str) -> Any:
         raise ExperimentError(f"{key} = '{path}': {hint}") from None
 
 
-def _warn_if_changed(module: ModuleType) -> None:
+def _warn_if_changed(name: str, file: str | None) -> None:
     """Warn once of each change of the file of a module since it was first imported here: Python keeps the old code."""
-    file = getattr(module, "__file__", None)
     try:
         changed = os.stat(file).st_mtime_ns if file else 0
     except OSError:  # in an archive, or gone
         return
-    if _CHANGED.setdefault(module.__name__, changed) != changed:
-        _CHANGED[module.__name__] = changed
+    if _CHANGED.setdefault(name, changed) != changed:
+        _CHANGED[name] = changed
         log.warning(
             "%s has changed since it was imported, and Python goes on with the old code: restart it, or call "
             "importlib.reload first", file,
