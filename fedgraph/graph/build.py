@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.graph.arrays import latitude_longitude, real_tensor, rows_in_order, square_in_order
 from fedgraph.graph.constructors import Constructors
 from fedgraph.graph.distances import (
     euclidean_rows,
@@ -26,7 +25,7 @@ from fedgraph.graph.distances import (
     row_blocks,
 )
 from fedgraph.graph.edges import mirrored
-from fedgraph.graph.names import client_names
+from fedgraph.graph.given import client_names, latitude_longitude, real_tensor, rows_in_order, square_in_order
 from fedgraph.support.errors import GraphError
 
 if TYPE_CHECKING:

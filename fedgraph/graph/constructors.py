@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.graph.arrays import listed_edges, real_tensor, square_in_order
 from fedgraph.graph.edges import mirrored
-from fedgraph.graph.names import client_name, client_names
+from fedgraph.graph.given import client_name, client_names, listed_edges, real_tensor, square_in_order
 from fedgraph.support.errors import GraphError, quoted, similar
 
 if TYPE_CHECKING:

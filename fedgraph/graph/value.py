@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from fedgraph.graph.arrays import real_tensor
 from fedgraph.graph.build import Builders
 from fedgraph.graph.constructors import unknown_clients
 from fedgraph.graph.drawing import MOST_EDGES, GraphChart, spring_layout
@@ -24,6 +23,7 @@ from fedgraph.graph.edges import (
     symmetrised,
     with_self_loops,
 )
+from fedgraph.graph.given import real_tensor
 from fedgraph.graph.propagation import Normalisation, PropagationMatrix, normalise
 from fedgraph.support.errors import GraphError, quoted, similar
 from fedgraph.support.notebook import picture, table_as_html

@@ -1,4 +1,4 @@
-"""Arrays and data frames as they are given: as numbers, in the order of the clients."""
+"""What constructors are given: names as text; arrays and data frames as numbers, in the order of the clients."""
 
 from __future__ import annotations
 
@@ -9,12 +9,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.graph.names import client_names
 from fedgraph.support.errors import GraphError, quoted, similar
 
 _SOURCE, _TARGET, _WEIGHT = ("from", "source", "client"), ("to", "target", "neighbour"), ("weight",)
+_MISSING = ("None", "nan", "NaN", "NaT", "<NA>")
 _LATITUDE, _LONGITUDE = ("latitude", "lat"), ("longitude", "lon", "lng")
 _ROWS, _COLUMNS = "the rows of the data frame", "the columns of the data frame"
+
+
+def client_name(value: Any, where: str) -> str:
+    """Return a name as text, whole numbers such as 1.0 as ``1``.
+
+    Raises GraphError, which starts with ``where``, for None, NaN and the like.
+    """
+    if isinstance(value, Tensor):
+        value = value.item()
+    if isinstance(value, str):
+        return str(value)
+    text = str(value)
+    if text in _MISSING:
+        raise GraphError(f"{where}: the name of a client is missing ({text}); put a name there, or leave it out")
+    whole = isinstance(value, float | np.floating) and value.is_integer()
+    return str(int(value)) if whole else text
+
+
+def client_names(names: Iterable[Any], where: str = "names") -> tuple[str, ...]:
+    """Return names as text; see :func:`client_name`."""
+    return tuple(client_name(name, where) for name in names)
 
 
 def real_tensor(values: Any, what: str, shape: str) -> Tensor:
