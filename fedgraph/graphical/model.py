@@ -206,7 +206,7 @@ class GraphicalModel:
         """Draw rows from the model; see :func:`fedgraph.graphical.inference.sampling.draw`.
 
         Its ``columns`` are Arrow arrays by name; ``to_pandas()`` makes a data frame of it. Raises DataError when
-        ``count`` is negative, or ``given`` has another number of rows.
+        ``count`` is not a whole number from 0 on, or ``given`` has another number of rows.
 
         Parameters
         ----------
@@ -219,8 +219,8 @@ class GraphicalModel:
         settings : SamplingSettings, optional
             How rows are drawn.
         """
-        if count < 0:
-            raise DataError(f"{count} rows cannot be drawn")
+        if not isinstance(count, int | np.integer) or count < 0:
+            raise DataError(f"{count!r} rows cannot be drawn: it is a whole number from 0 on")
         schema = self.encoding.schema
         known = np.full((1, schema.num_values), np.nan) if given is None else to_values(given, schema)
         if len(known) not in (1, count):

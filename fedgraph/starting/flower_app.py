@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -69,8 +70,9 @@ def _read_pairs(text: str, name: str) -> dict[str, Value]:
 def flattened(table: Mapping[str, Any], where: str, parent: str = "") -> dict[str, Value]:
     """Join the keys of nested tables by dots, and raise AppError for a value that Flower does not send."""
     flat: dict[str, Value] = {}
-    for name, value in table.items():
+    for name, given in table.items():
         key = f"{parent}.{name}" if parent else str(name)
+        value = given.item() if isinstance(given, np.generic) else given
         if isinstance(value, Mapping):
             flat |= flattened(value, where, key)
         elif isinstance(value, Value):

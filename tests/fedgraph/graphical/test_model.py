@@ -115,6 +115,8 @@ def test_given_features_stay_as_they_are(fitted):
     assert set(samples.column("size").to_pylist()) == {133.7777777}
     shares = [samples.column("place").to_pylist().count(place) / 2000 for place in "abc"]
     assert shares == pytest.approx([0, 1 / 3, 2 / 3], abs=0.05)
+    with pytest.raises(DataError, match="1.5 rows cannot be drawn: it is a whole number"):
+        model.sample(1.5)
     each = model.sample(2, given=[{"place": "a"}, {"place": "b"}])
     assert each.column("place").to_pylist() == ["a", "b"]
     with pytest.raises(DataError, match="2 rows .*3 rows"):

@@ -2,6 +2,7 @@ import sys
 import textwrap
 import types
 
+import numpy as np
 import pytest
 import tomli_w
 from flwr.clientapp import ClientApp
@@ -35,6 +36,9 @@ def test_a_run_config_may_be_a_file(tmp_path):
     (tmp_path / "config.toml").write_text(tomli_w.dumps({"lr": 0.2, "model": {"width": 3}}))
     assert read_run_config(tmp_path / "config.toml") == {"lr": 0.2, "model.width": 3}
     assert read_run_config([str(tmp_path / "config.toml")]) == {"lr": 0.2, "model.width": 3}
+    plain = read_run_config({"lr": np.float32(0.5), "rounds": np.int64(3), "fast": np.bool_(True)})
+    assert plain == {"lr": 0.5, "rounds": 3, "fast": True}
+    assert [type(value) for value in plain.values()] == [float, int, bool]
     with pytest.raises(AppError, match="not both"):
         read_run_config([str(tmp_path / "config.toml"), "lr=1"])
     with pytest.raises(AppError, match=r"cannot read .*other\.toml"):
