@@ -31,8 +31,8 @@ settings.load_profile("fedgraph")
 
 
 LONG = Path(__file__).with_name("long.txt")
-"""Test functions that take 0.8 seconds and more, all their parameters together, by ``pytest --durations 0``; some that
-show a method or a contract as a whole are not among them."""
+"""Test functions that take half a second and more, all their parameters together, by ``pytest --durations 0``; some
+that show a method or a contract as a whole are not among them."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
