@@ -222,7 +222,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
     def cohort(self) -> Cohort:
         """The clients that have a series, with their latest windows as the split ``test``.
 
-        Raises ReplyError if none has.
+        Raises DataError if none has.
         """
         assignment = self.assignment
         data = self._behind_training() if self.settings.data is None else self._new(self.settings.data)

@@ -25,7 +25,7 @@ from fedgraph.graph.distances import (
     row_blocks,
 )
 from fedgraph.graph.edges import mirrored
-from fedgraph.graph.given import client_names, latitude_longitude, real_tensor, rows_in_order, square_in_order
+from fedgraph.graph.inputs import client_names, latitude_longitude, real_tensor, rows_in_order, square_in_order
 from fedgraph.support.errors import GraphError
 
 if TYPE_CHECKING:

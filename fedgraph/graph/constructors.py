@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.graph.edges import mirrored
-from fedgraph.graph.given import client_name, client_names, listed_edges, real_tensor, square_in_order
+from fedgraph.graph.inputs import client_name, client_names, listed_edges, real_tensor, square_in_order
 from fedgraph.support.errors import GraphError, quoted, similar
 
 if TYPE_CHECKING:

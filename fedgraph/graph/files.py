@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedgraph.graph.given import client_name
+from fedgraph.graph.inputs import client_name
 from fedgraph.graph.tables import EdgeTable, read_relations
 from fedgraph.graph.value import ClientGraph, Symmetriser
 from fedgraph.support.errors import GraphError

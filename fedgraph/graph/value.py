@@ -23,7 +23,7 @@ from fedgraph.graph.edges import (
     symmetrised,
     with_self_loops,
 )
-from fedgraph.graph.given import real_tensor
+from fedgraph.graph.inputs import real_tensor
 from fedgraph.graph.propagation import Normalisation, PropagationMatrix, normalise
 from fedgraph.support.errors import GraphError, quoted, similar
 from fedgraph.support.notebook import picture, table_as_html

@@ -135,8 +135,7 @@ class RunFolder:
     @property
     def plugins(self) -> list[str]:
         """Folders whose modules the experiment may name."""
-        saved = json.loads((self.path / "environment.json").read_text())
-        return list(saved.get("plugins", []))
+        return list(self._environment.get("plugins", []))
 
     @property
     def code(self) -> str:
@@ -151,12 +150,17 @@ class RunFolder:
     @property
     def node_config(self) -> dict[str, Any]:
         """Node config of a simulation."""
-        return dict(json.loads((self.path / "environment.json").read_text()).get("node-config", {}))
+        return dict(self._environment.get("node-config", {}))
 
     @property
     def contents(self) -> dict[str, str]:
         """Digests of the user's own files as they were when the run began, by key; none in runs of older versions."""
-        return dict(json.loads((self.path / "environment.json").read_text()).get("contents", {}))
+        return dict(self._environment.get("contents", {}))
+
+    @property
+    def _environment(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "environment.json").read_text())
+        return found
 
     @property
     def checkpoint(self) -> Path:

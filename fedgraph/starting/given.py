@@ -72,11 +72,8 @@ class _Writer:
         if isinstance(value, type):
             return dotted_path(value)
         graph = _graph_of(value)
-        if graph is not None:
-            place = self._graph(graph)
-            return {"source": "file", "path": place} if key == "graph" else place
-        if hasattr(value, "__dataframe__") or hasattr(value, "iloc"):
-            place = self._frame(value, as_text=of_client_graph)
+        if graph is not None or hasattr(value, "__dataframe__") or hasattr(value, "iloc"):
+            place = self._frame(value, as_text=of_client_graph) if graph is None else self._graph(graph)
             return {"source": "file", "path": place} if key == "graph" else place
         if type(value).__name__ in ("ndarray", "Tensor"):
             raise ExperimentError(

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
@@ -20,8 +21,8 @@ _LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
 _HANDED: dict[str, Any] = {}
 """Objects by dotted path, including local classes and functions."""
-_CHANGED: dict[str, int] = {}
-"""When the file of a module was last changed, as known here."""
+_IMPORTED: dict[str, tuple[object, int]] = {}
+"""The import of each module, and when its file had last been changed."""
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:
@@ -87,7 +88,7 @@ def load_object(path: str, key: str) -> Any:
     except SyntaxError as error:
         where = f"{error.filename}, line {error.lineno}"
         raise ExperimentError(f"{key} = '{path}': syntax error in {where}: {error.msg}") from error
-    _warn_if_changed(module_name, getattr(module, "__file__", None))
+    _warn_if_changed(module_name, module)
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -101,14 +102,15 @@ def load_object(path: str, key: str) -> Any:
         raise ExperimentError(f"{key} = '{path}': {hint}") from None
 
 
-def _warn_if_changed(name: str, file: str | None) -> None:
-    """Warn once of each change of the file of a module since it was first imported here: Python keeps the old code."""
+def _warn_if_changed(name: str, module: ModuleType) -> None:
+    """Warn once of each change of the file of a module since its import or reload: Python keeps the old code."""
+    file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
     try:
         changed = os.stat(file).st_mtime_ns if file else 0
     except OSError:  # in an archive, or gone
         return
-    if _CHANGED.setdefault(name, changed) != changed:
-        _CHANGED[name] = changed
+    before, _IMPORTED[name] = _IMPORTED.get(name), (spec, changed)
+    if before is not None and before[0] is spec and before[1] != changed:
         log.warning(
             "%s has changed since it was imported, and Python goes on with the old code: restart it, or call "
             "importlib.reload first", file,

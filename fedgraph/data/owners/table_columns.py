@@ -103,8 +103,11 @@ class TableColumnSource(OwnerSource):
 
     def as_trained(self, prepared: Mapping[str, Preparation]) -> TableColumnSource:
         """See :class:`OwnerSource`: a table to predict may have further columns, and others in between."""
-        trained = copy(self)
-        trained._owners = {**self._owners, **{name: kept.columns(self._table.names) for name, kept in prepared.items()}}
+        if not prepared:
+            return self
+        owners = {**self._owners, **{name: kept.columns(self._table.names) for name, kept in prepared.items()}}
+        trained = copy(self)  # with the table, which is read by now
+        trained._owners = owners
         return trained
 
     def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:

@@ -216,10 +216,9 @@ class SeriesSource(WindowedSource):
             ("0 throughout, so that small errors pull means down", zero),
             ("constant, so that small errors pull means down", (lowest == highest) & ~zero),
             *(
-                (f"without a reading in the {split} part, so that means are over the others", unread)
+                (f"without a reading in the {split} part, so that means are over the others", np.asarray(~part.any(1)))
                 for split in SPLITS[1:]
                 if (part := present[:, forecast_steps(table, self.settings, split)]).shape[1]
-                and (unread := np.asarray(~part.any(1))).any()
             ),
         )
         for words, which in cases:

@@ -1,4 +1,6 @@
+import importlib
 import os
+import sys
 
 import pytest
 
@@ -71,3 +73,8 @@ def test_a_module_that_has_changed_since_it_was_imported_is_warned_of_once(tmp_p
         load_object("their_edited:Net", "[model] name")
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.startswith(f"{file} has changed since it was imported, and Python goes on with the old code")
+    caplog.clear()
+    file.write_text("class Net:\n    size = 33\n")
+    importlib.reload(sys.modules["their_edited"])
+    assert load_object("their_edited:Net", "[model] name").size == 33
+    assert not caplog.records
