@@ -6,7 +6,9 @@ A graph of PyTorch Geometric is the client graph under ``graph``, and data of cl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,12 +17,29 @@ from fedgraph.data import as_file
 from fedgraph.data.graphs import are_graphs
 from fedgraph.experiment import Overrides, overrides_by_key
 from fedgraph.graph import ClientGraph, write_graph
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, FedgraphError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import dotted_path
 
 _FOLDER = ".given"
-"""Folder next to the run folders, with the Python objects of their experiments, by content."""
+"""Folder next to the run folders, with the Python objects of their experiments, by key and content."""
+
+_PLACE = re.compile(rf"[^\s'\"]*[/\\]{re.escape(_FOLDER)}[/\\]([\w.-]+)-[0-9a-f]{{16}}\.\w+")
+"""The path of one of these files in a message."""
+
+
+@contextmanager
+def named_by_key() -> Iterator[None]:
+    """In errors, name data frames and graphs by the key that has them, not by the file they were written to.
+
+    For ``with``, and as a decorator.
+    """
+    try:
+        yield
+    except FedgraphError as error:
+        error.args = tuple(_PLACE.sub(r"the data given as \1", str(part)) for part in error.args)
+        error.quoted = _PLACE.sub(r"the data given as \1", error.quoted)
+        raise
 
 
 def in_words(
@@ -64,7 +83,7 @@ class _Writer:
         """Convert a value to TOML; ``key`` is its name, such as ``data.path``."""
         of_client_graph = key == "graph" or key.startswith("graph.") or key == "data.graph"
         if not of_client_graph and are_graphs(value):
-            return self._frame(value, as_text=False)
+            return self._frame(value, key, as_text=False)
         if isinstance(value, Mapping):
             return {name: self.plain(each, f"{key}.{name}") for name, each in value.items()}
         if isinstance(value, list | tuple):
@@ -73,7 +92,7 @@ class _Writer:
             return dotted_path(value)
         graph = _graph_of(value)
         if graph is not None or hasattr(value, "__dataframe__") or hasattr(value, "iloc"):
-            place = self._frame(value, as_text=of_client_graph) if graph is None else self._graph(graph)
+            place = self._frame(value, key, of_client_graph) if graph is None else self._graph(graph, key)
             return {"source": "file", "path": place} if key == "graph" else place
         if type(value).__name__ in ("ndarray", "Tensor"):
             raise ExperimentError(
@@ -82,13 +101,13 @@ class _Writer:
             )
         return value
 
-    def _graph(self, graph: ClientGraph) -> str:
+    def _graph(self, graph: ClientGraph, key: str) -> str:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "graph.npz"
             write_graph(graph, file)
-            return self._kept(file)
+            return self._kept(file, key)
 
-    def _frame(self, frame: Any, as_text: bool) -> str:
+    def _frame(self, frame: Any, key: str, as_text: bool) -> str:
         with TemporaryDirectory() as folder:
             if as_text and hasattr(frame, "to_csv"):
                 file = Path(folder) / "table.csv"
@@ -96,11 +115,11 @@ class _Writer:
                 frame.to_csv(file, index=not plain)
             else:
                 file = as_file(frame, Path(folder), "graphs" if are_graphs(frame) else "table")
-            return self._kept(file)
+            return self._kept(file, key)
 
-    def _kept(self, file: Path) -> str:
-        content = file.read_bytes()
-        place = self.folder / f"{file.stem}-{hashlib.sha256(content).hexdigest()[:16]}{file.suffix}"
+    def _kept(self, file: Path, key: str) -> str:
+        content, name = file.read_bytes(), re.sub(r"[^\w.-]", "_", key)
+        place = self.folder / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}{file.suffix}"
         if not place.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(place, content)

@@ -21,7 +21,7 @@ from fedgraph.runs import Callback, Comparison, Run, RunFolder, named_code
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.starting.first_look import look_at
-from fedgraph.starting.given import in_words
+from fedgraph.starting.given import in_words, named_by_key
 from fedgraph.starting.node_config import SITES, node_configs, node_options, site_options
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
@@ -33,6 +33,7 @@ from fedgraph.support.status import STATUS_FILE, StatusFile, show, warnings_on
 GRIDS = ("local", "flower")
 
 
+@named_by_key()
 def run(
     experiment: str | Path | Mapping[str, Any],
     *,
@@ -102,6 +103,7 @@ def run(
     return _run_all(folders, grid, nodes, data_dir, progress)[0]
 
 
+@named_by_key()
 def run_methods(
     experiment: str | Path | Mapping[str, Any],
     methods: Sequence[str | type | None],
@@ -138,6 +140,7 @@ def run_methods(
     return Comparison(_run_all(folders, grid, nodes, data_dir, progress))
 
 
+@named_by_key()
 def resume(
     path: str | Path | RunFolder,
     *,

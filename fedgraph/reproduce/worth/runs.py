@@ -33,7 +33,7 @@ from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.sweeps.command import quantity_of
 from fedgraph.reproduce.table import PublishedTable
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
-from fedgraph.starting.given import in_words
+from fedgraph.starting.given import in_words, named_by_key
 from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
@@ -44,6 +44,7 @@ RATES = (0.3, 1.0, 3.0)
 """Default factors of the experiment's learning rate to try."""
 
 
+@named_by_key()
 def worth(
     experiment: str | Path | Mapping[str, Any],
     *,

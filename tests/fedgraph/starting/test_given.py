@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 import fedgraph
 from fedgraph.data import DataSet
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.errors import DataError, ExperimentError, FedgraphError
 from fedgraph.support.settings import Settings
 
 
@@ -55,6 +55,18 @@ def test_a_data_frame_is_read_as_its_file_is(tmp_path):
     assert len(own.predict(frame)) == 90
     with pytest.raises(ExperimentError, match=r"data\.path .*data frame"):
         ran(tables(**data, path=np.zeros((3, 4))), tmp_path)
+
+
+@pytest.mark.parametrize("faulty", ["data.path", "graph"])
+def test_errors_name_the_key_that_was_given_an_object_and_no_hidden_file(faulty, tmp_path):
+    given = tables(set="table", label="ill", path=frame_of(), **{"client-column": "site"})
+    if faulty == "graph":
+        given["graph"] = fedgraph.ClientGraph.from_edges([("x", "q")])
+    else:
+        given["data"]["label"] = "well"
+    with pytest.raises(FedgraphError, match=rf"the data given as {faulty}\b") as caught:
+        ran(given, tmp_path)
+    assert ".given" not in str(caught.value)
 
 
 def test_series_with_their_times_as_the_index(tmp_path):
