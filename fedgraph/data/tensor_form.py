@@ -32,9 +32,11 @@ def empty_targets(task: TaskSpec) -> Tensor:
 
 def checked_targets(where: str, inputs: Tensor, targets: Tensor, task: TaskSpec) -> Tensor:
     """Return targets with the dtype and shape of the task. Raises DataError if they do not fit."""
+    if targets.dim() and len(targets) != len(inputs):
+        raise DataError(f"{where} {len(inputs)} inputs have {len(targets)} targets: each input needs one")
     if task.kind == "classification":
         classes = task.output_shape[0]
-        if targets.dim() != 1 or len(targets) != len(inputs) or targets.is_floating_point():
+        if targets.dim() != 1 or targets.is_floating_point():
             raise DataError(f"{where} classes are {targets.dtype} {list(targets.shape)}, not an integer per example")
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
             raise DataError(
@@ -45,7 +47,7 @@ def checked_targets(where: str, inputs: Tensor, targets: Tensor, task: TaskSpec)
     wanted = (len(inputs), *task.output_shape)
     targets = targets[:, None] if targets.dim() == 1 and task.output_shape == (1,) else targets
     if tuple(targets.shape) != wanted:
-        raise DataError(f"{where} targets are {list(targets.shape)}, and the task says {list(wanted)}")
+        raise DataError(f"{where} targets have shape {list(targets.shape)}, but by the task it is {list(wanted)}")
     if bool(targets.isinf().any()):
         raise DataError(f"{where} a target is infinite")
     return targets.float()

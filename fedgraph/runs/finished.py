@@ -293,7 +293,8 @@ class Run:
         Returns
         -------
         data frame
-            A row per prediction; see the guide to your own data. ``attrs["notes"]`` has remarks on them.
+            A row per prediction; see the guide to your own data. Predictions for the rows of a data frame of pandas
+            have its index. ``attrs["notes"]`` has remarks on them.
 
         Raises
         ------
@@ -304,8 +305,11 @@ class Run:
             When columns or values differ from those of training.
         """
         prediction = self.predicted(data, client, windows, target)
-        prediction.table.attrs["notes"] = list(prediction.notes)
-        return prediction.table
+        table = prediction.table
+        if hasattr(data, "iloc") and "row" in table:
+            table = table.set_index(data.index[table["row"] - 1])
+        table.attrs["notes"] = list(prediction.notes)
+        return table
 
     def score(
         self, data: Any, client: str | None = None, windows: int | None = None, target: str | None = None

@@ -69,6 +69,25 @@ def test_errors_name_the_key_that_was_given_an_object_and_no_hidden_file(faulty,
     assert ".given" not in str(caught.value)
 
 
+@pytest.mark.parametrize("method", ["sfl", "fedngm"])
+def test_predictions_have_the_index_of_the_data_frame(method, tmp_path):
+    frame = frame_of()
+    frame.index = [f"p{number}" for number in range(len(frame))]
+    given = tables(set="table", label="ill", path=frame.reset_index(drop=True), **{"client-column": "site"})
+    if method == "fedngm":
+        small = {"epochs": 1, "hidden": 2}
+        given = {
+            "experiment": {"name": "given", "method": "fedngm"},
+            "data": {"set": "mixed-table", "path": given["data"]["path"], "client-column": "site"},
+            "fedngm": {"ngm": small, "ngr": small, "distillation": {"samples": 60}},
+        }
+    run = ran(given, tmp_path)
+    asked = frame[frame["age"] > 50].drop(columns="ill").iloc[::-1]
+    found = fedgraph.predict(run, asked, target="ill" if method == "fedngm" else None)
+    assert list(found.index) == list(asked.index)
+    assert list(found["client"]) == list(asked["site"])
+
+
 def test_series_with_their_times_as_the_index(tmp_path):
     random = np.random.default_rng(1)
     index = pd.date_range("2024-01-01", periods=300, freq="h")
@@ -205,7 +224,7 @@ def test_a_class_that_was_defined_anew_is_the_new_one(tmp_path):
     ("wrong", "message"),
     [
         ({"train": (torch.zeros(5, 3), torch.zeros(5))}, r"'east', train: .*\[5, 3\]"),
-        ({"train": (torch.zeros(5, 2), torch.zeros(4))}, r"client 'east', train: targets are \[4, 1\], .* \[5, 1\]"),
+        ({"train": (torch.zeros(5, 2), torch.zeros(4))}, r"client 'east', train: 5 inputs have 4 targets"),
         ({"test": (torch.zeros(5, 2), torch.zeros(5))}, r"\['test'\]; .*inputs and targets"),
         ({"train": (torch.zeros(5, 2), torch.full((5,), torch.inf))}, "'east', train: .*infinite"),
     ],
