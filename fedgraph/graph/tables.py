@@ -44,10 +44,10 @@ class MatrixTable(NamedTuple):
 def read_relations(path: Path) -> EdgeTable | MatrixTable:
     """Read a ``.csv`` or ``.csv.gz`` file and detect the kind of table.
 
-    Cells are separated by commas, or else by semicolons (then numbers may have decimal commas) or tabs. Edges: a header
-    with from, to (or source, target) and one of cost, distance, weight, or no other column, for weights of 1; or three
-    columns without a header: from, to, distance. Matrix: N rows of N numbers; client names as a header row, optionally
-    also as the first column.
+    Cells are separated by commas, or else by semicolons, tabs or bars; then numbers may have decimal commas. Edges: a
+    header with from, to (or source, target) and one of cost, distance, weight, or no other column, for weights of 1; or
+    three columns without a header: from, to, distance. Matrix: N rows of N numbers; client names as a header row,
+    optionally also as the first column.
 
     The text is UTF-8, UTF-16 with its mark, or else Windows-1252. Raises GraphError, without a path, for a table that
     is neither, or that could be both.

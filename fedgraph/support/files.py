@@ -192,14 +192,17 @@ DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"
 """Numbers with a decimal comma."""
 
 
+_OTHER_SEPARATORS = (";", "\t", "|")
+
+
 def detect_separator(line: str) -> str:
-    """Return the delimiter of a CSV file with this header: of comma, semicolon and tab the one that
-    makes the most cells, the first of equal ones. Beside semicolons or tabs, commas between digits are decimal ones.
+    """Return the delimiter of a CSV file with this header: of comma, semicolon, tab and bar the one
+    that makes the most cells, the first of equal ones. Beside the others, commas between digits are decimal ones.
     """
     line = re.sub(r"[\r\n]+", " ", line)  # a heading between quotes may have a line break
-    if ";" in line or "\t" in line:
+    if any(separator in line for separator in _OTHER_SEPARATORS):
         line = re.sub(r"(?<=\d),(?=\d)", ".", line)
-    return max((",", ";", "\t"), key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
+    return max((",", *_OTHER_SEPARATORS), key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
 
 
 OTHER_ENCODING = "cp1252"

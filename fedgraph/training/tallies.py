@@ -16,6 +16,10 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.probability_scores import ranking_scores
 from fedgraph.training.metrics import loss_sums
 
+_CALENDAR = (("year", 525_600), ("quarter", 131_040), ("month", 44_640))
+_UNITS = (("week", 10_080), ("day", 1_440), ("hour", 60))
+"""Units of time and their minutes; those of a calendar have other lengths as well."""
+
 SMALLEST_TARGET = 1e-4
 """Targets below this magnitude, in the task's unit, are ignored in the percentage error."""
 
@@ -225,7 +229,8 @@ def _ahead(steps: int, step_minutes: float) -> str:
         step_minutes = round(step_minutes)
     if not step_minutes:
         return f"step{steps}"
-    for unit, minutes in (("week", 10_080), ("day", 1_440), ("hour", 60)):
+    calendar = [(unit, minutes) for unit, minutes in _CALENDAR if step_minutes == minutes]
+    for unit, minutes in (*calendar, *_UNITS):
         if step_minutes % minutes == 0:
             number = round(steps * step_minutes / minutes)
             return f"{number}{unit}{'s' if number > 1 else ''}"

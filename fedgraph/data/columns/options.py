@@ -24,7 +24,7 @@ class FileSettings(Settings):
     Attributes
     ----------
     columns   : names of the columns of a CSV file without a header, or of the array of an .npz file.
-    delimiter : separates the columns of a CSV file; by default the comma, semicolon or tab of its header. Where it is
+    delimiter : separates the columns of a CSV file; by default the comma, semicolon, tab or bar of its header. Where it is
                 not the comma, numbers may have decimal commas.
     missing   : what marks a missing value besides the usual marks: texts, and numbers, which match in any notation and
                 in columns of any type.

@@ -6,6 +6,7 @@ import codecs
 import csv
 import gzip
 import io
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,14 +21,18 @@ from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers, to_floats
 from fedgraph.data.own import LOOKED_FOR
-from fedgraph.support.errors import DataError, quoted
+from fedgraph.support.errors import DataError, counted, quoted
 from fedgraph.support.files import OTHER_ENCODING, composed, csv_encoding, detect_separator, read_arrays
+from fedgraph.support.untrusted import in_short
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _HEAD = 1 << 16
 """Bytes of a CSV file from which its encoding is inferred."""
+
+_LONGEST_LINE = 200
+"""Characters of a line that an error has."""
 
 
 class Table:
@@ -202,6 +207,8 @@ def _read(
             arrow = _array(path, columns)
         else:
             text = _CsvText.of(path)
+            if text.is_all and not columns:
+                raise DataError(f"{path} has no rows")
             separator = delimiter or detect_separator(text.header)
             try:
                 arrow = _csv(path, columns, separator, text)
@@ -213,7 +220,7 @@ def _read(
             if text.encoding == OTHER_ENCODING:
                 notes.append("its text is not UTF-8 and was read as Windows-1252")
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as a table: {error}") from None
+        raise _unreadable(path, error) from None
     if arrow.num_rows == 0:
         raise DataError(f"{path} has no rows")
     table = _cleaned(arrow, str(path), missing, "rename one, or list all names in [data] columns")
@@ -223,6 +230,20 @@ def _read(
         for name, column in found.items()
     }
     return Table(cleaned, str(path), doubts=doubts, notes=notes)
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    """Return the error of a file that cannot be parsed; the cells of a line are quoted, as its owner's values."""
+    widths = re.search(r"Expected (\d+) columns, got (\d+): (.*)", str(error), re.DOTALL)
+    if widths is None:
+        return DataError(f"{path} cannot be read as a table: {error}")
+    names, cells, line = int(widths[1]), int(widths[2]), in_short(widths[3], _LONGEST_LINE)
+    return DataError(
+        f"{path} cannot be read as a table: its first line has {counted(names, 'column')}, and another line has "
+        f"{cells}: {line}; the first line must name all columns, and cells with the separator or a line break need "
+        "quotation marks",
+        quoted=line,
+    )
 
 
 def from_frame(frame: Any, where: str = "the data frame") -> Table:
@@ -286,6 +307,10 @@ def _spelled(column: pa.Array) -> pa.Array:
 def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -> Table:
     """Return the columns with text trimmed, dictionaries decoded, and missing values as null."""
     names = [composed(name.strip().replace("\r\n", "\n")) for name in arrow.column_names]
+    empty = {place for place, name in enumerate(names) if not name and _is_empty(arrow.column(place))}
+    if empty and len(empty) < len(names):  # a separator at the end of each line
+        arrow = arrow.select([place for place in range(len(names)) if place not in empty])
+        names = [name for place, name in enumerate(names) if place not in empty]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{where} has two columns named {', '.join(twice)}: {advice}")
@@ -302,6 +327,13 @@ def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -
             array = array if plain or plain is None else pc.utf8_normalize(array, form="NFC")
         cleaned[name] = mask_missing(array, missing)
     return Table(cleaned, where)
+
+
+def _is_empty(column: pa.ChunkedArray) -> bool:
+    """Return whether a column has no value in any row."""
+    if not is_text(column.type):
+        return bool(column.null_count == len(column))
+    return not pc.any(pc.not_equal(pc.utf8_trim_whitespace(column), "")).as_py()
 
 
 def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
@@ -327,10 +359,11 @@ def _array(path: Path, columns: tuple[str, ...]) -> pa.Table:
 
 
 class _CsvText(NamedTuple):
-    """The header of a CSV file, which may have quoted line breaks, and the detected encoding."""
+    """The header of a CSV file, which may have quoted line breaks, the detected encoding, and whether it is the file."""
 
     header: str
     encoding: str
+    is_all: bool
 
     @classmethod
     def of(cls, path: Path) -> _CsvText:
@@ -342,7 +375,7 @@ class _CsvText(NamedTuple):
         header = lines.readline()
         while header.count('"') % 2 and (more := lines.readline()):
             header += more
-        return cls(header.rstrip("\r\n"), encoding)
+        return cls(header.rstrip("\r\n"), encoding, 0 < len(head) < _HEAD and not lines.read(1))
 
 
 def _csv(path: Path, columns: tuple[str, ...], delimiter: str, text: _CsvText) -> pa.Table:

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.data.series.series_files import SeriesTable, regular_times
+from fedgraph.data.series.times import MONDAY
 
 Covariate = Literal["time-of-day", "day-of-week", "weekly-profile"]
 NAMES = (*get_args(Covariate), "weekly-profile-ahead")
 """Feature names of covariates."""
 
 _DAY, _WEEK = 86_400, 7 * 86_400
-MONDAY = 4 * _DAY
-"""Seconds from 1 January 1970, a Thursday, to the first Monday."""
 
 _PRIOR_READINGS = 1.0
 """Weight, in readings, of the mean over a longer period as a prior for a shorter one."""

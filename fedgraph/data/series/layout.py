@@ -43,6 +43,9 @@ _ROW_NUMBERS = _IDS | {"index", "step", "t", "time", "timestamp", "date", "datet
 _MOST_COUNTED = 10_000
 """Step numbers start below this; larger numbers are times in an unknown unit."""
 
+_FEWEST_COUNTED = 10
+"""Fewest rows from which on a column that grows in equal steps numbers them, whatever its name."""
+
 _MOST_DOUBLE = 0.2
 """Share of rows that may repeat time and client by mistake in a column of clients."""
 
@@ -126,7 +129,8 @@ def infer_layout(table: Table, choice: Choice) -> tuple[Layout, Table]:
     if found is None and choice.client_column is None and _is_words(table, first):
         found = (first,), parse_times(f"column '{first}'", table.columns[first])  # says which cell is not a time
     used, times = found if found is not None else ((), None)
-    numbering, notes = _row_numbers(table, [name for name in table.names if name not in used])
+    requested = {choice.client_column, choice.target, *choice.features}
+    numbering, notes = _row_numbers(table, [name for name in table.names if name not in used], times, requested)
     left = [name for name in table.names if name not in used and name not in numbering]
     client = choice.client_column
     if client is None and times is not None:
@@ -134,11 +138,10 @@ def infer_layout(table: Table, choice: Choice) -> tuple[Layout, Table]:
     left = [name for name in left if name != client]
     others = [name for name in left if is_time_column(name, table.columns[name])]
     if client is None and choice.target is None:
-        others += [name for name in left if times is not None and name.strip().lower() in PARTS_OF_TIMES]
+        others += [name for name in left if name.strip().lower() in PARTS_OF_TIMES]
         values = [name for name in left if name not in others]
         notes += [f"'{name}' left out, as it holds times" for name in others]
         return Layout(times, None, tuple(values), False, tuple(notes)), table
-    requested = {choice.target, *choice.features}
     values = [name for name in left if name in requested or (name not in others and not _is_words(table, name))]
     if choice.features:
         values = [name for name in left if name in requested]
@@ -169,17 +172,27 @@ def _is_words(table: Table, name: str) -> bool:
     return 2 * int(numbers[coded.indices.to_numpy(zero_copy_only=False)].sum()) <= len(coded)
 
 
-def _row_numbers(table: Table, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the columns that number the rows, and a note on them."""
+def _row_numbers(
+    table: Table, names: Sequence[str], times: Times | None, requested: Collection[str | None]
+) -> tuple[list[str], list[str]]:
+    """Return the columns that number the rows, and a note on them.
+
+    Without times that is the first column if it grows in equal steps, whatever its name. None is one that is requested.
+    """
     found, notes = [], []
-    for name in names:
+    known = _ROW_NUMBERS if times is not None else _ROW_NUMBERS | PARTS_OF_TIMES
+    for name in (name for name in names if name not in requested):
         words = set(split_words(name)) - {"0"}
         is_first, is_id = name == table.names[0], bool(words & _IDS)
-        numbers = to_floats(table.columns[name]) if words <= _ROW_NUMBERS and (is_first or is_id) else None
+        is_called = words <= known and (is_first or is_id)
+        may_count = is_first and times is None and len(names) > 1
+        numbers = to_floats(table.columns[name]) if is_called or may_count else None
         if numbers is None:
             continue
         apart = np.diff(numbers)
         even = len(apart) == 0 or (apart[0] > 0 and np.allclose(apart, apart[0], rtol=1e-6))
+        if not is_called and not (even and len(numbers) >= _FEWEST_COUNTED):
+            continue
         if even and not is_id and words & TIME_WORDS and not abs(numbers[0]) < _MOST_COUNTED:
             raise DataError(
                 f"column '{name}' holds times in an unknown format: write times as 2012-03-01 00:05, or as seconds "
@@ -187,7 +200,7 @@ def _row_numbers(table: Table, names: Sequence[str]) -> tuple[list[str], list[st
             )
         if even or (is_id and bool((apart > 0).all())):
             found.append(name)
-            if is_id:
+            if is_id or not words <= _ROW_NUMBERS:
                 notes.append(f"'{name}' left out, as it numbers the rows")
         elif not is_id and bool((numbers == np.rint(numbers)).all()):
             row = int(np.argmax(~np.isclose(apart, np.median(apart)))) + 2

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedgraph.data.base import CohortData, Split, SplitName
-from fedgraph.data.series.covariates import MONDAY, NAMES, WeeklyProfile
+from fedgraph.data.series.covariates import NAMES, WeeklyProfile
+from fedgraph.data.series.times import MONDAY
 from fedgraph.data.series.windows import WindowSplit
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError

@@ -39,6 +39,7 @@ _STEP_WORDS = {
     1440.0: "daily",
     10080.0: "weekly",
     44640.0: "monthly",
+    131040.0: "quarterly",
     525600.0: "yearly",
 }
 

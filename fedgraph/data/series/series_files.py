@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.data.series.column_files import DEFAULT_READING, Reading, read_column_file
 from fedgraph.data.series.stamps import parse_times
-from fedgraph.data.series.times import MissingSteps, missing_steps, usual_step
+from fedgraph.data.series.times import MissingSteps, later, missing_steps, step_of
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed
 
@@ -72,7 +72,7 @@ class SeriesTable:
         """The usual time between two steps in minutes; 0 if unknown."""
         if self.times is None or len(self.times) < 2:
             return 0.0
-        return usual_step(np.diff(self.times).astype("timedelta64[s]").astype(np.int64)) / 60.0
+        return step_of(self.times) / 60.0
 
     def with_every_step(self) -> SeriesTable:
         """Insert the missing steps between the first and the last time, without readings; unchanged without times.
@@ -100,8 +100,7 @@ class SeriesTable:
         nothing = np.full((clients, steps, features), np.nan, dtype=np.float32)
         times = self.times
         if times is not None:
-            ahead = np.arange(1, steps + 1) * np.timedelta64(round(60 * step_minutes), "s")
-            times = np.concatenate([times, times[-1] + ahead])
+            times = np.concatenate([times, later(times, steps, round(60 * step_minutes))])
         return replace(self, values=np.concatenate([self.values, nothing], axis=1), times=times)
 
 
@@ -161,7 +160,7 @@ def _read(path: Path, array: str | None, how: Reading) -> SeriesTable:
     kind = path.name.lower()
     if kind.endswith(".npz"):
         return _read_npz(path, array)
-    if kind.endswith((".csv", ".csv.gz", ".parquet")):
+    if kind.removesuffix(".gz").endswith((".csv", ".tsv", ".txt")) or kind.endswith(".parquet"):
         found = read_column_file(path, how)
         values = np.ascontiguousarray(found.values.transpose(1, 0, 2))
         names = found.names or [path.name.partition(".")[0]]
@@ -171,7 +170,7 @@ def _read(path: Path, array: str | None, how: Reading) -> SeriesTable:
     if kind.endswith((".h5", ".hdf5")):
         with h5py.File(path, "r") as file:
             return _read_h5(file, array)
-    raise DataError("unknown kind of file; series are read from .npz, .csv, .csv.gz, .h5, .hdf5 and .parquet")
+    raise DataError("unknown kind of file; series are read from .npz, .csv, .tsv, .txt (also .gz), .h5, .hdf5 and .parquet")
 
 
 def _table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,11 @@ IF_CLOCK_WENT_BACK = "if a local clock went back by an hour, write times in UTC"
 
 _INEXACT = 0.05
 """Largest deviation of the usual time between readings, as a share of a step, if clocks are not exact."""
+
+_DAY = np.timedelta64(86_400, "s")
+
+MONDAY = 4 * 86_400
+"""Seconds from the start of 1970 to its first Monday."""
 
 _ROUND_STEPS = [*(1.0, 5.0, 10.0, 15.0, 20.0, 30.0), *(60.0 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30)),
                 *(3600.0 * hours for hours in (1, 2, 3, 4, 6, 8, 12)), 86_400.0, 604_800.0]  # fmt: skip
@@ -40,12 +46,65 @@ class MissingSteps:
     since: np.datetime64
 
 
+def step_of(times: NDArray[np.datetime64]) -> float:
+    """Return the usual time between two or more times, in seconds; of months that of most years."""
+    calendar = CalendarMonths.of(times)
+    return usual_step(np.diff(times).astype("timedelta64[s]").astype(np.int64)) if calendar is None else calendar.seconds
+
+
 def usual_step(apart: NDArray[np.int64]) -> float:
     """Return the usual time between steps, in seconds, rounded if clocks are inexact."""
     usual = float(np.median(apart))
     if 2 * int((apart == usual).sum()) >= len(apart):
         return usual
     return next((step for step in _ROUND_STEPS if abs(usual - step) <= _INEXACT * step), usual)
+
+
+class CalendarMonths(NamedTuple):
+    """Times that are whole months apart: the same moment of each, from the start of its first or its last day.
+
+    months : of each time, counted from January 1970, ``[steps]``.
+    moment : time since the start of the month, negative if counted from its end.
+    """
+
+    months: NDArray[np.int64]
+    moment: np.timedelta64
+
+    @classmethod
+    def of(cls, times: NDArray[np.datetime64]) -> CalendarMonths | None:
+        """Return those of times in order; None if they are not months apart."""
+        # Last days, as 31 January and 28 February, are the first days of the next months, a day earlier.
+        for earlier, latest in ((1, 1), (0, 28)):
+            shifted = times.astype("datetime64[s]") + earlier * _DAY
+            months = shifted.astype("datetime64[M]")
+            moments, numbers = shifted - months, months.astype(np.int64)
+            if len(times) > 1 and (moments == moments[0]).all() and moments[0] < latest * _DAY:
+                return cls(numbers, moments[0] - earlier * _DAY) if (np.diff(numbers) > 0).all() else None
+        return None
+
+    @property
+    def step(self) -> int:
+        """The usual number of months between times, the least of equally frequent ones."""
+        apart, counts = np.unique(np.diff(self.months), return_counts=True)
+        return int(apart[counts.argmax()])
+
+    @property
+    def seconds(self) -> float:
+        """The usual time of a step, in seconds; the same for all times that are as many months apart."""
+        starts = (self.step * np.arange(48)).astype("datetime64[M]").astype("datetime64[s]")
+        return float(np.median(np.diff(starts).astype(np.int64)))
+
+    def times_in(self, months: NDArray[np.int64]) -> NDArray[np.datetime64]:
+        """Return the same moment of other months, in seconds."""
+        return months.astype("datetime64[M]").astype("datetime64[s]") + self.moment
+
+
+def later(times: NDArray[np.datetime64], steps: int, step_seconds: int) -> NDArray[np.datetime64]:
+    """Return the times of the next ``steps``: ``step_seconds`` apart, or months where the times are months apart."""
+    ahead, calendar = np.arange(1, steps + 1), CalendarMonths.of(times)
+    if calendar is not None:
+        return calendar.times_in(calendar.months[-1] + ahead * calendar.step)
+    return times[-1] + ahead * np.timedelta64(step_seconds, "s")
 
 
 def _row(place: int) -> str:
@@ -69,6 +128,11 @@ def missing_steps(
     seconds = times.astype("datetime64[s]").astype(np.int64)
     apart = np.diff(seconds)
     usual = usual_step(apart)
+    calendar = CalendarMonths.of(times)
+    if calendar is not None and (np.diff(calendar.months) % calendar.step == 0).all():
+        apart, usual = np.diff(calendar.months), float(calendar.step)
+    else:
+        calendar = None
     steps = np.rint(apart / usual).astype(np.int64)
     odd = np.flatnonzero(np.abs(apart - steps * usual) > _TOLERANCE * usual)
     if len(odd):
@@ -85,14 +149,18 @@ def missing_steps(
     if every == len(times):
         return None
     if every > _MOST_STEPS * len(times):
+        step = _length(usual) if calendar is None else f"{calendar.step} month{'' if calendar.step == 1 else 's'}"
         shown = f"{times[longest]} to {times[longest + 1]}"
         raise DataError(
-            f"of the {every:,} steps of {_length(usual)} from the first time to the last one the file has only "
+            f"of the {every:,} steps of {step} from the first time to the last one the file has only "
             f"{len(times):,}; the longest gap is from {shown}: leave out the rows before it or after it, or resample "
             "to longer steps",
             quoted=shown,
         )
-    filled = np.rint(np.interp(np.arange(every), place, seconds)).astype(np.int64).astype("datetime64[s]")
+    if calendar is not None:
+        filled = calendar.times_in(calendar.months[0] + np.arange(every) * calendar.step)
+    else:
+        filled = np.rint(np.interp(np.arange(every), place, seconds)).astype(np.int64).astype("datetime64[s]")
     return place, filled, MissingSteps(every - len(times), int(steps[longest]) - 1, times[longest])
 
 
@@ -179,12 +247,12 @@ def _check_phases(
 
 
 def regular(seconds: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-    """Remove clock errors from the times of steps, in seconds, so that they match those of other clients.
+    """Remove clock errors from the times of steps, so that they match those of other clients.
 
-    Times become equal steps from their usual start, rounded to a quarter of a step. Irregular steps, such as months,
-    are unchanged.
+    Times, in seconds from the Monday of :data:`MONDAY`, become equal steps from their usual start, rounded to a quarter
+    of a step. Months and other irregular steps are unchanged.
     """
-    if step < 4 or not len(seconds):
+    if step < 4 or not len(seconds) or CalendarMonths.of((seconds + MONDAY).astype("datetime64[s]")) is not None:
         return seconds
     place = np.rint((seconds - seconds[0]) / step)
     late = seconds - seconds[0] - place * step

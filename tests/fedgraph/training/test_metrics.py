@@ -103,6 +103,9 @@ def test_forecast_metrics_in_the_tasks_unit_whatever_the_batches():
         (120, {"2hours", "6hours"}),
         (1440, {"1day", "3days"}),
         (10080, {"1week", "3weeks"}),
+        (44640, {"1month", "3months"}),
+        (131040, {"1quarter", "3quarters"}),
+        (525600, {"1year", "3years"}),
     ],
 )
 def test_horizons_are_named_in_the_unit_of_steps(minutes, suffixes):

@@ -181,6 +181,33 @@ def test_encodings(tmp_path, encoding, heading):
         assert len(found.notes) == (encoding == "cp1252")
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_a_separator_at_the_end_of_each_line_makes_no_column(tmp_path, separator):
+    lines = ["a,b,", "1,2,", "3,4, "]
+    (tmp_path / "a.csv").write_text("\n".join(lines).replace(",", separator))
+    assert read_table(tmp_path / "a.csv").names == ["a", "b"]
+    (tmp_path / "b.csv").write_text("\n".join(line + "," for line in lines).replace(",", separator))
+    assert read_table(tmp_path / "b.csv").names == ["a", "b"]
+    (tmp_path / "c.csv").write_text("a,b,\n1,2,\n3,4,5\n".replace(",", separator))
+    assert read_table(tmp_path / "c.csv").columns[""].to_pylist() == [None, "5"]
+
+
+@pytest.mark.parametrize(("first", "then"), [("a,b", "1,2,77"), ("# exported", "a,77"), ("a,b", '"77')])
+def test_lines_of_another_length_are_named_without_their_cells(tmp_path, first, then):
+    (tmp_path / "a.csv").write_text(f"{first}\n{then}\n")
+    with pytest.raises(DataError, match=r"a\.csv .*first line has [12] columns?, and another line has [1-3]: ") as caught:
+        read_table(tmp_path / "a.csv")
+    assert "77" in str(caught.value)
+    assert "77" not in caught.value.without_values
+
+
+@pytest.mark.parametrize("text", ["a,b", "a,b\n"])
+def test_a_header_alone_is_no_table(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match="has no rows"):
+        read_table(tmp_path / "a.csv")
+
+
 def test_letters_with_accents_apart_are_the_same_letters(tmp_path):
     (tmp_path / "a.csv").write_text("Gro\u0308sse,y\nMu\u0308nchen,1\nM\u00fcnchen,2\n")
     found = read_table(tmp_path / "a.csv")

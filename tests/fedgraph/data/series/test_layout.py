@@ -5,7 +5,10 @@ import pandas as pd
 import pytest
 
 from fedgraph.data.own import OwnData
+from fedgraph.data.series.column_files import Reading
+from fedgraph.data.series.layout import Choice
 from fedgraph.data.series.series import SeriesSettings, SeriesSource
+from fedgraph.data.series.series_files import read_series
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError
 from fedgraph.support.settings import parse
 
@@ -67,6 +70,32 @@ def test_a_number_of_the_row_is_no_client(tmp_path, order):
     found = source(tmp_path, frame)
     check(found, ("16", "17", "18"), by="sensor_id")
     assert ("'id' left out, as it numbers the rows" in found.describe()) == ("id" in order)
+
+
+@pytest.mark.parametrize("heading", ["minute", "elapsed [s]", "hour", "year", "counter"])
+def test_a_first_column_in_equal_steps_is_no_client(tmp_path, heading):
+    lines = [f"{1800 + 2.5 * step},{step % 7},{step % 5}" for step in range(40)]
+    (tmp_path / "own.csv").write_text("\n".join([f"{heading},a,b", *lines]))
+    found = read_series(tmp_path / "own.csv")
+    assert found.names == ("a", "b")
+    assert f"'{heading}' left out, as it numbers the rows" in found.notes
+    # Requested, or beside times, it is a reading like others.
+    assert read_series(tmp_path / "own.csv", how=Reading(Choice(target=heading))).features == (heading, "a", "b")
+    times = [f"2024-01-01 {step:02d}:00,{step},{step % 5}" for step in range(24)]
+    (tmp_path / "timed.csv").write_text("\n".join(["time,ramp,b", *times]))
+    assert read_series(tmp_path / "timed.csv").names == ("ramp", "b")
+
+
+def test_years_with_a_gap_and_hours_of_unknown_days_are_no_client(tmp_path):
+    lines = [f"{1800 + step + 9 * (step > 20)},{step % 7}" for step in range(40)]
+    (tmp_path / "years.csv").write_text("\n".join(["year,a", *lines]))
+    with pytest.raises(DataError, match=r"'year'.* not in equal steps \(row 22\)"):
+        read_series(tmp_path / "years.csv")
+    lines = [f"{step % 7},{step % 5},{step % 24}" for step in range(50)]
+    (tmp_path / "hours.csv").write_text("\n".join(["a,b,hour", *lines]))
+    found = read_series(tmp_path / "hours.csv")
+    assert found.names == ("a", "b")
+    assert "'hour' left out, as it holds times" in found.notes
 
 
 def test_a_site_of_several_sensors_is_no_client(tmp_path):

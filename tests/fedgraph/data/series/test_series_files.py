@@ -211,9 +211,9 @@ def test_a_damaged_member_is_named(tmp_path: Path) -> None:
 def test_a_missing_or_unknown_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.npz: cannot be read"):
         read_series(tmp_path / "gone.npz")
-    (tmp_path / "a.txt").write_text("1")
+    (tmp_path / "a.json").write_text("1")
     with pytest.raises(DataError, match="unknown kind of file"):
-        read_series(tmp_path / "a.txt")
+        read_series(tmp_path / "a.json")
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import torch
 from fedgraph.data.own import OwnData
 from fedgraph.data.series.series import SeriesSettings, SeriesSource
 from fedgraph.data.series.series_files import SeriesTable, read_series
+from fedgraph.data.series.times import MONDAY
+from fedgraph.data.series.windows import WindowSplit
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import parse
 
@@ -129,3 +131,39 @@ def test_first_days_of_months_start_where_they_are(tmp_path):
     windows = source(tmp_path, path="m.csv").load(["a"]).splits["train"]
     seconds = months.astype(np.int64) - 4 * 86_400
     assert windows.starts()[0].tolist() == seconds[: len(windows.starts()[0])].tolist()
+
+
+def _dates(folder: Path, dates: list[str]) -> Path:
+    (folder / "own.csv").write_text("date,a\n" + "".join(f"{date},{row}.5\n" for row, date in enumerate(dates)))
+    return folder / "own.csv"
+
+
+@pytest.mark.parametrize(
+    ("dates", "every", "ahead", "days"),
+    [
+        # Without February, which 31 days from January would not find.
+        (["2023-01-01", "2023-03-01", "2023-04-01"], "2023-02-01", ["2023-05-01", "2023-06-01"], 31),
+        (["2023-01-31", "2023-03-31", "2023-04-30", "2023-05-31"], "2023-02-28", ["2023-06-30", "2023-07-31"], 31),
+        (["2024-01-01", "2024-04-01", "2024-10-01", "2025-01-01"], "2024-07-01", ["2025-04-01", "2025-07-01"], 91),
+        (["2019-06-15", "2020-06-15", "2022-06-15"], "2021-06-15", ["2023-06-15", "2024-06-15"], 365),
+        # A year without readings is no whole number of months of usual length.
+        (["2023-01", "2023-02", "2023-03", "2024-03", "2024-04"], "2023-08-01", ["2024-05-01", "2024-06-01"], 31),
+    ],
+)
+def test_months_are_those_of_the_calendar(tmp_path, dates, every, ahead, days):
+    found = read_series(_dates(tmp_path, dates), every_step=True)
+    assert np.datetime64(every, "s") in found.times
+    assert found.missing is not None
+    assert found.step_minutes == days * 24 * 60
+    assert found.extended(2, found.step_minutes).times[-2:].tolist() == [np.datetime64(day, "s").item() for day in ahead]
+
+
+def test_any_months_are_as_far_apart_as_those_of_training(tmp_path):
+    months = [f"{2010 + month // 12}-{month % 12 + 1:02d}-01" for month in range(60)]
+    steps = {read_series(_dates(tmp_path, months[first : first + 5])).step_minutes for first in range(50)}
+    assert steps == {31 * 24 * 60}
+    _dates(tmp_path, months)
+    windows = source(tmp_path).load(["a"]).splits["train"]
+    assert isinstance(windows, WindowSplit)
+    starts = windows.starts()[0][:12].numpy() + MONDAY
+    assert [str(start)[8:] for start in starts.astype("datetime64[s]").astype("datetime64[D]")] == ["01"] * 12
