@@ -4,6 +4,8 @@ from fedgraph.data.columns.cells import MISSING
 from fedgraph.data.columns.columns import (
     Floats,
     as_category,
+    likely_marks,
+    marks_note,
     read_categories,
     read_column,
     sort_categories,
@@ -20,6 +22,8 @@ __all__ = [
     "Table",
     "as_category",
     "from_frame",
+    "likely_marks",
+    "marks_note",
     "read_categories",
     "read_column",
     "read_table",

@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 
 _MOST_WORDS, _MOST_CODES = 5, 10
 
+_MOST_MARKS, _FEWEST_MARKED, _FEWEST_OTHERS = 3, 3, 4
+"""Most numbers of a column that may mark missing values, fewest rows of each, and fewest other numbers."""
+
 _TRUTH = {"true": "yes", "false": "no"}
 
 _WHOLE = r"^([+-]?\d+)\.0*$"
@@ -234,6 +237,39 @@ def two_categories(name: str, texts: Sequence[str]) -> list[str]:
     """Return a note if two categories of a column may be the same, else none."""
     pair = near_duplicates(texts)
     return [f"'{pair[0]}' and '{pair[1]}' of '{name}' are two categories"] if pair else []
+
+
+def likely_marks(values: Floats) -> list[float]:
+    """Return the numbers that may mark missing values, such as -999 or 98 and 99; usually none.
+
+    They are a few extreme numbers, each in several rows, further from all others than these are from each other.
+    """
+    present = values[np.isfinite(values)]
+    for sign in (1.0, -1.0):
+        marks, rest = list[float](), sign * present
+        while len(marks) < _MOST_MARKS and 2 * len(rest) > len(present):
+            mark = rest.min()
+            others = rest[rest > mark]
+            if len(others) in (0, len(rest)) or len(rest) - len(others) < _FEWEST_MARKED:
+                break
+            marks.append(float(sign * mark))
+            apart, spread = others.min() - mark, others.max() - others.min()
+            if spread < apart and 2 * len(others) > len(present) and len(np.unique(others)) >= _FEWEST_OTHERS:
+                return marks
+            rest = others
+    return []
+
+
+def marks_note(name: str, values: Floats) -> list[str]:
+    """Return a note if a column of numbers may hold marks of missing values, else none."""
+    marks = [f"{mark:g}" for mark in likely_marks(values)]
+    if not marks:
+        return []
+    it = ("it marks", "it") if len(marks) == 1 else ("they mark", "them")
+    return [
+        f"'{name}' holds {' and '.join(marks)}, far from its other values: if {it[0]} missing ones, leave these cells "
+        f"empty, or add {it[1]} to [data] missing, which counts in all columns"
+    ]
 
 
 def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats | None:

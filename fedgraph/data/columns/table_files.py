@@ -359,7 +359,7 @@ def _array(path: Path, columns: tuple[str, ...]) -> pa.Table:
 
 
 class _CsvText(NamedTuple):
-    """The header of a CSV file, which may have quoted line breaks, the detected encoding, and whether it is the file."""
+    """The header of a CSV file, which may have quoted line breaks, its encoding, and whether it is the whole file."""
 
     header: str
     encoding: str
@@ -370,6 +370,8 @@ class _CsvText(NamedTuple):
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             head = stream.read(_HEAD)
         encoding = csv_encoding(head)
+        if (b"\0" in head and encoding != "utf-16") or head.lstrip()[:1] in (b"{", b"["):
+            raise DataError(f"{path} is no file of text in columns: save it as CSV or Parquet")
         text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")
         lines = io.StringIO(text, newline="")
         header = lines.readline()

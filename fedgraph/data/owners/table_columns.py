@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
+from fedgraph.data.columns.columns import marks_note
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.own import Name, OwnData, data_path, data_title
+from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.owners.preparation import Preparation
 from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
@@ -137,6 +138,15 @@ class TableColumnSource(OwnerSource):
             features=tuple(features),
             scaled=tuple(scaled),
         )
+
+    def describe(self, classes: tuple[str, ...] = ()) -> str:
+        """Describe the data, with notes on the file and on numbers that may mean missing."""
+        columns = dict.fromkeys(column for name in self.client_names() for column in self._owners[name])
+        notes = [*self._table.notes]
+        for name in columns:
+            numbers = None if name in self.settings.categories else self._table.numbers(name)
+            notes += [] if numbers is None else marks_note(name, numbers)
+        return with_notes(super().describe(classes), notes)
 
     @cached_property
     def _owners(self) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.columns.cells import Thousands
-from fedgraph.data.columns.columns import near_duplicates
+from fedgraph.data.columns.columns import likely_marks, near_duplicates
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.series.cohort import (
     build_cohort,
@@ -222,6 +222,10 @@ class SeriesSource(WindowedSource):
                 if (part := present[:, forecast_steps(table, self.settings, split)]).shape[1]
             ),
         )
+        marks = {name: tuple(likely_marks(series)) for name, series in zip(names, values.astype(float), strict=True)}
+        for mark in dict.fromkeys(mark for found in marks.values() for mark in found):
+            who = some([name for name, found in marks.items() if mark in found])
+            yield f"{mark:g}, far from all other readings, of {who}: set [data] missing if it marks missing ones"
         for words, which in cases:
             if which.any():
                 yield f"{words}: {some([name for name, found in zip(names, which, strict=True) if found])}"

@@ -170,7 +170,9 @@ def _read(path: Path, array: str | None, how: Reading) -> SeriesTable:
     if kind.endswith((".h5", ".hdf5")):
         with h5py.File(path, "r") as file:
             return _read_h5(file, array)
-    raise DataError("unknown kind of file; series are read from .npz, .csv, .tsv, .txt (also .gz), .h5, .hdf5 and .parquet")
+    raise DataError(
+        "unknown kind of file; series are read from .npz, .csv, .tsv, .txt (also .gz), .h5, .hdf5 and .parquet"
+    )
 
 
 def _table(

@@ -23,9 +23,9 @@ IF_CLOCK_WENT_BACK = "if a local clock went back by an hour, write times in UTC"
 _INEXACT = 0.05
 """Largest deviation of the usual time between readings, as a share of a step, if clocks are not exact."""
 
-_DAY = np.timedelta64(86_400, "s")
+_DAY = 86_400
 
-MONDAY = 4 * 86_400
+MONDAY = 4 * _DAY
 """Seconds from the start of 1970 to its first Monday."""
 
 _ROUND_STEPS = [*(1.0, 5.0, 10.0, 15.0, 20.0, 30.0), *(60.0 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30)),
@@ -49,7 +49,9 @@ class MissingSteps:
 def step_of(times: NDArray[np.datetime64]) -> float:
     """Return the usual time between two or more times, in seconds; of months that of most years."""
     calendar = CalendarMonths.of(times)
-    return usual_step(np.diff(times).astype("timedelta64[s]").astype(np.int64)) if calendar is None else calendar.seconds
+    if calendar is not None:
+        return calendar.seconds
+    return usual_step(np.diff(times).astype("timedelta64[s]").astype(np.int64))
 
 
 def usual_step(apart: NDArray[np.int64]) -> float:
@@ -64,22 +66,22 @@ class CalendarMonths(NamedTuple):
     """Times that are whole months apart: the same moment of each, from the start of its first or its last day.
 
     months : of each time, counted from January 1970, ``[steps]``.
-    moment : time since the start of the month, negative if counted from its end.
+    moment : seconds since the start of the month, negative if counted from its end.
     """
 
     months: NDArray[np.int64]
-    moment: np.timedelta64
+    moment: int
 
     @classmethod
     def of(cls, times: NDArray[np.datetime64]) -> CalendarMonths | None:
         """Return those of times in order; None if they are not months apart."""
         # Last days, as 31 January and 28 February, are the first days of the next months, a day earlier.
         for earlier, latest in ((1, 1), (0, 28)):
-            shifted = times.astype("datetime64[s]") + earlier * _DAY
+            shifted = times.astype("datetime64[s]") + np.timedelta64(earlier * _DAY, "s")
             months = shifted.astype("datetime64[M]")
-            moments, numbers = shifted - months, months.astype(np.int64)
+            moments, numbers = (shifted - months).astype(np.int64), months.astype(np.int64)
             if len(times) > 1 and (moments == moments[0]).all() and moments[0] < latest * _DAY:
-                return cls(numbers, moments[0] - earlier * _DAY) if (np.diff(numbers) > 0).all() else None
+                return cls(numbers, int(moments[0]) - earlier * _DAY) if (np.diff(numbers) > 0).all() else None
         return None
 
     @property
@@ -96,7 +98,8 @@ class CalendarMonths(NamedTuple):
 
     def times_in(self, months: NDArray[np.int64]) -> NDArray[np.datetime64]:
         """Return the same moment of other months, in seconds."""
-        return months.astype("datetime64[M]").astype("datetime64[s]") + self.moment
+        starts = months.astype("datetime64[M]").astype("datetime64[s]").astype(np.int64)
+        return (starts + self.moment).astype("datetime64[s]")
 
 
 def later(times: NDArray[np.datetime64], steps: int, step_seconds: int) -> NDArray[np.datetime64]:
@@ -104,7 +107,8 @@ def later(times: NDArray[np.datetime64], steps: int, step_seconds: int) -> NDArr
     ahead, calendar = np.arange(1, steps + 1), CalendarMonths.of(times)
     if calendar is not None:
         return calendar.times_in(calendar.months[-1] + ahead * calendar.step)
-    return times[-1] + ahead * np.timedelta64(step_seconds, "s")
+    last = int(times[-1:].astype("datetime64[s]").astype(np.int64)[0])
+    return (last + ahead * step_seconds).astype("datetime64[s]")
 
 
 def _row(place: int) -> str:

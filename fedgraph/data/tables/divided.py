@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedgraph.data.base import CohortData
-from fedgraph.data.columns.columns import as_category, read_column, two_categories
+from fedgraph.data.columns.columns import as_category, marks_note, read_column, two_categories
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, data_title, with_notes
 from fedgraph.data.partition import Indices, client_names
@@ -154,10 +154,13 @@ class DividedTableSource(ClientTableSource):
 
     @cached_property
     def _notes(self) -> tuple[str, ...]:
-        """Notes on categories that may be the same."""
-        found: list[str] = []
+        """Notes on the file, on categories that may be the same and numbers that may mean missing."""
+        found = [*self._table.notes]
         for name in self._table.names:
-            if self._table.numbers(name) is None:
+            numbers = self._table.numbers(name)
+            if numbers is not None:
+                found += marks_note(name, numbers)
+            else:
                 found += two_categories(name, sorted(read_column(self._table, name).texts.to_pylist()))
         return tuple(found)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedgraph.data.columns.cells import is_number
 from fedgraph.data.columns.columns import (
     has_fraction,
+    marks_note,
     near_duplicates,
     quote_some,
     read_categories,
@@ -233,12 +234,13 @@ def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Ite
     """Yield notes on columns that may have been misread."""
     if settings.client_column is not None and (pair := near_duplicates(list(clients))):
         yield f"'{pair[0]}' and '{pair[1]}' are two clients"
-    columns = [*_features(table, settings), *([settings.label] if settings.task == "classification" else [])]
-    for name in columns:
+    for name in [*_features(table, settings), settings.label]:
         declared = name in settings.categories
-        values = None if declared or name == settings.label else table.numbers(name)
+        is_class = name == settings.label and settings.task == "classification"
+        values = None if declared or is_class else table.numbers(name)
         if values is not None:
-            if _counts_rows(values):
+            yield from marks_note(name, values)
+            if name != settings.label and _counts_rows(values):
                 yield f"'{name}' numbers the rows, and is a feature unless [data] drop leaves it out"
             continue
         texts = read_column(table, name).texts.to_pylist()

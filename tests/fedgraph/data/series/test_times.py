@@ -155,7 +155,9 @@ def test_months_are_those_of_the_calendar(tmp_path, dates, every, ahead, days):
     assert np.datetime64(every, "s") in found.times
     assert found.missing is not None
     assert found.step_minutes == days * 24 * 60
-    assert found.extended(2, found.step_minutes).times[-2:].tolist() == [np.datetime64(day, "s").item() for day in ahead]
+    later = found.extended(2, found.step_minutes).times
+    assert later is not None
+    assert later[-2:].tolist() == [np.datetime64(day, "s").item() for day in ahead]
 
 
 def test_any_months_are_as_far_apart_as_those_of_training(tmp_path):
