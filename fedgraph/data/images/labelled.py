@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from fedgraph.data.images.image_files import Bytes, FileKey, Images, file_key
 from fedgraph.data.own import LOOKED_FOR
-from fedgraph.support.errors import DataError, counted
+from fedgraph.support.errors import DataError, counted, quoted
 from fedgraph.support.files import composed, read_arrays
 
 _MODES = {1: "L", 3: "RGB"}
@@ -110,14 +110,23 @@ class _Folder:
     def of(cls, folder: Path, classes: Sequence[str], every_class: bool) -> _Folder:
         found = {composed(entry.name): entry for entry in _entries(folder) if entry.is_dir()}
         sites = () if set(found) & set(classes) else tuple(found)
-        if not sites or not all(
-            set(classes) & {composed(inner.name) for inner in _entries(found[site])} for site in sites
-        ):
+        without = [
+            site for site in sites if not set(classes) & {composed(inner.name) for inner in _entries(found[site])}
+        ]
+        if len(without) == len(sites):
             sites = ()
+        elif without:
+            others = [site for site in sites if site not in without]
+            raise DataError(
+                f"{folder}: there are folders of classes in {quoted(others, 5)}, but not in {quoted(without, 5)}. With "
+                f"a folder for each site, each needs one of a class ({', '.join(classes)}): add it, or move the folder "
+                "elsewhere"
+            )
         if parts := [name for name in sites if name.lower() in _PARTS]:
+            training = next((name for name in parts if name.lower().startswith("train")), parts[0])
             raise DataError(
                 f"{folder} has the folders {', '.join(parts)}, which seem to be splits of the data, not sites: name "
-                f'the one to train on, [data] path = ".../{parts[0]}", and for the others test = "shared" and test-path'
+                f'the one to train on, [data] path = ".../{training}", and for the others test = "shared" and test-path'
             )
         roots = {name: found[name] for name in sites} or {"": folder}
         files, others = [], Counter[tuple[str, str]]()
