@@ -694,9 +694,9 @@ def test_the_width_of_the_published_graphical_model(numbers):
     assert set(of(1000, "survival, macro recall").values()) == {0.5}
     said(
         "simulations/fedngm/README.md",
-        "At the clients the width is what deaths depend on: with each seed, models of 1,000 units have a larger AUC and "
-        "AUPR than those of 100, and than published for the global model. The global model keeps this with seed 0 alone",
+        "At the clients the width is what deaths depend on: with each seed, models of 1,000 units have a larger AUC "
+        "and AUPR than those of 100, and than published for the global model. The global model keeps this with seed 0 "
+        "alone",
         "With each seed its errors in gestation and birth weight are smaller than with 100 units and, but for the RMSE "
         "of gestation with seeds 1 and 2, larger than published; it predicts no death.",
     )
-
