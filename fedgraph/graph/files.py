@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 JSON_FORMAT = "fedgraph client graph"
 KNOWN_FORMATS = (
     "graph.npz or graph.json as written by write_graph; .npz with a matrix (adj, adjacency, adj_mx, matrix or weights) "
-    "and names (sensor_ids, names or ids); .csv or .csv.gz with an edge list (from,to,cost or from,to,weight or "
-    "from,to) or a square matrix; .json in NetworkX node-link form; .pkl as published with DCRNN; .graphml; .gml"
+    "and names (sensor_ids, names or ids); .csv or .tsv (also .gz) with an edge list (from,to,cost or "
+    "from,to,weight or from,to) or a square matrix; .json in NetworkX node-link form; .pkl as published with DCRNN; "
+    ".graphml; .gml"
 )
 _MATRIX_KEYS = ("adj", "adjacency", "adj_mx", "matrix", "weights")
 _NAME_KEYS = ("sensor_ids", "names", "ids")
@@ -155,8 +156,7 @@ def _reader(path: Path) -> Callable[[Path, _Options], ClientGraph]:
     lower = path.name.lower()
     readers = {
         ".npz": _read_npz,
-        ".csv": _read_csv,
-        ".csv.gz": _read_csv,
+        **{f".{text}{packed}": _read_csv for text in ("csv", "tsv") for packed in ("", ".gz")},
         ".json": _read_json,
         ".pkl": _read_pickle,
         ".pickle": _read_pickle,

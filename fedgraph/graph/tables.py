@@ -42,7 +42,7 @@ class MatrixTable(NamedTuple):
 
 
 def read_relations(path: Path) -> EdgeTable | MatrixTable:
-    """Read a ``.csv`` or ``.csv.gz`` file and detect the kind of table.
+    """Read a text file, which may be compressed (``.gz``), and detect the kind of table.
 
     Cells are separated by commas, or else by semicolons, tabs or bars; then numbers may have decimal commas. Edges: a
     header with from, to (or source, target) and one of cost, distance, weight, or no other column, for weights of 1; or

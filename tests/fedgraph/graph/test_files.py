@@ -73,6 +73,14 @@ def test_written_files_hold_plain_arrays_and_readable_edges(tmp_path):
     assert table["edges"] == [["a", "b"], ["b", "c"], ["c", "c"]], "each undirected edge once"
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".csv.gz", ".TSV.gz"])
+def test_lists_of_edges_are_text_of_any_separator(tmp_path, suffix):
+    content = b"from\tto\tweight\na\tb\t0,5\n"
+    (tmp_path / f"edges{suffix}").write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    found = read_graph(tmp_path / f"edges{suffix}")
+    assert (found.names, found.weights.tolist()) == (("a", "b"), [0.5])
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     write_graph(directed(), tmp_path / "graph.npz")
 
