@@ -243,7 +243,8 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         windows = OwnerWindows.of(starts, embeddings, targets, known > 0)
         if self.settings.targets == "shared":
             return windows
-        return windows.ahead(task.output_shape[0] * step_seconds(task.step_minutes))
+        step = step_seconds(task.step_minutes)
+        return windows.ahead(task.output_shape[0] * step, tolerance=(step - 1) // 4)
 
 
 def _report_step(run: PhaseRun, phase: str, step: int, training: float, validation: float) -> None:

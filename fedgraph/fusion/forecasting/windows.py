@@ -50,11 +50,17 @@ class OwnerWindows:
             self.known[:, places],
         )
 
-    def ahead(self, seconds: int) -> OwnerWindows:
-        """The same windows; the target is the owner's embedding of the window ``seconds`` later."""
+    def ahead(self, seconds: int, tolerance: int = 0) -> OwnerWindows:
+        """The same windows; the target is the owner's embedding of the window ``seconds`` later.
+
+        It may be ``tolerance`` seconds earlier or later, as months are.
+        """
         wanted = self.keys + seconds
-        later = torch.searchsorted(self.keys, wanted).clamp(max=max(len(self) - 1, 0))
-        known = self.present[:, later] & (self.keys[later] == wanted)
+        after = torch.searchsorted(self.keys, wanted).clamp(max=max(len(self) - 1, 0))
+        before = (after - 1).clamp(min=0)
+        is_before = (self.keys[before] - wanted).abs() < (self.keys[after] - wanted).abs()
+        later = torch.where(is_before, before, after)
+        known = self.present[:, later] & ((self.keys[later] - wanted).abs() <= tolerance)
         targets = self.embeddings[:, later]
         return replace(self, targets=targets, known=known[..., None].expand(-1, -1, targets.shape[2]))
 

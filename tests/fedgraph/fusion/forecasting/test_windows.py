@@ -43,6 +43,16 @@ def test_embeddings_of_later_windows_are_targets():
     assert windows.targets[1, 0, 0] == 6
 
 
+def test_later_windows_may_be_some_days_off_as_months_are():
+    months = torch.tensor([0, 31, 59, 90, 120])
+    values = torch.arange(5.0).reshape(1, 5, 1)
+    windows = OwnerWindows.of(months[None], values, torch.zeros(1, 5, 0), torch.zeros(1, 5, 0).bool())
+    assert windows.ahead(62).known.sum() == 0
+    later = windows.ahead(62, tolerance=7)
+    assert later.known[0, :, 0].tolist() == [True, True, True, False, False]
+    assert later.targets[0, :3, 0].tolist() == [2, 3, 4]
+
+
 def test_shared_windows_are_counted_and_none_is_an_error():
     names = ("a", "b", "c")
     everybody = torch.ones(3, 5, dtype=torch.bool)
