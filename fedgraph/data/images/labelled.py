@@ -116,9 +116,9 @@ class _Folder:
         if len(without) == len(sites):
             sites = ()
         elif without:
-            others = [site for site in sites if site not in without]
+            complete = [site for site in sites if site not in without]
             raise DataError(
-                f"{folder}: there are folders of classes in {quoted(others, 5)}, but not in {quoted(without, 5)}. With "
+                f"{folder}: there are folders of classes in {quoted(complete, 5)}, but not in {quoted(without, 5)}. With "
                 f"a folder for each site, each needs one of a class ({', '.join(classes)}): add it, or move the folder "
                 "elsewhere"
             )
