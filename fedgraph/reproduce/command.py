@@ -95,6 +95,7 @@ def reproduce(
             selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]
             run_cells(selected, how, progress, on_end=lambda cell: _write(results(), target))
         final = results()
+        has_figure = draw(final, target / "figure.png")
         _write(final, target)
         files = ["table.md", "table.csv", "summary.csv"]
         if choices:
@@ -103,7 +104,7 @@ def reproduce(
         if table.table.compare:
             write_atomically(target / "differences.csv", paired_csv(final).encode())
             files.append("differences.csv")
-        if draw(final, target / "figure.png"):
+        if has_figure:
             files.append("figure.png")
         for shown in terminal_tables(console, final, labels, keys):
             console.print(shown)
@@ -115,7 +116,8 @@ def reproduce(
 
 def _write(results: Results, target: Path) -> None:
     """Write table and numbers of all finished cells, including those not selected."""
-    write_atomically(target / "table.md", markdown(results).encode())
+    text = markdown(results, (target / "figure.png").exists())
+    write_atomically(target / "table.md", text.encode())
     write_atomically(target / "table.csv", long_csv(results).encode())
     write_atomically(target / "summary.csv", summary_csv(results).encode())
 
@@ -148,7 +150,7 @@ def _progress(results: Results, labels: Sequence[str], keys: Sequence[str]) -> T
     table.add_column("row")
     shown = [column for column in results.columns if column.key in keys]
     for column in shown:
-        table.add_column(escape(column.key), justify="right")
+        table.add_column(escape(column.key), justify="right", overflow="fold")
     for row in results.table.rows:
         if row.label not in labels:
             continue

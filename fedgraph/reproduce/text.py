@@ -25,13 +25,16 @@ def markdown_line(entries: Collection[str]) -> str:
     return "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in entries) + " |"
 
 
-def markdown(results: Results) -> str:
-    """Return a table as Markdown: a section per column with our and published values, then remarks and the command."""
+def markdown(results: Results, has_figure: bool = True) -> str:
+    """Return a table as Markdown: a section per column with our and published values, then remarks and the command.
+
+    ``has_figure`` says whether ``figure.png`` is beside it.
+    """
     about = results.table.table
     lines = [f"# {about.title}", ""]
     lines += [f"`{results.name}`, profile `{results.profile_name}`. {_paper(results)}", ""]
     lines += [about.caption, ""] if about.caption else []
-    if about.figure != "none":
+    if has_figure and about.figure != "none":
         lines += ["![The same as a picture](figure.png)", ""]
     for column in results.columns:
         lines += _section(results, column)
@@ -41,7 +44,11 @@ def markdown(results: Results) -> str:
 
 
 def _paper(results: Results) -> str:
-    return f"Published at <{results.table.table.paper}>." if results.table.table.paper else ""
+    paper = results.table.table.paper
+    if not paper:
+        return ""
+    is_published = any(results.has_published(column) for column in results.columns)
+    return f"Published at <{paper}>." if is_published else f"The method is from <{paper}>, this table is not."
 
 
 def _section(results: Results, column: ColumnTable) -> Iterator[str]:

@@ -118,9 +118,9 @@ class _Folder:
         elif without:
             complete = [site for site in sites if site not in without]
             raise DataError(
-                f"{folder}: there are folders of classes in {quoted(complete, 5)}, but not in {quoted(without, 5)}. With "
-                f"a folder for each site, each needs one of a class ({', '.join(classes)}): add it, or move the folder "
-                "elsewhere"
+                f"{folder}: there are folders of classes in {quoted(complete, 5)}, but not in {quoted(without, 5)}: "
+                f"with a folder for each site, each needs one of a class ({', '.join(classes)}); add it, or move the "
+                "folder elsewhere"
             )
         if parts := [name for name in sites if name.lower() in _PARTS]:
             training = next((name for name in parts if name.lower().startswith("train")), parts[0])

@@ -1,5 +1,6 @@
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -51,6 +52,17 @@ def test_markdown_shows_ours_beside_the_published(finished):
     assert lines["Oracle (published only)"][1:] == ["-", "99.00", "-", "-", ""]
 
 
+def test_markdown_links_the_paper_and_the_picture_that_are_there(finished):
+    assert "figure.png" in markdown(finished)
+    assert "figure.png" not in markdown(finished, has_figure=False)
+    about = finished.table.table.model_copy(update={"paper": "https://example.org"})
+    rows = tuple(row.model_copy(update={"published": {}}) for row in finished.table.rows)
+    of_paper = replace(finished, table=finished.table.model_copy(update={"table": about}))
+    assert "Published at <https://example.org>." in markdown(of_paper)
+    beside = replace(finished, table=finished.table.model_copy(update={"table": about, "rows": rows}))
+    assert "The method is from <https://example.org>, this table is not." in markdown(beside)
+
+
 def test_markdown_says_what_the_numbers_are(finished):
     text = markdown(finished)
     assert "Profile `small`: one round. Seeds: 0, 1; 3 of 4 runs are finished." in text
@@ -61,8 +73,6 @@ def test_markdown_says_what_the_numbers_are(finished):
 
 
 def test_the_command_names_what_changes_numbers(finished):
-    from dataclasses import replace
-
     assert command(finished) == "fedgraph reproduce tiny --profile small"
     other = replace(finished, seeds=(0,), overrides=("sfl={alpha = 1}",))
     assert command(other) == "fedgraph reproduce tiny --profile small --seeds 0 --set 'sfl={alpha = 1}'"
