@@ -229,7 +229,7 @@ def _found(
         ]
         for row in results.table.rows
     }  # fmt: skip
-    return Worth(method, str(quantity), spreads, effects, settings, name, folder)
+    return Worth(method, str(quantity), spreads, effects, settings, name, folder, overrides=results.overrides)
 
 
 @contextmanager

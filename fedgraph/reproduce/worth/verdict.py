@@ -98,6 +98,8 @@ class Worth:
         Folder of ``worth.html``, ``worth.md`` and ``worth.csv``.
     seconds : float
         Total duration of all runs.
+    overrides : tuple of str
+        Keys of the experiment that all rows had other values of.
     """
 
     method: str
@@ -108,6 +110,7 @@ class Worth:
     experiment: str
     folder: Path
     seconds: float = 0.0
+    overrides: tuple[str, ...] = ()
 
     @property
     def pays(self) -> bool:
@@ -154,7 +157,7 @@ class Worth:
     @property
     def command(self) -> str:
         """The command that continues with the best row."""
-        options = " ".join(f"--set {shlex.quote(each)}" for each in self.settings[self.best])
+        options = " ".join(f"--set {shlex.quote(each)}" for each in (*self.overrides, *self.settings[self.best]))
         return f"fedgraph run {shlex.quote(self.experiment)} {options}".rstrip()
 
     @property
@@ -175,7 +178,7 @@ class Worth:
         """Return the numbers as lines of a result file: a row per method, the experiment as column."""
         lines = []
         for label, numbers in self.frame.to_dict("index").items():
-            source = f"fedgraph worth {self.experiment}"
+            source = " ".join([f"fedgraph worth {self.experiment}", *(f"--set {each}" for each in self.overrides)])
             lines += [
                 ResultLine(label, self.experiment, metric, value=f"{value:.6g}", source=source)
                 for metric, value in numbers.items()

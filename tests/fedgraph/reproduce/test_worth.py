@@ -154,11 +154,14 @@ def test_the_command_prints_the_verdict_and_where_it_is(tables, tmp_path):
     file = tmp_path / "small.toml"
     file.write_bytes(tomli_w.dumps(tables).encode())
     options = ["--seeds", "0,1", "--rates", "1", "--out", str(tmp_path / "out"), "--jobs", "2", "-q"]
-    options += ["--results", str(tmp_path / "results.csv")]
+    options += ["--results", str(tmp_path / "results.csv"), "--set", "train.batch-size=32"]
     result = CliRunner().invoke(cli.app, ["worth", str(file), *options])
     assert result.exit_code == 0, result.output
     assert "worth.html" in result.output
-    assert "verdict,small" in (tmp_path / "results.csv").read_text().replace(str(file), "small")
+    assert "--set train.batch-size=32 --set" in " ".join(result.output.split())
+    kept = (tmp_path / "results.csv").read_text().replace(str(file), "small")
+    assert "verdict,small" in kept
+    assert "fedgraph worth small --set train.batch-size=32" in kept
     assert "against training alone" in result.output
     result = CliRunner().invoke(cli.app, ["worth", str(file), "--seeds", "0,a"])
     assert result.exit_code == 1
