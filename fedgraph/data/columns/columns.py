@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedgraph.data.columns.cells import is_number
+from fedgraph.data.columns.cells import is_number, is_text
 from fedgraph.data.columns.table_files import Table, infinite_message
 from fedgraph.support.errors import DataError, similar
 
@@ -24,6 +24,9 @@ _MOST_MARKS, _FEWEST_MARKED, _FEWEST_OTHERS = 3, 3, 4
 """Most numbers of a column that may mark missing values, fewest rows of each, and fewest other numbers."""
 
 _TRUTH = {"true": "yes", "false": "no"}
+
+_CODE = r"^0\d\d+$"
+"""Numbers with a zero in front and as many digits as codes have; months and hours have fewer."""
 
 _WHOLE = r"^([+-]?\d+)\.0*$"
 
@@ -260,16 +263,24 @@ def likely_marks(values: Floats) -> list[float]:
     return []
 
 
-def marks_note(name: str, values: Floats) -> list[str]:
-    """Return a note if a column of numbers may hold marks of missing values, else none."""
-    marks = [f"{mark:g}" for mark in likely_marks(values)]
-    if not marks:
-        return []
-    it = ("it marks", "it") if len(marks) == 1 else ("they mark", "them")
-    return [
-        f"'{name}' holds {' and '.join(marks)}, far from its other values: if {it[0]} missing ones, leave these cells "
-        f"empty, or add {it[1]} to [data] missing, which counts in all columns"
-    ]
+def notes_on_numbers(table: Table, name: str, values: Floats, as_categories: str) -> list[str]:
+    """Return notes on a column of numbers that may hold marks of missing values or be codes, such as 01234.
+
+    ``as_categories`` is the table of settings that makes a column categorical.
+    """
+    notes, marks = list[str](), [f"{mark:g}" for mark in likely_marks(values)]
+    if marks:
+        it = ("it marks", "it") if len(marks) == 1 else ("they mark", "them")
+        notes.append(
+            f"'{name}' holds {' and '.join(marks)}, far from its other values: if {it[0]} missing ones, leave these "
+            f"cells empty, or add {it[1]} to [data] missing, which counts in all columns"
+        )
+    column = table.columns[name]
+    if is_text(column.type) and pc.any(pc.match_substring_regex(column, _CODE)).as_py():
+        notes.append(
+            f"'{name}' is read as numbers, though some have zeros in front: if it is codes, see {as_categories}"
+        )
+    return notes
 
 
 def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats | None:

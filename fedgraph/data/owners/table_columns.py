@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.columns import marks_note
+from fedgraph.data.columns.columns import notes_on_numbers
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
@@ -145,7 +145,8 @@ class TableColumnSource(OwnerSource):
         notes = [*self._table.notes]
         for name in columns:
             numbers = None if name in self.settings.categories else self._table.numbers(name)
-            notes += [] if numbers is None else marks_note(name, numbers)
+            if numbers is not None:
+                notes += notes_on_numbers(self._table, name, numbers, "[data.categories]")
         return with_notes(super().describe(classes), notes)
 
     @cached_property

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedgraph.data.base import CohortData
-from fedgraph.data.columns.columns import as_category, marks_note, read_column, two_categories
+from fedgraph.data.columns.columns import as_category, notes_on_numbers, read_column, two_categories
 from fedgraph.data.columns.table_files import Table
 from fedgraph.data.own import Name, data_title, with_notes
 from fedgraph.data.partition import Indices, client_names
@@ -159,7 +159,7 @@ class DividedTableSource(ClientTableSource):
         for name in self._table.names:
             numbers = self._table.numbers(name)
             if numbers is not None:
-                found += marks_note(name, numbers)
+                found += notes_on_numbers(self._table, name, numbers, "kinds of [data.table-schema]")
             else:
                 found += two_categories(name, sorted(read_column(self._table, name).texts.to_pylist()))
         return tuple(found)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedgraph.data.columns.cells import is_number
 from fedgraph.data.columns.columns import (
     has_fraction,
-    marks_note,
     near_duplicates,
+    notes_on_numbers,
     quote_some,
     read_categories,
     read_column,
@@ -239,7 +239,7 @@ def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Ite
         is_class = name == settings.label and settings.task == "classification"
         values = None if declared or is_class else table.numbers(name)
         if values is not None:
-            yield from marks_note(name, values)
+            yield from notes_on_numbers(table, name, values, "[data.categories]")
             if name != settings.label and _counts_rows(values):
                 yield f"'{name}' numbers the rows, and is a feature unless [data] drop leaves it out"
             continue

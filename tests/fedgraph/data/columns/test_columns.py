@@ -13,7 +13,7 @@ from fedgraph.data.columns.columns import (
     as_category,
     is_number,
     likely_marks,
-    marks_note,
+    notes_on_numbers,
     read_column,
     read_numbers,
     sort_categories,
@@ -142,7 +142,7 @@ def test_numbers_that_may_mean_missing(others, marks, found):
     values = np.concatenate([others, np.repeat(marks, 4), [np.nan]]).astype(float)
     assert likely_marks(values) == found
     assert likely_marks(np.append(others, marks).astype(float)) == []  # once each
-    assert len(marks_note("x", values)) == bool(found)
+    assert len(notes_on_numbers(table(values), "x", values, "")) == bool(found)
 
 
 def test_order():
@@ -151,6 +151,22 @@ def test_order():
     assert is_number("1e3")
     assert not any(map(is_number, ["nan", "inf", "1_000", "٣", "x"]))
     assert as_category(99.0) == as_category(" 99") == "99"
+
+
+@pytest.mark.parametrize(
+    ("cells", "noted"),
+    [
+        (["01234", "98765", None], True),
+        (["1234", "98765"], False),
+        (["01", "12", "00"], False),  # months and hours
+        (["0.123", "0"], False),
+        ([12, 34], False),
+    ],
+)
+def test_codes_with_zeros_in_front_are_noted(cells, noted):
+    found = table(cells)
+    notes = notes_on_numbers(found, "x", found.numbers("x"), "[data.categories]")
+    assert [note.endswith("if it is codes, see [data.categories]") for note in notes] == [True] * noted
 
 
 @pytest.mark.parametrize(
