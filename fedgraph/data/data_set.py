@@ -154,7 +154,8 @@ class DataSet(Configured[S]):
             try:
                 x, y = (torch.as_tensor(part) for part in pair)
             except (TypeError, ValueError) as error:
-                raise DataError(f"{self._name}, client '{client}', {split}: no tensors: {error}") from None
+                place = f"{self._name}, client '{client}', {split}"
+                raise DataError(f"{place}: no tensors: {error}", quoted=str(error)) from None
             where = f"{self._name}, client '{client}', {split}:"
             if tuple(x.shape[1:]) != task.input_shape:
                 raise DataError(

@@ -244,7 +244,7 @@ def read_feature_graph(path: str | os.PathLike[str], moral: bool = False) -> Fea
             parents.setdefault(child, []).append(parent)
         return FeatureGraph.moral(names, parents)
     except GraphError as error:
-        raise GraphError(f"{path}: {error}") from None
+        raise error.at(str(path)) from None
     except Exception as error:  # parsers raise many types for damaged files
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise GraphError(f"{path}: cannot be read ({reason}); known formats: {KNOWN_FORMATS}") from None

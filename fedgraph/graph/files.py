@@ -113,7 +113,7 @@ def read_graph(
             graph = graph.symmetrised(symmetrise)
         return graph if names is None else graph.reindex(names, missing=missing, extra="drop")
     except GraphError as error:
-        raise GraphError(f"{path}: {error}") from None
+        raise error.at(str(path)) from None
     except OSError as error:
         raise GraphError(
             f"{path}: cannot be read ({error.strerror or error}); known formats: {KNOWN_FORMATS}"

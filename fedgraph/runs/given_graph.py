@@ -59,7 +59,7 @@ def given_graph(
     try:
         graph = graph.reindex(federation.names, *_differing(experiment, graph, federation))
     except GraphError as error:
-        raise GraphError(f"{table.path}: {error}" if table.path else str(error)) from None
+        raise error.at(str(table.path)) if table.path else error from None
     if table.source in ("file", "data"):
         remarks += _about_isolated(graph)
     for remark in remarks:

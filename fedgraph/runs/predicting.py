@@ -153,7 +153,7 @@ class Predictor:
         try:
             return new.measured(name, next(iter(self.preprocessing.values())).first())
         except DataError as error:
-            raise DataError(f"{self._unknown(name)}, and {error}: {self._advice(name)}") from None
+            raise DataError(f"{self._unknown(name)}, and {error}: {self._advice(name)}", error.quoted) from None
 
 
 def no_preprocessing(models: RunModels, client: str | None) -> str:

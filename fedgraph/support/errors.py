@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 FULL_ERRORS = "FEDGRAPH_FULL_ERRORS"
 """Environment variable by which nodes send full errors to the server, or raise them with the value ``raise``."""
@@ -17,12 +18,17 @@ class FedgraphError(Exception):
     message : str
         The whole message.
     quoted : str
-        The part of the message with values of a client's data, for its owner only.
+        The part of the message with values of a client's data, or with an error of a library, which may have them; for
+        its owner only.
     """
 
     def __init__(self, message: str = "", quoted: str = "") -> None:
         super().__init__(message)
         self.quoted = quoted
+
+    def at(self, place: str) -> Self:
+        """Return the same error with a place in front of its message."""
+        return type(self)(f"{place}: {self}", self.quoted)
 
     @property
     def without_values(self) -> str:

@@ -236,7 +236,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     """Return the error of a file that cannot be parsed; the cells of a line are quoted, as its owner's values."""
     widths = re.search(r"Expected (\d+) columns, got (\d+): (.*)", str(error), re.DOTALL)
     if widths is None:
-        return DataError(f"{path} cannot be read as a table: {error}")
+        return DataError(f"{path} cannot be read as a table: {error}", quoted=str(error))
     names, cells, line = int(widths[1]), int(widths[2]), in_short(widths[3], _LONGEST_LINE)
     return DataError(
         f"{path} cannot be read as a table: its first line has {counted(names, 'column')}, and another line has "

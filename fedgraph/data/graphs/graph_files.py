@@ -158,13 +158,15 @@ def _loaded(file: Path) -> list[Raw] | dict[str, list[Raw]]:
             f"or a list of them, torch.save([data, ...], '{file.name}')"
         ) from None
     except Exception as error:  # a damaged file may raise almost anything
-        raise DataError(f"{file} cannot be read by torch.load ({type(error).__name__}: {error})") from None
+        kind, reason = type(error).__name__, str(error)
+        raise DataError(f"{file} cannot be read by torch.load ({kind}: {reason})", quoted=reason) from None
     try:
         return _raw(found, file)
     except DataError:
         raise
     except Exception as error:  # objects of the file may be half made
-        raise DataError(f"{file} has a graph that cannot be read ({type(error).__name__}: {error})") from None
+        kind, reason = type(error).__name__, str(error)
+        raise DataError(f"{file} has a graph that cannot be read ({kind}: {reason})", quoted=reason) from None
 
 
 def _raw(found: Any, file: Path) -> list[Raw] | dict[str, list[Raw]]:

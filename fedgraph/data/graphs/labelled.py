@@ -220,7 +220,7 @@ def _tensor(raw: Raw, name: str, where: str) -> Tensor | None:
         found = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
         return found if found.layout == torch.strided else found.to_dense()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where}: {name} is no tensor of numbers ({error})") from None
+        raise DataError(f"{where}: {name} is no tensor of numbers ({error})", quoted=str(error)) from None
 
 
 def _unused(raw: Raw) -> list[str]:

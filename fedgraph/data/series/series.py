@@ -109,11 +109,11 @@ class WindowedSource(ABC):
         try:
             select_names(table, self.settings.clients or ())
         except DataError as error:
-            raise DataError(f"{self.title}, key `clients`: {error}") from None
+            raise error.at(f"{self.title}, key `clients`") from None
         try:
             return list(selected_clients(table, self.settings))
         except DataError as error:
-            raise DataError(f"{self.title}, {error}") from None
+            raise DataError(f"{self.title}, {error}", error.quoted) from None
 
     def load(self, names: Sequence[str]) -> CohortData:
         """Load the windows of ``names``. Raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`."""
@@ -121,7 +121,7 @@ class WindowedSource(ABC):
         try:
             return build_cohort(table, self.settings, names)
         except DataError as error:
-            raise DataError(f"{self.title}: {error}") from None
+            raise error.at(self.title) from None
 
     def load_later(self, names: Sequence[str], known_steps: int, windows: int) -> CohortData:
         """Load windows that forecast steps after those of training.
@@ -142,7 +142,7 @@ class WindowedSource(ABC):
         try:
             data = build_cohort(self.table(), self.settings, names, known_steps)
         except DataError as error:
-            raise DataError(f"{self.title}: {error}") from None
+            raise error.at(self.title) from None
         later = data.splits["test"]
         assert isinstance(later, WindowSplit)
         return replace(data, splits={**data.splits, "test": later.latest(windows)})
@@ -245,7 +245,7 @@ class SeriesSource(WindowedSource):
         try:
             check_later_parts(self.table(), self.settings)
         except DataError as error:
-            raise DataError(f"{self.title}: {error}") from None
+            raise error.at(self.title) from None
         data = super().load(names)
         return replace(data, groups=("warm",) * len(names)) if self.others_cold else data
 

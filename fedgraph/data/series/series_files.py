@@ -137,10 +137,11 @@ def read_series(
                     _check_finite(table)
                     table = table.with_every_step()
             except DataError as error:
-                text = str(error)
-                raise DataError(text if str(path) in text else f"{path}: {text}", error.quoted) from None
+                raise error if str(path) in str(error) else error.at(str(path)) from None
             except (OSError, ValueError, KeyError, EOFError, pa.ArrowException) as error:
-                raise DataError(f"{path}: cannot be read as {path.suffix or 'a series'} ({error})") from None
+                raise DataError(
+                    f"{path}: cannot be read as {path.suffix or 'a series'} ({error})", quoted=str(error)
+                ) from None
             while len(_tables) >= _CACHE_SIZE:
                 del _tables[next(iter(_tables))]
             _tables[key] = table

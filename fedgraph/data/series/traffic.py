@@ -271,7 +271,7 @@ def _road_graph(path: Path, names: Sequence[str]) -> ClientGraph:
         with path.open(newline="") as file:
             pairs = [(int(row["from"]), int(row["to"])) for row in csv.DictReader(file)]
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as lines `from,to,cost` ({error!r})") from None
+        raise DataError(f"{path}: cannot be read as lines `from,to,cost` ({error!r})", quoted=repr(error)) from None
     unknown = [end for pair in pairs for end in pair if not 0 <= end < len(names)]
     if unknown:
         raise DataError(f"{path}: names sensor {unknown[0]}, but the sensors are 0 to {len(names) - 1}")

@@ -58,8 +58,7 @@ class WindowForm(Form):
         try:
             return self._read(place, client)
         except DataError as error:
-            text = str(error)
-            raise DataError(text if text.startswith(str(place)) else f"{place}: {text}", error.quoted) from None
+            raise error if str(error).startswith(str(place)) else error.at(str(place)) from None
 
     def _read(self, place: Path, client: str | None) -> NewData:
         settings = self.settings

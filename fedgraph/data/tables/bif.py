@@ -119,7 +119,7 @@ def read_bif(path: str | os.PathLike[str]) -> BayesianNetwork:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         return parse_bif(_decoded(content))
     except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+        raise error.at(str(path)) from None
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 

@@ -175,7 +175,7 @@ def _read(path: Path, _changed: int) -> Table:
     try:
         texts = _texts(path)
     except (OSError, UnicodeDecodeError, zipfile.BadZipFile, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as a file of linked deaths: {error}") from None
+        raise DataError(f"{path} cannot be read as a file of linked deaths: {error}", quoted=str(error)) from None
     revised = pc.is_in(texts["wic"], value_set=pa.array(["Y", "N", "U"]))
     columns = {}
     for name, item in _ITEMS.items():

@@ -56,7 +56,7 @@ class NewRows(NewData):
         try:
             return self.measure(self.values[own], None if self.targets is None else self.targets[own])
         except DataError as error:
-            raise DataError(f"{self.where}: {error}") from None
+            raise error.at(self.where) from None
 
     def cohort(self, scales: Scales) -> CohortData:
         """See :class:`NewData`."""

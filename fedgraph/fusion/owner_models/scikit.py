@@ -57,7 +57,7 @@ class ScikitModel:
                 features = rows if self.transformer is None else _dense(self.transformer.transform(rows))
                 known = np.asarray(self.estimator.predict_proba(features))
         except Exception as error:
-            raise ExperimentError(f"{self.where} cannot be evaluated: {error}") from error
+            raise ExperimentError(f"{self.where} cannot be evaluated: {error}", quoted=str(error)) from error
         probabilities = np.zeros((len(rows), self.classes), dtype=np.float32)
         probabilities[:, self.positions] = known
         embeddings = torch.from_numpy(features.astype(np.float32))
@@ -98,7 +98,9 @@ def fitted(
             rows = _dense(transformer.fit(rows, targets).transform(rows))
         estimator.fit(rows, targets)
     except Exception as error:
-        raise ExperimentError(f"{where} cannot be fitted to its {len(labels)} training samples: {error}") from error
+        raise ExperimentError(
+            f"{where} cannot be fitted to its {len(labels)} training samples: {error}", quoted=str(error)
+        ) from error
     return ScikitModel(transformer, estimator, classes, where)
 
 
