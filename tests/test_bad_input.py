@@ -13,6 +13,7 @@ from flwr.app import Message
 
 import fedgraph
 from fedgraph.clients.app import app as client_app
+from fedgraph.data import open_source, parse_data
 from fedgraph.experiment.experiment import load_experiment
 from fedgraph.support import plugins
 from fedgraph.support.errors import ExperimentError, FedgraphError, GraphError, IdentityError, RunError
@@ -268,3 +269,37 @@ def test_fusion_that_does_not_fit_is_refused_before_owners_are_asked(
         patches_tables["experiment"]["method"] = method
         with pytest.raises(ExperimentError, match=message):
             run_experiment({**patches_tables, method: own}, client=refuse)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"set": "table", "label": "ill", "client-column": "site"},
+        {"set": "table", "label": "dose", "task": "regression", "client-column": "site"},
+        {"set": "mixed-table", "client-column": "site"},
+        {"set": "table-columns", "label": "ill", "key-column": "key", "owners": {"a": ["dose"], "b": ["age"]}},
+        {"set": "series", "input-steps": 2, "output-steps": 1, "without": ["site", "ill", "key"]},
+    ],
+    ids=["classes", "numbers", "mixed", "owners", "series"],
+)
+def test_no_cell_of_a_file_is_in_what_an_error_tells_the_server(data, tmp_path):
+    head, file, told = ["key", "time", "site", "dose", "age", "ill"], tmp_path / "own.csv", list[str]()
+    rows = [
+        [f"k{row}", f"2024-01-01 {row // 4:02d}:{15 * (row % 4):02d}", "ab"[row % 2], f"{row * 7 % 31}.5",
+         f"{row * 3 % 17}", f"{row % 2}"]
+        for row in range(60)
+    ]  # fmt: skip
+    for column in set(head) - {"site"}:
+        for cell in ("SECRET", "SECRET,9", '"SECRET', "<77123", "77.123,5", "77123-13-45", "771231e999"):
+            spoilt = [list(row) for row in rows]
+            spoilt[40][head.index(column)] = cell
+            file.write_text("\n".join(",".join(row) for row in [head, *spoilt]) + "\n")
+            try:
+                source = open_source(parse_data({**data, "path": str(file)}), tmp_path)
+                source.describe()
+                load = getattr(source, "load", None) or getattr(source, "load_owners", None) or source.tables
+                load(source.client_names())
+            except FedgraphError as error:
+                told.append(error.without_values)
+    assert len(told) > 10
+    assert not [text for text in told if "SECRET" in text or "77123" in text]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number, is_text
-from fedgraph.data.columns.table_files import Table, infinite_message
+from fedgraph.data.columns.table_files import Table, infinite_error
 from fedgraph.support.errors import DataError, similar
 
 Floats = NDArray[np.float64]
@@ -171,7 +171,7 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
     )
     if found.numbers is not None and np.isinf(found.numbers).any():
         infinite = found.texts.filter(pa.array(np.isinf(found.numbers))).to_pylist()
-        raise DataError(infinite_message(name, table.where, infinite[0], found.row_of(infinite[:1])))
+        raise infinite_error(name, table.where, infinite[0], found.row_of(infinite[:1]))
     return found
 
 

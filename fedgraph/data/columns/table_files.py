@@ -115,7 +115,7 @@ class Table:
         values = to_floats(column)
         if values is not None and np.isinf(values).any():
             row = int(np.isinf(values).argmax())
-            raise DataError(infinite_message(name, self.where, str(values[row]), self.row_number(row)))
+            raise infinite_error(name, self.where, str(values[row]), self.row_number(row))
         return values
 
     def check_certain(self, name: str) -> None:
@@ -147,11 +147,12 @@ class Table:
             raise DataError(f"column '{name}' of {self.where} is of type {column.type}: use numbers or text") from None
 
 
-def infinite_message(name: str, where: str, cell: str, row: int) -> str:
-    """Return the message about an infinite number."""
-    return (
+def infinite_error(name: str, where: str, cell: str, row: int) -> DataError:
+    """Return the error about an infinite number."""
+    return DataError(
         f"column '{name}' of {where} holds {cell} in row {row}: leave the cell empty or add \"{cell}\" to [data] "
-        "missing if it is missing, or put a number there"
+        "missing if it is missing, or put a number there",
+        quoted="" if cell in ("inf", "-inf") else cell,
     )
 
 

@@ -21,6 +21,9 @@ Times = NDArray[np.datetime64]
 _FIRST_UNIX_TIME = 1e8
 """Smallest number, in 1973, that may be seconds (or fractions of them) from 1 January 1970."""
 
+_LAST_TIME = 2.0**63
+"""Numbers from here on are not of 64 bits, and mean no time."""
+
 _UNITS = ((1e11, "s"), (1e14, "ms"), (1e17, "us"), (np.inf, "ns"))
 _FIRST_DAY, _LAST_DAY = 20_000, 80_000
 """Spreadsheet days, counted from the end of 1899: from 1954 to 2119."""
@@ -89,6 +92,9 @@ def _parse_numbers(what: str, texts: pa.Array, numbers: NDArray[np.float64], cod
     as_digits = _parse_digits(what, texts, coded)
     if as_digits is not None:
         return as_digits
+    if len(wrong := np.flatnonzero(~(np.abs(numbers) < _LAST_TIME))):
+        shown = f"'{texts[int(wrong[0])]}' in row {_row(coded, int(wrong[0]))}"
+        raise DataError(f"{what} holds {shown}, which is no time; {_TELL}", quoted=shown)
     if not len(numbers) or numbers.min() >= _FIRST_UNIX_TIME:
         unit = next(unit for limit, unit in _UNITS if np.abs(numbers).max(initial=0) < limit)
         whole = np.array([int(text) if re.fullmatch(r"\d+", text) else int(float(text)) for text in texts.to_pylist()])

@@ -127,6 +127,13 @@ def test_what_is_no_time_is_refused(cells):
         parse_times("column 'time'", np.array(cells))
 
 
+@pytest.mark.parametrize("cell", ["inf", "1e999", "-inf", "99999999999999999999"])
+def test_numbers_beyond_any_time_are_named(cell):
+    with pytest.raises(DataError, match=f"'{cell}' in row 2, which is no time") as caught:
+        parse_times("column 'time'", np.array(["1700000000", cell, "1700000060"]))
+    assert cell not in caught.value.without_values
+
+
 def test_a_column_of_years_and_months_is_no_client(tmp_path):
     months = pd.date_range("2015-01-01", periods=60, freq="MS")
     check(write(tmp_path, {"year": months.year, "month": months.month, **readings(months)}), months)
