@@ -176,16 +176,16 @@ class Worth:
 
     def result_lines(self) -> list[ResultLine]:
         """Return the numbers as lines of a result file: a row per method, the experiment as column."""
-        lines = []
+        lines, column = [], " ".join([self.experiment, *(f"--set {each}" for each in self.overrides)])
         for label, numbers in self.frame.to_dict("index").items():
-            source = " ".join([f"fedgraph worth {self.experiment}", *(f"--set {each}" for each in self.overrides)])
+            source = f"fedgraph worth {column}"
             lines += [
-                ResultLine(label, self.experiment, metric, value=f"{value:.6g}", source=source)
+                ResultLine(label, column, metric, value=f"{value:.6g}", source=source)
                 for metric, value in numbers.items()
                 if value is not None and isfinite(value)
             ]
         totals = {"pays": int(self.pays), "seconds": round(self.seconds)}
-        verdict = [ResultLine("verdict", self.experiment, key, value=str(each), source=self.verdict)
+        verdict = [ResultLine("verdict", column, key, value=str(each), source=self.verdict)
                    for key, each in totals.items()]  # fmt: skip
         return [*lines, *verdict]
 

@@ -160,7 +160,7 @@ def test_the_command_prints_the_verdict_and_where_it_is(tables, tmp_path):
     assert "worth.html" in result.output
     assert "--set train.batch-size=32 --set" in " ".join(result.output.split())
     kept = (tmp_path / "results.csv").read_text().replace(str(file), "small")
-    assert "verdict,small" in kept
+    assert "verdict,small --set train.batch-size=32,pays," in kept
     assert "fedgraph worth small --set train.batch-size=32" in kept
     assert "against training alone" in result.output
     result = CliRunner().invoke(cli.app, ["worth", str(file), "--seeds", "0,a"])
