@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -222,6 +222,12 @@ def _groups(located: Sequence[tuple[tuple[str, ...] | None, int]]) -> tuple[str,
 def _common_task(identities: Mapping[int, Identity]) -> TaskSpec:
     tasks = [(identity.clients[0], identity.task) for identity in identities.values() if identity.task is not None]
     first_name, first = tasks[0]
+    clocks = {task.clock: name for name, task in reversed(tasks) if task.clock}
+    if len(clocks) > 1:
+        raise DataError(
+            f"times of '{clocks['UTC']}' have a zone or count from 1970, and those of '{clocks['local']}' have no "
+            "zone, so that they may be hours apart: write all of them with a zone, or all in the same local time"
+        )
     for name, task in tasks[1:]:
         if task != first:
             fields = [key for key, value in vars(first).items() if vars(task)[key] != value]
@@ -230,4 +236,4 @@ def _common_task(identities: Mapping[int, Identity]) -> TaskSpec:
             if fields == ["features"] and sorted(task.features) == sorted(first.features):
                 advice = ": the same features in another order; list the columns in one order, [data] features"
             raise DataError(f"clients '{first_name}' and '{name}' hold different data ({differences}){advice}")
-    return first
+    return replace(first, clock=next(iter(clocks), ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, Self
 
 import torch
@@ -36,6 +36,9 @@ class TaskSpec:
         Index of the positive class, such as a rare event, by whose probability examples are ranked; or None.
     level : {"", "node", "graph"}
         For graphs, whether an example is a node or a graph. Inputs are then ``(features,)`` of a node.
+    clock : {"", "UTC", "local"}
+        Of the times of series: UTC, where files give a zone or seconds from 1970, or local; empty if unknown. Tasks
+        that differ in it alone are equal.
     """
 
     kind: Literal["forecast", "classification", "regression"]
@@ -47,6 +50,7 @@ class TaskSpec:
     classes: tuple[str, ...] = ()
     positive: int | None = None
     level: Level = ""
+    clock: Literal["", "UTC", "local"] = field(default="", compare=False)
 
     @property
     def example_shape(self) -> tuple[int, ...]:

@@ -145,6 +145,7 @@ def build_cohort(
         step_minutes=step_minutes,
         unit=settings.unit,
         features=labels,
+        clock=table.clock,
     )
     groups = None if table.groups is None else tuple(table.groups[row] for row in rows)
     of_windows = {key: getattr(settings, key) for key in WindowSettings.model_fields}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedgraph.data.columns.cells import MISSING, Thousands, is_number, to_floats
 from fedgraph.data.columns.table_files import Table, read_table
 from fedgraph.data.series.layout import Choice, Layout, infer_layout
-from fedgraph.data.series.stamps import Times
+from fedgraph.data.series.stamps import Clock, Times
 from fedgraph.data.series.times import IF_CLOCK_WENT_BACK, joined_steps
 from fedgraph.support.errors import DataError
 
@@ -29,6 +29,8 @@ class Readings(NamedTuple):
     by : the column that names clients, or empty.
     rows : int64 ``[time, 2]``: the first row of each time in the file, from 1, and the position of its client; None if
         each column is a client.
+    clock : {"", "UTC", "local"}
+        What the times are in.
     """
 
     values: NDArray[np.float32]
@@ -38,6 +40,7 @@ class Readings(NamedTuple):
     by: str
     rows: NDArray[np.int64] | None
     notes: tuple[str, ...]
+    clock: Clock
 
 
 class Reading(NamedTuple):
@@ -74,7 +77,9 @@ def read_column_file(path: Path, how: Reading = DEFAULT_READING) -> Readings:
     layout, table = infer_layout(table, how.choice)
     if not layout.values:
         raise DataError("holds no readings")
-    notes = (*table.notes, *layout.notes)
+    notes, clock = (*table.notes, *layout.notes), layout.clock
+    if clock == "UTC":
+        notes += ("times are in UTC",)
     if layout.client is not None:
         return _read_long(table, layout, how)._replace(notes=notes)
     wanted = [name for name in layout.values if layout.of_one or how.wants(name)]
@@ -83,10 +88,10 @@ def read_column_file(path: Path, how: Reading = DEFAULT_READING) -> Readings:
         if name in wanted:
             values[:, place] = _numbers(table, name, layout.of_one)
     if layout.of_one:
-        return Readings(values[:, None], [], layout.times, layout.values, "", None, notes)
+        return Readings(values[:, None], [], layout.times, layout.values, "", None, notes, clock)
     if len(layout.values) > 1:
         notes += ("each column is a client",)
-    return Readings(values[:, :, None], list(layout.values), layout.times, ("value",), "", None, notes)
+    return Readings(values[:, :, None], list(layout.values), layout.times, ("value",), "", None, notes, clock)
 
 
 def _read_long(table: Table, layout: Layout, how: Reading) -> Readings:
@@ -127,7 +132,7 @@ def _read_long(table: Table, layout: Layout, how: Reading) -> Readings:
     firsts = np.full(len(values), table.num_rows)
     np.minimum.at(firsts, step, np.arange(table.num_rows))
     rows = np.column_stack([firsts + 1, place[firsts]])
-    return Readings(values, names, when, layout.values, layout.client, rows, ())
+    return Readings(values, names, when, layout.values, layout.client, rows, (), layout.clock)
 
 
 def _count_within(place: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -18,7 +18,9 @@ from fedgraph.data.columns.table_files import Table
 from fedgraph.data.series.stamps import (
     PARTS_OF_TIMES,
     TIME_WORDS,
+    Clock,
     Times,
+    clock_of,
     find_times,
     is_time_column,
     parse_times,
@@ -97,6 +99,8 @@ class Layout:
         Whether ``values`` are all of one client.
     notes : tuple of str
         What was left out, and why.
+    clock : {"", "UTC", "local"}
+        What the times are in.
     """
 
     times: Times | None
@@ -104,6 +108,7 @@ class Layout:
     values: tuple[str, ...]
     of_one: bool
     notes: tuple[str, ...]
+    clock: Clock
 
 
 def infer_layout(table: Table, choice: Choice) -> tuple[Layout, Table]:
@@ -129,6 +134,7 @@ def infer_layout(table: Table, choice: Choice) -> tuple[Layout, Table]:
     if found is None and choice.client_column is None and _is_words(table, first):
         found = (first,), parse_times(f"column '{first}'", table.columns[first])  # says which cell is not a time
     used, times = found if found is not None else ((), None)
+    clock: Clock = clock_of(table, used) if used else ""
     requested = {choice.client_column, choice.target, *choice.features}
     numbering, notes = _row_numbers(table, [name for name in table.names if name not in used], times, requested)
     left = [name for name in table.names if name not in used and name not in numbering]
@@ -141,13 +147,13 @@ def infer_layout(table: Table, choice: Choice) -> tuple[Layout, Table]:
         others += [name for name in left if name.strip().lower() in PARTS_OF_TIMES]
         values = [name for name in left if name not in others]
         notes += [f"'{name}' left out, as it holds times" for name in others]
-        return Layout(times, None, tuple(values), False, tuple(notes)), table
+        return Layout(times, None, tuple(values), False, tuple(notes), clock), table
     values = [name for name in left if name in requested or (name not in others and not _is_words(table, name))]
     if choice.features:
         values = [name for name in left if name in requested]
     elif words := [name for name in left if name not in values]:
         notes.append(f"{quoted(words)} left out, as {'it holds' if len(words) == 1 else 'they hold'} no numbers")
-    return Layout(times, client, tuple(values), client is None, tuple(notes)), table
+    return Layout(times, client, tuple(values), client is None, tuple(notes), clock), table
 
 
 def _joined(table: Table, names: Sequence[str]) -> Table:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.data.series.column_files import DEFAULT_READING, Reading, read_column_file
-from fedgraph.data.series.stamps import parse_times
+from fedgraph.data.series.stamps import Clock, parse_times
 from fedgraph.data.series.times import MissingSteps, later, missing_steps, step_of
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed
@@ -41,6 +41,7 @@ class SeriesTable:
     by       : the column that names clients, in a file with a row for each time and client; else empty.
     rows     : int64 ``[time, 2]``, the first row of such a file of each step, from 1, and its client's position.
     notes    : notes on the file.
+    clock    : what the times are in, see :class:`fedgraph.models.TaskSpec`.
     """
 
     names: tuple[str, ...]
@@ -52,6 +53,7 @@ class SeriesTable:
     by: str = ""
     rows: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()
+    clock: Clock = ""
 
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
@@ -166,8 +168,9 @@ def _read(path: Path, array: str | None, how: Reading) -> SeriesTable:
         values = np.ascontiguousarray(found.values.transpose(1, 0, 2))
         names = found.names or [path.name.partition(".")[0]]
         return SeriesTable(
-            tuple(names), values, found.times, found.features, by=found.by, rows=found.rows, notes=found.notes
-        )
+            tuple(names), values, found.times, found.features,
+            by=found.by, rows=found.rows, notes=found.notes, clock=found.clock,
+        )  # fmt: skip
     if kind.endswith((".h5", ".hdf5")):
         with h5py.File(path, "r") as file:
             return _read_h5(file, array)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from fedgraph.data.columns.table_files import Table
 from fedgraph.support.errors import DataError
 
 Times = NDArray[np.datetime64]
+Clock = Literal["", "UTC", "local"]
 
 _FIRST_UNIX_TIME = 1e8
 """Smallest number, in 1973, that may be seconds (or fractions of them) from 1 January 1970."""
@@ -56,6 +57,22 @@ PARTS_OF_TIMES = {"year", "month", "day", "hour", "minute", "second", "week", "w
 """Names of columns that hold a part of the time, and so are not clients."""
 
 _TELL = "write times as 2012-03-01 00:05, or as seconds from 1970"
+
+
+def clock_of(table: Table, names: Sequence[str]) -> Clock:
+    """Return what the times in these columns are in: UTC where they have a zone or count from 1970, else local time."""
+    column = table.columns[names[0]].drop_null()
+    if len(names) > 2 or names[0].strip().lower() in _PARTS[0] or pa.types.is_date(column.type):
+        return "local"
+    if pa.types.is_timestamp(column.type):
+        return "UTC" if column.type.tz else "local"
+    numbers = to_floats(column)
+    if numbers is None:
+        texts = pc.utf8_trim_whitespace(column.cast(pa.string()))
+        return "UTC" if pc.any(pc.match_substring_regex(texts, f"^{_ZONE}")).as_py() else "local"
+    counts = bool(len(numbers)) and numbers.min() >= _FIRST_UNIX_TIME
+    texts = column.cast(pa.string()).dictionary_encode()
+    return "UTC" if counts and _parse_digits("", texts.dictionary, texts) is None else "local"
 
 
 def split_words(name: str) -> list[str]:

@@ -101,6 +101,11 @@ class WindowForm(Form):
                 f"its steps are {table.step_minutes:g} minutes apart, and those of training were {minutes:g}: "
                 "resample the readings"
             )
+        if "" not in (table.clock, self.task.clock) and table.clock != self.task.clock:
+            kinds = {"UTC": "have a zone or count from 1970", "local": "have no zone"}
+            raise DataError(
+                f"its times {kinds[table.clock]}, and those of training {kinds[self.task.clock]}: write them alike"
+            )
 
     def _features(self, table: SeriesTable) -> list[int]:
         """Return the indices of the features in a table; a single one may have any name."""
