@@ -81,7 +81,7 @@ class Node:
         own = None
         if config.get("data"):
             path = (data_dir / Path(str(config["data"])).expanduser()).absolute()
-            own = OwnData(path, configured_clients(config))
+            own = OwnData(path, configured_clients(config), str(config.get("site", "")))
         return cls(config, data_dir, state_dir, model_dir, own)
 
     @property

@@ -43,16 +43,21 @@ class OwnData:
         Absolute path of the file or folder; if it contains ``{client}``, there is one for each client.
     clients : tuple of str
         The clients that the node config names.
+    site : str
+        In a rehearsal, the name of the site, and of its client where neither the file nor the node config names any.
     """
 
     path: Path
     clients: tuple[str, ...] = ()
+    site: str = ""
 
     def only_client(self) -> str:
         """Return the only client of the data.
 
         Raises IdentityError when the node config names no client, or several.
         """
+        if self.site and not self.clients:
+            return self.site
         if len(self.clients) != 1:
             named = f"it names {len(self.clients)}, {', '.join(self.clients[:8])}" if self.clients else "it names none"
             raise IdentityError(

@@ -54,7 +54,8 @@ def site_options(
         place = Path(file).expanduser().absolute()
         if CLIENT not in str(place) and not place.exists():
             raise ExperimentError(f"--site {name}: there is no {place}")
-        config = {"data": str(place), **({} if names_in_files else {"clients": f'"{name}"' if "," in name else name})}
+        own_name = {"site": name} if names_in_files else {"clients": f'"{name}"' if "," in name else name}
+        config = {"data": str(place), **own_name}
         if models and name in models:
             config["model"] = _absolute(str(models[name]))
         configs[name] = {**config, **own.get(name, {})}

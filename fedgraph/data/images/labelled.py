@@ -146,19 +146,34 @@ class _Folder:
                     else:
                         others[name, file.suffix.lower() or "without a suffix"] += 1
         cls._check(folder, classes, files, others, every_class)
+        beside = sum(len(_loose(root)) for root in {folder, *roots.values()})
         left = [f"{count:,} {suffix} in '{name}'" for (name, suffix), count in others.items()]
         no_images = counted(others.total(), "file is no image and was", "files are not images and were")
-        notes = (f"{no_images} left out ({', '.join(left)})",) if left else ()
+        notes = [f"{no_images} left out ({', '.join(left)})"] if left else []
+        notes += [f"{counted(beside, 'image')} beside the folders of classes left out"] if beside else []
         # Class by class, as without sites.
-        return cls(sorted(files, key=lambda row: row[1]), sites, notes)
+        return cls(sorted(files, key=lambda row: row[1]), sites, tuple(notes))
 
     @classmethod
     def without_classes(cls, folder: Path, classes: Sequence[str]) -> _Folder | None:
-        """Return the images that lie in the folder itself, or in a folder for each site; None if there are classes."""
+        """Return the images that lie in the folder itself, or in a folder for each site; None if there are classes.
+
+        Raises DataError for images beside folders with images that are no classes.
+        """
+        folders = {composed(entry.name): entry for entry in _entries(folder) if entry.is_dir()}
+        inner = {name.lower() for each in folders.values() for name in _folder_names(each)}
+        if {*map(str.lower, folders), *inner} & {*map(str.lower, classes)}:
+            return None
+        sites = {name: _loose(entry) for name, entry in folders.items()}
         if loose := _loose(folder):
+            beside = [name for name, images in sites.items() if images]
+            if beside:
+                raise DataError(
+                    f"{folder} has images, and more of them in {quoted(beside)}: put all into one folder, or into a "
+                    "folder for each site or class"
+                )
             return cls([(file, -1, 0) for file in loose], (), ())
-        sites = {composed(entry.name): _loose(entry) for entry in _entries(folder) if entry.is_dir()}
-        if not sites or not all(sites.values()) or {*map(str.lower, sites)} & {*map(str.lower, classes)}:
+        if not sites or not all(sites.values()):
             return None
         files = [(file, -1, place) for place, inside in enumerate(sites.values()) for file in inside]
         return cls(files, tuple(sites), ())
@@ -196,6 +211,10 @@ class _Folder:
 def _entries(folder: Path) -> list[Path]:
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _NO_FILES]
+
+
+def _folder_names(folder: Path) -> list[str]:
+    return [composed(entry.name) for entry in _entries(folder) if entry.is_dir()]
 
 
 def _loose(folder: Path) -> list[Path]:

@@ -55,6 +55,23 @@ def test_files_of_sites_are_as_one_file_over_as_many_nodes(hospitals, tmp_path):
     assert len(run.predict(frames["mercy"], client="mercy")) == 50
 
 
+def test_a_file_of_series_that_names_no_client_is_its_sites(tmp_path):
+    random = np.random.default_rng(1)
+    index = pd.date_range("2024-01-01", periods=200, freq="h", name="time")
+    sites = {name: pd.DataFrame({"load": random.normal(10, 1, 200)}, index=index) for name in ("north", "south")}
+    given = tables()
+    given["data"] = {"set": "series", "target": "load", "input-steps": 4, "output-steps": 2}
+    given["model"] = {"name": "gru", "hidden": 4}
+    run = fedgraph.run(given, sites=sites, out=tmp_path / "runs", progress=False)
+    assert list(run.clients.index) == ["north", "south"]
+    # One site has times with a zone, which would be hours apart from the others'.
+    sites["south"].index = index.tz_localize("Europe/Berlin")
+    with pytest.raises(DataError, match="times of 'south' have a zone .* of 'north' have no zone"):
+        fedgraph.run(given, sites=sites, out=tmp_path / "runs", progress=False)
+    with pytest.raises(DataError, match="times have a zone .* those of training have no zone"):
+        run.predict(sites["south"], client="south")
+
+
 def test_a_file_that_names_its_clients(tmp_path):
     random = np.random.default_rng(1)
     index = pd.date_range("2024-01-01", periods=200, freq="h", name="time")

@@ -231,6 +231,20 @@ def test_new_images_of_sites_belong_to_them(tmp_path, labelled):
         assert (images.labels == -1).all()
 
 
+def test_images_beside_folders_are_counted_or_refused(tmp_path):
+    for name in ("cat", "owl"):
+        save(tmp_path, f"new/{name}/a.png", Image.fromarray(pixels(0)))
+    save(tmp_path, "new/overview.png", Image.fromarray(pixels(1)))
+    images, _, labelled = read_new(tmp_path / "new", CLASSES, (1, 4, 3))
+    assert labelled
+    assert images.labels.tolist() == [0, 2]
+    assert images.notes == ("1 image beside the folders of classes left out",)
+    save(tmp_path, "mix/a.png", Image.fromarray(pixels(0)))
+    save(tmp_path, "mix/more/b.png", Image.fromarray(pixels(0)))
+    with pytest.raises(DataError, match="has images, and more of them in 'more'"):
+        read_new(tmp_path / "mix", CLASSES, (1, 4, 3))
+
+
 def test_folders_whose_names_are_nearly_those_of_classes_are_no_sites(tmp_path):
     for name in ("Cat", "Dog"):
         (tmp_path / name).mkdir()

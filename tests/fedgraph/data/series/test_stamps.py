@@ -127,6 +127,30 @@ def test_what_is_no_time_is_refused(cells):
         parse_times("column 'time'", np.array(cells))
 
 
+@pytest.mark.parametrize(
+    ("times", "clock"),
+    [
+        (HOURS, "local"),
+        (HOURS.tz_localize("Europe/Berlin"), "UTC"),
+        (HOURS.strftime("%Y-%m-%d %H:%M"), "local"),
+        (HOURS.strftime("%Y-%m-%dT%H:%MZ"), "UTC"),
+        (HOURS.strftime("%Y-%m-%dT%H:%M:%S+0200"), "UTC"),
+        (HOURS.strftime("%Y%m%d%H"), "local"),
+        (HOURS.astype("datetime64[s]").astype("int64"), "UTC"),
+        ((HOURS - pd.Timestamp("1899-12-30")) / pd.Timedelta("1D"), "local"),
+        (range(60), ""),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_times_with_a_zone_or_from_1970_are_in_utc(tmp_path, times, clock, suffix):
+    frame = pd.DataFrame({"time": times, **readings()})
+    path = tmp_path / f"a{suffix}"
+    frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
+    found = read_series(path)
+    assert found.clock == clock
+    assert ("times are in UTC" in found.notes) == (clock == "UTC")
+
+
 @pytest.mark.parametrize("cell", ["inf", "1e999", "-inf", "99999999999999999999"])
 def test_numbers_beyond_any_time_are_named(cell):
     with pytest.raises(DataError, match=f"'{cell}' in row 2, which is no time") as caught:
