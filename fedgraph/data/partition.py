@@ -287,7 +287,7 @@ def split(count: int, shares: Sequence[float], draws: torch.Generator, owner: st
     if first < 1:
         raise DataError(
             f"{owner} has too few examples ({count}) to split {' / '.join(f'{share:g}' for share in shares)} with at "
-            f"least one in each part: leave it out, or use fewer clients"
+            f"least one in each part: leave it out ([clients] expect names the others), or use fewer clients"
         )
     order = _shuffled(np.arange(count), draws)
     return [np.sort(part) for part in np.split(order, np.cumsum([first, *sizes])[:-1])]

@@ -7,7 +7,14 @@
 
 from fedgraph.federation.exchange import OrderedGrid, split_replies
 from fedgraph.federation.federation import Federation, Present, data_of, hosts_of, nodes_of
-from fedgraph.federation.identity import configured_clients, hosted_clients, listed, prove, read_public_keys
+from fedgraph.federation.identity import (
+    configured_clients,
+    hosted_clients,
+    listed,
+    prove,
+    read_private_key,
+    read_public_keys,
+)
 from fedgraph.federation.opening_query import SomeAnswer, ask_all_nodes, identify, nodes_may_come
 from fedgraph.federation.roll_call import ClientsTable, RollCall
 from fedgraph.federation.traffic import Traffic
@@ -32,6 +39,7 @@ __all__ = [
     "nodes_may_come",
     "nodes_of",
     "prove",
+    "read_private_key",
     "read_public_keys",
     "split_replies",
 ]

@@ -110,13 +110,23 @@ def prove(private_key: Path, challenge: str, node: int, clients: Iterable[str]) 
     clients : iterable of str
         Names of the clients, in any order.
     """
+    return read_private_key(private_key).sign(_signed(challenge, node, clients), _METHOD)
+
+
+def read_private_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    """Read a private key as of :func:`prove`. Raises IdentityError when the file cannot be read or is no such key."""
     try:
-        key = load_ssh_private_key(private_key.expanduser().read_bytes(), password=None)
+        content = file.expanduser().read_bytes()
+        key = load_ssh_private_key(content, password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise IdentityError(f"node config 'private-key': cannot read {private_key}: {error}") from None
+        if not isinstance(error, OSError) and content.startswith(b"ecdsa-"):
+            raise IdentityError(
+                f"node config 'private-key': {file} is the public half of a key: name the private one, without .pub"
+            ) from None
+        raise IdentityError(f"node config 'private-key': cannot read {file}: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise IdentityError(f"node config 'private-key': {private_key} is not a key of `ssh-keygen -t ecdsa`")
-    return key.sign(_signed(challenge, node, clients), _METHOD)
+        raise IdentityError(f"node config 'private-key': {file} is not a key of `ssh-keygen -t ecdsa`")
+    return key
 
 
 def check_proof(keys: PublicKeys, proof: bytes | None, challenge: str, node: int, clients: Iterable[str]) -> None:

@@ -107,6 +107,11 @@ def check_superlink(address: str, authority: Path | None) -> Route:
                 f"got {answer.status_code} {answer.reason_phrase} instead of a reply of the server "
                 f"{address}{route.in_words}: {_let_through(address)}"
             )
+        if answer is None and not route.proxy and _speaks_tls(address):
+            raise RunError(
+                f"the server {address} speaks TLS: give --root-certificates, the certificate of its authority, in "
+                "place of --insecure"
+            )
         return route
     ahead = None if answer is None else _seconds_ahead(began, answer)
     if ahead is not None and not -_MOST_BEHIND <= ahead <= _MOST_AHEAD:
@@ -135,6 +140,20 @@ def _answer(route: Route, context: ssl.SSLContext | None, past_proxies: bool) ->
         raise RunError(f"the proxy set in the environment cannot be used: {error}") from None
     except httpx.TransportError:
         return None
+
+
+def _speaks_tls(address: str) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, port = host_and_port(address)
+    try:
+        with (
+            socket.create_connection((host, port), _SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return True
+    except OSError:
+        return False
 
 
 def _not_connected(route: Route, error: Exception) -> RunError:

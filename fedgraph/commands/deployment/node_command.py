@@ -52,6 +52,7 @@ def node(
     warnings and errors. The rest of Flower's output goes to a log file.
     """
     from fedgraph.experiment import load_experiment, plugin_folders
+    from fedgraph.federation import read_private_key
     from fedgraph.federation.grids import flower_environment
     from fedgraph.support.plugins import add_plugin_paths
 
@@ -65,6 +66,8 @@ def node(
             "private-key": private_key,
         }
         node_config = _node_config(client or [], places, consent or [], config or [])
+        if private_key is not None and private_key.exists():
+            read_private_key(private_key)
         add_plugin_paths(plugin_folders(experiment))
         hosted = _rehearse(load_experiment(experiment, set_ or []), node_config, console)
         if check and root_certificates is None and not insecure:

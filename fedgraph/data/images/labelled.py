@@ -299,7 +299,7 @@ def _read_npz(
     key: FileKey, path: Path, classes: tuple[str, ...], shape: tuple[int, int, int], labelled: bool = True
 ) -> OwnImages:
     if not key or path.suffix != ".npz":
-        raise DataError(f"{path} is neither a folder with a sub-folder for each class nor an .npz file: check path")
+        raise DataError(f"{path} is neither a folder of images, or of a sub-folder for each class, nor an .npz file")
     arrays = read_arrays(path)
     if not labelled and "images" in arrays:
         arrays.setdefault("labels", np.full(len(arrays["images"]), -1))

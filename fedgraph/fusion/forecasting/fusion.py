@@ -33,9 +33,9 @@ class ForecastFusionSettings(FitSettings):
     ----------
     graph         : ``learned``: matrices of mixing weights, whose rows sum to one; ``given``: the client graph of
                     [graph], its rows divided by their sums; ``complete``: all clients alike; ``none``; ``permuted``:
-              the given graph with randomly permuted clients.
-    controls : other graphs with which a network is fitted to the same embeddings, for comparison. The names of
-              their errors end in -no-graph, -given-graph and so on.
+                    the given graph with randomly permuted clients.
+    controls      : other graphs with which a network is fitted to the same embeddings, for comparison. The names of
+                    their errors end in -no-graph, -given-graph and so on.
     mixes         : learned matrices, or hops of another graph.
     aligned_size  : length of an aligned embedding.
     hidden        : width of each owner's forecaster.

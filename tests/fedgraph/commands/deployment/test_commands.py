@@ -96,6 +96,17 @@ def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments
     assert message in refused("node", file, "--check", *arguments)
 
 
+def test_the_public_half_of_a_key_is_no_private_one(file, tmp_path):
+    made = make_test_credentials(tmp_path / "keys", ["127.0.0.1"], ["client-1"])
+    public = next((made.authority.parent / "public-keys").glob("client-1*"))
+    text = refused("node", file, "--check", "--client", "client-1", "--private-key", public)
+    assert "is the public half of a key: name the private one" in " ".join(text.split())
+    (tmp_path / "other").write_text("no key")
+    assert "cannot read" in refused(
+        "node", file, "--check", "--client", "client-1", "--private-key", tmp_path / "other"
+    )
+
+
 def test_a_site_sees_what_graph_it_has(blocks_tables, tmp_path):
     node = torch.arange(20)
     ring = torch.cat([torch.stack([node, node.roll(1)]), torch.stack([node.roll(1), node])], 1)

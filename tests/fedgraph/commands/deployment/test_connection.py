@@ -115,6 +115,9 @@ def test_nobody_there_no_tls_and_no_certificate(tmp_path, listen):
         check_superlink(f"127.0.0.1:{free_port()}", made.authority)
     with pytest.raises(RunError, match="does not use TLS|cannot reach"):
         check_superlink(listen(), made.authority)
+    with pytest.raises(RunError, match="speaks TLS: give --root-certificates"):
+        check_superlink(listen(made), None)
+    check_superlink(listen(), None)
     with pytest.raises(RunError, match="is not a certificate of an authority"):
         check_superlink("127.0.0.1:1", made.key)
 
