@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
@@ -108,6 +109,7 @@ def _run_once(
         )
         if screen is not None:
             stack.enter_context(screen.reading(started))
+        stack.callback(_end_left_behind, started.pid)
         ending = stack.enter_context(_passing_on_signals(started, screen))
         try:
             once_started(started)
@@ -141,6 +143,19 @@ def _end(started: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         started.kill()
         started.wait()
+
+
+def _end_left_behind(group: int) -> None:
+    """End the processes that a program has started and left behind, as an app that waits for an ended server."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _GRACE_SECONDS
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
+            while number != signal.SIGKILL and time.monotonic() < deadline:
+                time.sleep(0.02)
+                with suppress(ChildProcessError):  # the first process of a container inherits them
+                    os.waitpid(-group, os.WNOHANG)
+                os.killpg(group, 0)  # whether one is left
 
 
 @contextmanager

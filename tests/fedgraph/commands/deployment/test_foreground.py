@@ -81,6 +81,21 @@ def test_a_program_whose_executor_has_ended_is_started_again(program, monkeypatc
     assert said.count("the executor of flower-pretended has ended, without which no app runs here: starting it") == 1
 
 
+def test_what_it_leaves_behind_is_ended(tmp_path, monkeypatch):
+    child, program = tmp_path / "child", tmp_path / "flower-leaving"
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    program.write_text(
+        f"#!{sys.executable}\nimport subprocess\n"
+        f"child = subprocess.Popen([{sys.executable!r}, '-c', {stubborn!r}], stdout=subprocess.PIPE)\n"
+        f"child.stdout.readline()\nprint(child.pid, file=open({str(child)!r}, 'w'))\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(foreground, "_GRACE_SECONDS", 0.2)
+    assert foreground.run_to_the_end(["flower-leaving"], os.environ) == 0
+    until(lambda: not psutil.pid_exists(left := int(child.read_text())) or psutil.Process(left).status() == "zombie")
+
+
 def test_it_is_not_started_again_and_again(program):
     def act():
         until(lambda: starts(program))
