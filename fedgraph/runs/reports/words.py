@@ -221,7 +221,7 @@ def _about_metrics(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
     classes, two = task["classes"], task["output_shape"][:1] == [2]
     parts = []
     if "f1" in measures:
-        of_one = f"that of the class '{classes[1] if classes else 1}'"
+        of_one = f"that of the class '{classes[1] if classes else 1}', 0 for clients without it"
         parts.append(f"f1 is {of_one if two else 'the mean over the classes'}")
     if "auc" in measures:
         parts.append(f"auc is the area under the ROC curve{'' if two else ', the mean over pairs of classes'}")

@@ -58,7 +58,7 @@ def test_f1_auc_and_units_are_explained():
     task = {"classes": ["no", "yes"], "output_shape": [2], "unit": ""}
     metrics = {"test": {"f1": spread(0.5), "auc": spread(0.5), "accuracy": spread(0.5)}}
     two = sentence([summary("f3", metrics, task=task)])
-    assert " f1 is that of the class 'yes'; auc is the area under the ROC curve." in two
+    assert " f1 is that of the class 'yes', 0 for clients without it; auc is the area under the ROC curve." in two
     many = sentence([summary("f3", metrics, task={**task, "classes": ["a", "b", "c"], "output_shape": [3]})])
     assert (
         " f1 is the mean over the classes; auc is the area under the ROC curve, the mean over pairs of classes." in many
