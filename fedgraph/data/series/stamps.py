@@ -61,7 +61,7 @@ _TELL = "write times as 2012-03-01 00:05, or as seconds from 1970"
 
 def clock_of(table: Table, names: Sequence[str]) -> Clock:
     """Return what the times in these columns are in: UTC where they have a zone or count from 1970, else local time."""
-    column = table.columns[names[0]].drop_null()
+    column = pc.unique(table.columns[names[0]].drop_null())
     if len(names) > 2 or names[0].strip().lower() in _PARTS[0] or pa.types.is_date(column.type):
         return "local"
     if pa.types.is_timestamp(column.type):
