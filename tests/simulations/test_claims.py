@@ -291,6 +291,20 @@ def test_peers_of_ipa_at_the_end_of_the_round_in_which_the_first_reaches_the_tar
     said("simulations/ipa/README.md", "in all runs but one (even MNIST, seed 2) it is short of the target")
 
 
+def test_layers_at_home_help_sfl_with_each_seed(numbers):
+    def errors(row):
+        return numbers("sfl/table4-small", row, "pems-bay", "MAE (60 min)")[1]
+
+    for mixing in ("", " with less mixing"):
+        alone, head, representation = (errors(f"SFL{kind}{mixing}") for kind in ("", "+PER", "+LG"))
+        assert set(alone) == set(head) == set(representation) == {0, 1, 2}
+        assert all(representation[seed] < head[seed] < alone[seed] for seed in alone)
+    said(
+        "simulations/sfl/README.md",
+        "Keeping layers at home helps SFL with each seed, in the paper's setting and with less mixing",
+    )
+
+
 def test_rivals_of_ipa_on_even_data(numbers):
     def rounds(row, column):
         return numbers("ipa/table1-small", row, column, "rounds")[1]
