@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedgraph.data.columns import MISSING, Floats, Table, from_frame, with_embeddings
+from fedgraph.data.columns import MISSING, Floats, Table, from_frame, likely_marks, with_embeddings
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, as_dicts, read_values, to_values
 from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
 from fedgraph.graph import FeatureGraph
@@ -151,7 +151,7 @@ class NeuralGraphicalModel(BaseEstimator):
             table = self._as_table(X, fitting=True)
             schema = self.schema if isinstance(self.schema, Schema) else infer_schema(table, about)
             self._check_targets(schema)
-            _warn_of_marks(schema)
+            _warn_of_marks(schema, table, about)
             training = read_values(table, schema, about)
             if validation is None:
                 training, held_out = self._divided(training, seed)
@@ -454,8 +454,15 @@ def _value_errors() -> Iterator[None]:
         raise ValueError(str(error)) from error
 
 
-def _warn_of_marks(schema: Schema) -> None:
-    """Warn of categories that mark missing values in files: in a data frame they are what they are."""
+def _warn_of_marks(schema: Schema, table: Table, about: SchemaSettings) -> None:
+    """Warn of categories and numbers that mark missing values in files: in a data frame they are what they are."""
+    for name in (each.name for each in schema.features if each.kind in ("real", "integer")):
+        numbers = None if name in about.missing_codes else table.numbers(name)
+        if numbers is not None and (marks := [f"{mark:g}" for mark in likely_marks(numbers)]):
+            log.warning(
+                "column '%s' holds %s, far from its other values: make it None where it means a missing value",
+                name, " and ".join(marks),
+            )  # fmt: skip
     marked = {each.name: [text for text in each.categories if text in MISSING] for each in schema.features}
     for name, texts in marked.items():
         if texts:

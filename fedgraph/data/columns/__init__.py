@@ -4,6 +4,7 @@ from fedgraph.data.columns.cells import MISSING
 from fedgraph.data.columns.columns import (
     Floats,
     as_category,
+    likely_marks,
     notes_on_numbers,
     read_categories,
     read_column,
@@ -21,6 +22,7 @@ __all__ = [
     "Table",
     "as_category",
     "from_frame",
+    "likely_marks",
     "notes_on_numbers",
     "read_categories",
     "read_column",

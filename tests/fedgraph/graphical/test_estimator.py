@@ -271,6 +271,16 @@ def test_a_number_that_others_nearly_determine_is_warned_of_once(noise, warned, 
     assert all("'total'" in text for text in said)
 
 
+def test_a_number_far_from_all_others_is_warned_of(caplog):
+    rows = pd.DataFrame({"pressure": [-999.0, *range(100, 130), -999.0, -999.0], "age": range(33)})
+    NeuralGraphicalModel(epochs=1, hidden=2).fit(rows)
+    assert "column 'pressure' holds -999, far from its other values: make it None" in caplog.text
+    caplog.clear()
+    NeuralGraphicalModel(epochs=1, hidden=2, schema={"missing_codes": {"pressure": (-999,)}}).fit(rows)
+    NeuralGraphicalModel(epochs=1, hidden=2).fit(rows.replace(-999, np.nan))
+    assert "far from" not in caplog.text
+
+
 def test_a_mark_of_missing_values_in_a_data_frame_is_warned_of(caplog):
     frame = pd.DataFrame({"smoker": ["yes", "no", "?"] * 40, "age": np.arange(120.0)})
     NeuralGraphicalModel(random_state=0, epochs=2).fit(frame)
