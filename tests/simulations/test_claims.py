@@ -308,7 +308,8 @@ def test_rivals_of_ipa_on_uneven_fashion_mnist(numbers):
     said(
         "simulations/ipa/README.md",
         "At 0.3 FedDyn and SCAFFOLD reach the target before the first peer of IPA with each seed, and FedDC with "
-        "seeds 0 and 1. At 0.6 these three are ahead with seeds 0 and 2, and behind with seed 1, with which the first peer is there in round 3",
+        "seeds 0 and 1. At 0.6 these three are ahead with seeds 0 and 2, and behind with seed 1, with which the first "
+        "peer is there in round 3",
         "FedAvg and FedProx are ahead of it with seed 0 and behind with seed 1, both at 0.6 and at 0.3. In the paper, "
         "too, FedDyn and FedDC are ahead of IPA there.",
     )
