@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _HEAD = 1 << 16
 """Bytes of a CSV file from which its encoding is inferred."""
 
+_JSON = rb"\s*(\{\s*\"|\[\s*[\[{])"
+"""Start of objects, and of lists of objects or lists."""
+
 _LONGEST_LINE = 200
 """Characters of a line that an error has."""
 
@@ -371,7 +374,7 @@ class _CsvText(NamedTuple):
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             head = stream.read(_HEAD)
         encoding = csv_encoding(head)
-        if (b"\0" in head and encoding != "utf-16") or head.lstrip()[:1] in (b"{", b"["):
+        if (b"\0" in head and encoding != "utf-16") or re.match(_JSON, head):
             raise DataError(f"{path} is no file of text in columns: save it as CSV or Parquet")
         text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")
         lines = io.StringIO(text, newline="")

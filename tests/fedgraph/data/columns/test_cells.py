@@ -208,6 +208,11 @@ def test_spreadsheets_and_the_like_are_no_text(tmp_path, content):
         read_table(tmp_path / "a.xlsx")
 
 
+def test_headings_may_begin_with_brackets(tmp_path):
+    (tmp_path / "a.csv").write_text("[kW],{a}\n1,2\n")
+    assert read_table(tmp_path / "a.csv").names == ["[kW]", "{a}"]
+
+
 @pytest.mark.parametrize("text", ["a,b", "a,b\n"])
 def test_a_header_alone_is_no_table(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
