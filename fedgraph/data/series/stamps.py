@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, Literal
 
 import numpy as np
@@ -34,7 +35,16 @@ _DIGITS = {4: "%Y", 6: "%Y%m", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14
 """Times as digits, by their number."""
 
 _FIRST_YEAR, _LAST_YEAR = 1900, 2100
-_GERMAN = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
+_DAYS = ("%d.%m.%Y", "%Y/%m/%d", "%d %b %Y", "%d-%b-%Y", "%d.%m.%y", "%d %b %y", "%d-%b-%y")
+_FORMS = (*(day + clock for day in _DAYS for clock in (" %H:%M:%S", " %H:%M", "")), "%Y%m%dT%H%M%S", "%Y%m%dT%H%M")
+"""Times other than 2012-03-01 00:05 of which it is clear what is the day, and what the month."""
+
+_YEAR_OF_FOUR = np.datetime64("1000-01-01T00:00:00")
+"""Earlier years are those of two digits, read as if they had four."""
+
+_PERIOD = r"^(\d{4})-?([MQW])(\d\d?)$"
+"""A month, quarter or week of a year."""
+
 _ZONE = r".*:.*(Z|[+-]\d\d:?\d\d)$"
 _MIDNIGHT = r"^(.*[T ])24:00(:00(?:\.0*)?)?$"
 _CLOCK = r"^(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d*)?)?$"
@@ -164,14 +174,10 @@ def _parse_texts(what: str, column: pa.Array, coded: pa.DictionaryArray) -> Time
     zoned = [re.match(_ZONE, text) is not None for text in texts if text]
     if any(zoned) and not all(zoned):
         raise DataError(f"{what} has times with a zone and without: write all of them in UTC, or all in local time")
+    texts = [_first_day(text) if re.match(_PERIOD, text) else text for text in texts]
     late = np.array([re.match(_MIDNIGHT, text) is not None for text in texts])
     texts = [re.sub(_MIDNIGHT, r"\g<1>00:00", text) if end else text for text, end in zip(texts, late, strict=True)]
-    found = None
-    for form in _GERMAN:
-        parsed = pc.strptime(pa.array(texts, pa.string()), format=form, unit="s", error_is_null=True)
-        if parsed.null_count == texts.count(""):
-            found = parsed.to_numpy(zero_copy_only=False).astype("datetime64[s]")
-            break
+    found = next((times for form in _FORMS if (times := _parsed_as(texts, form)) is not None), None)
     if found is None:
         found = np.empty(len(texts), dtype="datetime64[s]")
         with warnings.catch_warnings():
@@ -186,6 +192,27 @@ def _parse_texts(what: str, column: pa.Array, coded: pa.DictionaryArray) -> Time
                     ) from None
     found[late] += _DAY
     return found
+
+
+def _parsed_as(texts: Sequence[str], form: str) -> Times | None:
+    """Parse times of one form, NaT where a text is empty; None if another text is not of it."""
+    for part in ([next(filter(None, texts), "")], texts):  # the first one decides most forms
+        parsed = pc.strptime(pa.array(part, pa.string()), format=form, unit="s", error_is_null=True)
+        times = parsed.to_numpy(zero_copy_only=False).astype("datetime64[s]")
+        if parsed.null_count > part.count("") or (times < _YEAR_OF_FOUR).any():
+            return None
+    return times
+
+
+def _first_day(text: str) -> str:
+    """Return the first day of a period such as 2012M03, 2012-Q1 or 2012-W09; the text itself if there is none."""
+    year, kind, number = re.findall(_PERIOD, text)[0]
+    try:
+        if kind == "W":
+            return date.fromisocalendar(int(year), int(number), 1).isoformat()
+        return date(int(year), int(number) if kind == "M" else 3 * int(number) - 2, 1).isoformat()
+    except ValueError:
+        return text
 
 
 # ---- columns of times ------------------------------------------------------------------------------------------------

@@ -151,6 +151,31 @@ def test_times_with_a_zone_or_from_1970_are_in_utc(tmp_path, times, clock, suffi
     assert ("times are in UTC" in found.notes) == (clock == "UTC")
 
 
+@pytest.mark.parametrize(
+    ("form", "freq"),
+    [
+        ("%d.%m.%Y %H:%M:%S", "h"), ("%d.%m.%y %H:%M", "h"), ("%Y/%m/%d %H:%M", "h"), ("%d %b %Y %H:%M", "h"),
+        ("%d-%b-%Y", "D"), ("%d-%b-%y", "D"), ("%Y%m%dT%H%M%S", "h"), ("%G-W%V", "W-MON"), ("%YM%m", "MS"),
+    ],
+)  # fmt: skip
+def test_times_whose_day_and_month_are_clear(tmp_path, form, freq):
+    times = pd.date_range("2021-02-01", periods=60, freq=freq)
+    check(write(tmp_path, {"time": times.strftime(form), **readings(times)}), times)
+
+
+@pytest.mark.parametrize("joined", ["Q", "-Q"])
+def test_quarters(tmp_path, joined):
+    times = pd.date_range("1998-01-01", periods=60, freq="QS")
+    texts = [f"{time.year}{joined}{time.quarter}" for time in times]
+    check(write(tmp_path, {"time": texts, **readings(times)}), times)
+
+
+@pytest.mark.parametrize("text", ["03/05/2024 00:00", "24/03/05", "2020-W54", "2020M13", "2020Q5", "05.03.204"])
+def test_times_that_may_mean_several_or_none_are_refused(text):
+    with pytest.raises(DataError, match=f"row 1 has '{text}'; write times as"):
+        parse_times("column 'time'", np.array([text]))
+
+
 @pytest.mark.parametrize("cell", ["inf", "1e999", "-inf", "99999999999999999999"])
 def test_numbers_beyond_any_time_are_named(cell):
     with pytest.raises(DataError, match=f"'{cell}' in row 2, which is no time") as caught:
