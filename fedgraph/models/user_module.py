@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from fedgraph.models.base import TaskSpec
@@ -92,6 +93,30 @@ def check_real(name: str, module: nn.Module) -> None:
             "averaged as real numbers: keep the real and the imaginary part in a real parameter [..., 2], and use "
             "torch.view_as_complex of it in forward"
         )
+
+
+def check_counters(name: str, module: nn.Module, build: Callable[[], nn.Module], call: Call) -> None:
+    """Warn, once for each class, of integer buffers that training would change: they keep their initial values.
+
+    Raises ExperimentError for batch normalisation that depends on such a counter.
+    """
+    for place, layer in module.named_modules():
+        if isinstance(layer, _NormBase) and layer.track_running_stats and layer.momentum is None:
+            raise ExperimentError(
+                f"[model] {name}: layer '{place}' averages over all batches so far (momentum=None), which it counts in "
+                "an integer buffer, and these keep their initial values: give it a momentum, such as 0.1"
+            )
+    counters = [
+        key for key, value in module.named_buffers()
+        if not value.is_floating_point() and not key.endswith("num_batches_tracked")
+    ]  # fmt: skip
+    changed = sorted(changed_in_training(build, call, counters))
+    if changed:
+        log.warning(
+            "[model] %s changes %s in training: buffers that are no floating-point numbers keep their initial values "
+            "here; make them float32 if results depend on them",
+            name, _listed(changed), extra={"once": f"counters {name}"},
+        )  # fmt: skip
 
 
 def say_converted(name: str, types: Iterable[str]) -> None:
@@ -188,7 +213,7 @@ def least_examples(build: Callable[[], nn.Module], one: Call, two: Call) -> int:
 
 
 def changed_in_training(build: Callable[[], nn.Module], call: Call, names: Iterable[str]) -> set[str]:
-    """Find out by trying which of some parameters the forward pass in training changes by itself, as in place.
+    """Find out by trying which of some parameters and buffers the forward pass in training changes, as in place.
 
     All of them, for a module that fails.
     """
@@ -197,12 +222,14 @@ def changed_in_training(build: Callable[[], nn.Module], call: Call, names: Itera
         return set()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = build().train()
-        before = {name: value.clone() for name, value in module.named_parameters() if name in names}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        before = {name: tensors[name].clone() for name in names}
         try:
             call.of(module)
         except Exception:
             return names
-        return {name for name, value in module.named_parameters() if name in names and not value.equal(before[name])}
+        after = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return {name for name in names if not after[name].equal(before[name])}
 
 
 def _tensors(module: nn.Module) -> Iterable[Tensor]:

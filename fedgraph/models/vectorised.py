@@ -28,6 +28,7 @@ from fedgraph.models.user_module import (
     Slots,
     built,
     changed_in_training,
+    check_counters,
     check_real,
     constructor_options,
     hint_of_types,
@@ -94,6 +95,7 @@ class ModuleModel(ModelFromTwin):
             )
         self._check_output()
         say_converted(self.name, self._types)
+        check_counters(self.name, self._prototype, self._copy, self._trial(self._drawn(3)))
         layer = settings.embedding_layer
         if layer is not None and not (layer and layer in dict(self._prototype.named_modules())):
             raise ExperimentError(

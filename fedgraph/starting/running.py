@@ -335,10 +335,10 @@ def _how_to_go_on(folder: RunFolder) -> str:
             "[output] may change in its experiment.toml; for another method, data, model or training start a new run"
         )
     node_options = folder.node_config
-    files = "".join(f", or {path}," for path in code)
+    others = [*code, *(["what is wrong with a file of --model"] if "models" in node_options else [])]
+    once = f"once {', or '.join(['its experiment.toml', *others])}{',' * bool(others)} is mended, {go_on}"
     if not node_options:
-        return f"once its experiment.toml{files} is mended, {go_on}"
-    files += ", or what is wrong with a file of --model," if "models" in node_options else ""
+        return once
     options = " and ".join(
         option
         for option, present in (
@@ -348,7 +348,7 @@ def _how_to_go_on(folder: RunFolder) -> str:
         )
         if present
     )
-    return f"once its experiment.toml{files} is mended, {go_on}; to change what {options} says, run again"
+    return f"{once}; to change what {options} says, run again"
 
 
 def _named_code(folder: RunFolder) -> tuple[list[str], str]:

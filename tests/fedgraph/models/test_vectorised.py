@@ -99,6 +99,24 @@ class Lazy(nn.Module):
         return self.layers(inputs)
 
 
+class NormedOverAll(Normed):
+    def __init__(self, input_shape, output_shape):
+        super().__init__(input_shape, output_shape)
+        self.norm.momentum = None
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+
+    def forward(self, inputs):
+        self.calls += 1
+        return self.last(inputs) * self.mask
+
+
 class Complex(nn.Module):
     def __init__(self):
         super().__init__()
@@ -143,7 +161,7 @@ class Tied(nn.Module):
 def user_package(monkeypatch):
     module = types.ModuleType("their_models")
     kinds = (Normed, Frozen, Branching, Dropped, DroppedThenBranching, DrawsOrders, WrongOutput, WrongInput, Listed)
-    for kind in (*kinds, Lazy, Complex, InBfloat16, InBfloat16Alone, Tied):
+    for kind in (*kinds, Lazy, Complex, InBfloat16, InBfloat16Alone, Tied, Counting, NormedOverAll):
         setattr(module, kind.__name__, kind)
     module.number = 3
     monkeypatch.setitem(sys.modules, "their_models", module)
@@ -299,6 +317,16 @@ def test_parameters_of_another_type_become_float32_and_that_is_said(caplog):
 def test_complex_parameters_are_refused():
     with pytest.raises(ExperimentError, match="filter is complex"):
         make("Complex")
+
+
+def test_counters_that_training_would_change_are_said_and_must_not_count_batches(caplog):
+    make("Counting")
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "Counting changes calls in training: buffers that are no floating-point numbers keep" in said
+    make("Normed")
+    assert len(caplog.records) == 1
+    with pytest.raises(ExperimentError, match=r"layer 'norm' averages over all batches so far \(momentum=None\)"):
+        make("NormedOverAll")
 
 
 def test_what_is_not_in_the_layout_is_alike_in_every_process():
