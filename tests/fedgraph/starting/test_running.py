@@ -228,6 +228,16 @@ def test_a_mistake_in_code_of_ones_own_keeps_its_traceback_and_says_where_the_ru
     )
 
 
+def test_all_code_of_ones_own_is_named_where_a_run_has_failed(tables, tmp_path):
+    from fedgraph.starting import running
+
+    folder = running.RunFolder.create(running.load_experiment(tables), tmp_path, [])
+    for code, told in ((["a:Set", "b:Net"], "its experiment.toml, or a:Set, or b:Net, is mended"), ([], "toml is")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(running, "_named_code", lambda folder, code=code: (code, ""))
+            assert told in running._how_to_go_on(folder)
+
+
 def test_an_error_of_code_that_is_named_does_not_blame_the_experiment_alone(digits_tables, tmp_path, monkeypatch):
     (tmp_path / "a_faulty_method.py").write_text(
         "from fedgraph.algorithms.sfl import SFL\n\n\nclass Mine(SFL):\n"

@@ -9,6 +9,7 @@ from fedgraph.commands.checking import checks_of
 from fedgraph.commands.templates.my_data_set import MyData
 from fedgraph.data import InputScale
 from fedgraph.graph import ClientGraph
+from fedgraph.models import TaskSpec
 
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
 CALLS = itertools.count()
@@ -22,6 +23,39 @@ def test_the_template_keeps_the_contract():
     found = statuses(MyData, "data.patients=60")
     assert {name: result.status for name, result in found.items() if result.status != "pass"} == {"graph": "skipped"}
     assert found["examples"].text == "168 train, 24 validation, 48 test"
+
+
+class OfOtherSizes(MyData):
+    """Clients with other numbers of examples, which pad each other's minibatches."""
+
+    def client_names(self):
+        return ["amy", "bob", "cat", "dan"]
+
+    def task(self):
+        return TaskSpec("classification", (6,), (3,), features=tuple("abcdef"), classes=("r", "g", "b"))
+
+    def examples(self, client):
+        place = self.client_names().index(client)
+        draw = torch.Generator().manual_seed(100 + place)
+        count = (20, 35, 12, 50)[place]
+        inputs = torch.randn(count, 6, generator=draw)
+        inputs[:, 5] = torch.randint(0, 4, (count,), generator=draw).float()
+        weights = torch.randn(6, 3, generator=torch.Generator().manual_seed(7 + place // 2))
+        return dict.fromkeys(("train", "validation", "test"), (inputs, (inputs @ weights).argmax(1)))
+
+    def input_scale(self, client):
+        return InputScale.of(torch.zeros(6), torch.ones(6))
+
+    def target_scale(self, client):
+        return 0.0, 1.0
+
+    def given_graph(self):
+        return None
+
+
+def test_another_order_of_sums_on_two_nodes_breaks_no_promise():
+    found = statuses(OfOtherSizes)
+    assert {name: result.text for name, result in found.items() if result.status == "fail"} == {}
 
 
 class TwoOfAName(MyData):
