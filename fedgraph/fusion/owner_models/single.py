@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
 from fedgraph.fusion.owner_models.brought import load_local_model
 from fedgraph.fusion.owner_models.local_model import (
@@ -15,10 +17,18 @@ from fedgraph.fusion.owner_models.local_model import (
     fingerprint_of,
 )
 from fedgraph.fusion.owner_models.scikit import fitted
+from fedgraph.fusion.scores import decided
 from fedgraph.models import ScikitSettings
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import FedgraphError, RunError
 
 log = logging.getLogger("fedgraph")
+
+_FEWEST_SAMPLES, _MUCH_BETTER = 20, 0.1
+"""Training samples, and how much more often a model must be right, to say that it expects other units."""
+
+
+def _share_right(probabilities: Tensor, labels: Tensor) -> float:
+    return float((decided(probabilities) == labels).float().mean())
 
 
 @dataclass(frozen=True)
@@ -53,8 +63,31 @@ class SingleOwner:
                 "owner '%s' has no training samples to scale its features by: its model '%s' gets unscaled features",
                 self.name, path,
             )  # fmt: skip
+        else:
+            self._warn_of_scale(model, path, found)
         self._check_not_raw(found, "use a model with a hidden layer before the last linear layer")
         return found, fingerprint
+
+    def _warn_of_scale(self, model: LocalModel, path: str, found: Represented) -> None:
+        """Warn of a model that is right much more often on training samples in other units than it gets."""
+        training = self.data.present[self.row] & (self.data.split == SAMPLE_SPLITS.index("train"))
+        inputs, labels = self.data.inputs[self.row][training], self.data.labels[training]
+        centre, spread = self.data.preparations[self.row].centre, self.data.preparations[self.row].spread
+        if len(labels) < _FEWEST_SAMPLES:
+            return
+        as_given = _share_right(found.probabilities[training], labels)
+        for scaling, others in (("none", inputs * spread + centre), ("client", (inputs - centre) / spread)):
+            try:
+                right = _share_right(model.represent(others).probabilities, labels)
+            except FedgraphError:  # such as outputs that are not finite: not what it expects
+                continue
+            if right > as_given + _MUCH_BETTER:
+                log.warning(
+                    "owner '%s': its model '%s' is right on %.0f %% of its training samples, and on %.0f %% with "
+                    '[data] scaling = "%s": was it fitted to features %s?',
+                    self.name, path, 100 * as_given, 100 * right, scaling,
+                    "in their units" if scaling == "none" else "scaled to z-scores",
+                )  # fmt: skip
 
     def fitted(self, settings: ScikitSettings, seed: int) -> tuple[Represented, str]:
         """Fit a scikit-learn model; the fingerprint covers its settings and training samples.

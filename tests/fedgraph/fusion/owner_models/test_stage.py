@@ -394,6 +394,27 @@ def test_a_model_that_is_gone_is_told_before_what_else_is_lacking(make):
         make("a", data=only_new(owner_data("a")), wanted={"a": "0a1b"}).embed()
 
 
+def in_their_units():
+    """The class by the first feature, which is about 100, 110 or 120."""
+    first, last = nn.Linear(6, 2), nn.Linear(2, 3)
+    with torch.no_grad():
+        first.weight.zero_()[0, 0], first.bias[:] = 1.0, 0.0
+        middle = torch.tensor([100.0, 110.0, 120.0])
+        last.weight.zero_()[:, 0], last.bias[:] = 2 * middle, -middle.square()
+    return nn.Sequential(nn.Flatten(), first, last)
+
+
+@pytest.mark.parametrize(("centre", "spread", "warned"), [(100.0, 10.0, True), (0.0, 1.0, False)])
+def test_a_model_that_was_fitted_to_other_units_is_warned_of(make, caplog, centre, spread, warned):
+    data = owner_data("c")
+    kept = Preparation((), ("x", "y", "z"), torch.tensor([centre]), torch.tensor([spread]))
+    inputs = data.inputs[0] if warned else 100.0 + 10.0 * data.inputs[0]
+    stage = make("c", data=replace(data, inputs=(inputs,), preparations=(kept,)))
+    replace(stage, brought={"c": f"{__name__}:in_their_units"}).embed()
+    assert ('with [data] scaling = "none": was it fitted to features in their units?' in caplog.text) == warned
+    assert ("its model" in caplog.text) == warned
+
+
 def test_features_that_are_not_scaled_as_in_training_are_refused(make, own_model, caplog):
     stage = make("ac", model=MLP)
     wanted = dict(zip("ac", stage.embed().fingerprints, strict=True))
