@@ -31,6 +31,11 @@ SETTINGS = {
         "evaluation": {"monitor": "validation/loss", "patience": 1, "restore-best": True},
         "train": {"learning-rate": 2.0},
     },
+    "fedavg-ft-restored": {
+        "experiment": {"method": "fedavg-ft", "rounds": 12},
+        "evaluation": {"monitor": "validation/loss", "patience": 2, "restore-best": True},
+        "train": {"learning-rate": 2.0},
+    },
     "fedavg-ft-mean": {"experiment": {"method": "fedavg-ft", "rounds": 3}, "evaluation": {"average-last": 2}},
 }
 CASES = sorted({*METHODS, *SETTINGS})

@@ -40,6 +40,7 @@ class Progress:
     measured : last metrics by name, float64 ``[clients]``, NaN for absent clients.
     after : number of rounds before ``measured``.
     kept : clients whose nodes keep the evaluated models, because the server has others.
+    kept_after : the round under which they keep them; that of restored models is before ``after``.
     broken : clients whose models had non-finite outputs, with the first such round.
     """
 
@@ -47,11 +48,12 @@ class Progress:
     measured: dict[str, Tensor] = field(default_factory=dict)
     after: int | None = None
     kept: list[str] = field(default_factory=list)
+    kept_after: int | None = None
     broken: dict[str, int] = field(default_factory=dict)
 
     def state(self) -> State:
         """Return the progress as a state, for saving."""
-        own = {"kept": list(self.kept), "broken": dict(self.broken)}
+        own = {"kept": list(self.kept), "kept_after": self.kept_after, "broken": dict(self.broken)}
         return {"rounds": self.rounds, "measured": dict(self.measured), "after": self.after, **own}
 
     @classmethod

@@ -93,7 +93,7 @@ class RoundLoop:
             # Under the other policies missing values are recorded, even if no client answers.
             if self._plan.on_missing == "fail":
                 self._run.absence.enforce(number, replies)
-            self._record_measured(self._progress.rounds if self._restored else number, replies)
+            self._record_measured(self._progress.rounds if self._restored else number, replies, kept_after=number)
 
     def _record_training(self, number: int, replies: Replies, seconds: float, before: Traffic) -> None:
         loss, names = self._whole(replies, replies.metrics.get("loss")), self._run.federation.names
@@ -102,12 +102,16 @@ class RoundLoop:
         for callback in self._plan.callbacks:
             callback.on_training(training)
 
-    def _record_measured(self, number: int, replies: Replies) -> None:
+    def _record_measured(self, number: int, replies: Replies, kept_after: int | None = None) -> None:
         """Pass metrics to the callbacks; metrics of earlier rounds that are missing now are NaN for all clients."""
         measured = {name: values for name, values in replies.metrics.items() if "/" in name}
         names = dict.fromkeys((*self._progress.measured, *measured))
         whole = {name: self._whole(replies, measured.get(name)) for name in names}
-        self._progress.measured, self._progress.after, self._progress.kept = whole, number, list(replies.kept)
+        self._progress.measured, self._progress.after = whole, number
+        self._progress.kept, self._progress.kept_after = (
+            list(replies.kept),
+            number if kept_after is None else kept_after,
+        )
         note_broken(self._run.federation, replies.positions, measured, number, self._progress.broken)
         evaluation = Evaluation(
             number, self._run.federation.names, {**whole, **self._last_metrics}, self._run.models,

@@ -44,7 +44,7 @@ def write_results(
         noted["trained"] = federation.computed
     if run.progress.kept or not run.restorable:
         # In other methods clients keep nothing, and the models of the folder are those evaluated.
-        kept = {"clients": run.progress.kept, "round": run.progress.after}
+        kept = {"clients": run.progress.kept, "round": run.progress.kept_after}
         noted["models_at_nodes"] = {"run": folder.name, **kept}
     noted["models_per_round"] = _models_per_round(folder, run)
     folder.notes.extend([*_about_clients(experiment), *facts.pop("notes", ())])
