@@ -61,7 +61,7 @@ class OwnerSamples:
             ids to labels, or a pair of ids and labels. Labels of other samples are ignored.
         """
         if self.ids is None or (self.same_ids and not _has_ids(y)):
-            values = np.asarray(y)
+            values = _given_labels(y)
             if not values.ndim:
                 raise ValueError(f"y should be a 1d array of labels; got {y!r}")
             if len(values) != len(self):
@@ -74,7 +74,7 @@ class OwnerSamples:
                 f"y has no label for {len(lacking)} of {len(self)} samples: {quoted(lacking, _MOST_NAMED)}; ids and "
                 "their types must be the same as the owners'"
             )
-        return np.asarray([by_id[each] for each in self.ids])
+        return _given_labels([by_id[each] for each in self.ids])
 
     def over(self, owners: Sequence[str], sizes: Tensor, columns: Mapping[str, Sequence[str]]) -> OwnerSamples:
         """Return the samples with a column for each of ``owners``, the input of a model over these.
@@ -307,6 +307,17 @@ def _has_ids(y: Any) -> bool:
 def _is_frame(samples: Any) -> bool:
     """Whether it is a pandas data frame or series, whose index has the ids of samples."""
     return hasattr(samples, "index") and hasattr(samples, "to_numpy")
+
+
+def _given_labels(y: Any) -> NDArray[Any]:
+    """Return labels as an array. Raises ValueError for missing ones, of which NumPy would make the text ``nan``."""
+    import pandas as pd
+
+    objects = np.array(y, dtype=object)
+    missing = int(pd.isna(objects).sum()) if objects.ndim == 1 else 0
+    if missing:
+        raise ValueError(f"Input y contains NaN: {missing} of {len(objects)} samples have no label; leave them out")
+    return np.asarray(y)
 
 
 def _labels_by_id(y: Any) -> dict[Any, Any]:

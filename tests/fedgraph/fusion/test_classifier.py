@@ -309,3 +309,17 @@ def test_what_cannot_be_used_is_said(by_owner, iris, classifier):
 
 def test_the_example_runs():
     assert doctest.testmod(importlib.import_module("fedgraph.fusion.classifier")).failed == 0
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, float("nan")])
+@pytest.mark.parametrize("kind", [list, np.array, pd.Series, lambda y: pd.Series(y, dtype="category")])
+def test_samples_without_a_label_are_no_class(missing, kind):
+    X, y = load_iris(return_X_y=True)
+    texts = [missing if place == 7 else f"kind {label}" for place, label in enumerate(y)]
+    labels = np.array(texts, dtype=object) if kind is np.array else kind(texts)
+    owners = {"sepals": X[:, :2], "petals": X[:, 2:]}
+    with pytest.raises(ValueError, match="1 of 150 samples have no label"):
+        FusionClassifier(epochs=1).fit(owners, labels)
+    frames = {name: pd.DataFrame(values) for name, values in owners.items()}
+    with pytest.raises(ValueError, match="1 of 150 samples have no label"):
+        FusionClassifier(epochs=1).fit(frames, pd.Series(texts))
