@@ -14,7 +14,7 @@ from pydantic import create_model
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, SplitName, check_clients
-from fedgraph.data.examples import class_counts, row_table
+from fedgraph.data.examples import ExampleSplit, class_counts, row_table
 from fedgraph.data.own import OwnData
 from fedgraph.data.preprocessing import InputScale, Preprocessing, stacked
 from fedgraph.data.tensor_form import MaskedSplit, TensorForm, checked_targets, empty_targets
@@ -115,6 +115,7 @@ class DataSet(Configured[S]):
                 rows[split].append(first + np.arange(len(x)))
                 first += len(x)
         storage, goal = torch.cat(inputs), torch.cat(targets)
+        kind = MaskedSplit if goal.is_floating_point() and bool(goal.isnan().any()) else ExampleSplit
         counts = None
         if task.kind == "classification":
             counts = class_counts(goal, rows["train"], task.output_shape[0])
@@ -122,7 +123,7 @@ class DataSet(Configured[S]):
         return CohortData(
             names=tuple(names),
             task=task,
-            splits={split: MaskedSplit(storage, goal, row_table(parts)) for split, parts in rows.items()},
+            splits={split: kind(storage, goal, row_table(parts)) for split, parts in rows.items()},
             mean=every["mean"],
             std=every["std"],
             label_counts=counts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -47,6 +48,9 @@ class ExampleSplit:
     rows: Tensor
     scale: Tensor | None = None
     shift: Tensor | None = None
+
+    masks: ClassVar[bool] = False
+    """Whether targets may be missing, and have no weight; minibatches by rows (:meth:`minibatches`) have no weights."""
 
     @property
     def num_examples(self) -> Tensor:

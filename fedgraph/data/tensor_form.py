@@ -57,6 +57,8 @@ def checked_targets(where: str, inputs: Tensor, targets: Tensor, task: TaskSpec)
 class MaskedSplit(ExampleSplit):
     """Examples; missing targets are NaN and have no weight."""
 
+    masks = True
+
     def batch(self, indices: Tensor) -> Batch:
         """See :class:`ExampleSplit`."""
         inputs, targets, weights = super().batch(indices)

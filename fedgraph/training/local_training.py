@@ -249,7 +249,7 @@ class LocalTraining:
     def _steps(self, block: Block, batches: Tensor) -> Iterator[tuple[slice, int, Batch | ExampleSplit]]:
         """Yield minibatches as :meth:`_gathered`, or all at once if native code gathers them."""
         split, schedule = block.split, block.schedule
-        if isinstance(split, ExampleSplit):
+        if isinstance(split, ExampleSplit) and not split.masks:
             clients, examples = max(schedule.active, default=0), max(schedule.longest, default=0)
             if clients:
                 chosen = batches[:, :clients, :examples].transpose(0, 1)

@@ -293,3 +293,35 @@ def test_a_data_frame_of_edges_is_the_client_graph(digits_tables, tmp_path):
         assert 0 < run.folder.client_graph().num_edges < graph.num_edges
     with pytest.raises(ExperimentError, match=r"'graph' must be a table, not 'complete'.*in Python a dict"):
         fedgraph.run({**digits_tables, "graph": "complete"}, out=tmp_path, progress=False)
+
+
+class WithGaps(Wards):
+    """Wards of which some stays are not known."""
+
+    def examples(self, client):
+        inputs, targets = super().examples(client)["train"]
+        missing = torch.arange(len(targets)) % 5 == 0
+        return {"train": (inputs, targets.masked_fill(missing, torch.nan)), "test": (inputs, targets)}
+
+    def target_scale(self, client):
+        return 100.0, 10.0
+
+
+class WithoutThem(WithGaps):
+    """The same without these examples."""
+
+    def examples(self, client):
+        inputs, targets = Wards.examples(self, client)["train"]
+        known = torch.arange(len(targets)) % 5 != 0
+        return {"train": (inputs[known], targets[known]), "test": (inputs, targets)}
+
+
+@pytest.mark.parametrize("loss", ["mae", "mse", "huber"])
+@pytest.mark.parametrize("compiled", ["auto", False])
+def test_missing_targets_have_no_weight(loss, compiled, tmp_path):
+    given = tables(set=WithGaps)
+    # All examples in one minibatch, so that the missing ones change no other minibatch.
+    given["train"] = {"learning-rate": 0.05, "batch-size": 64, "local-epochs": 5, "loss": loss, "compile": compiled}
+    found = ran(given, tmp_path)
+    without = ran({**given, "data": {"set": WithoutThem}}, tmp_path)
+    np.testing.assert_allclose(found.clients["test/mae"], without.clients["test/mae"], rtol=1e-4)
