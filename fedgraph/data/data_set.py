@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -106,6 +107,12 @@ class DataSet(Configured[S]):
         for name in names:
             own = self._checked_examples(name, task)
             scale, (mean, std) = self.input_scale(name), self.target_scale(name)
+            if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+                raise DataError(
+                    f"{self._name}.target_scale('{name}') returned ({mean}, {std}): it must be a mean and a deviation "
+                    "above 0, of the targets that are not missing",
+                    quoted=f"({mean}, {std})",
+                )
             parts = {"centre": scale.centre, "spread": scale.spread, "fill": scale.fill, "mean": mean, "std": std}
             scales.append({key: torch.as_tensor(value, dtype=torch.float32) for key, value in parts.items()})
             for split in SPLITS:
@@ -163,6 +170,8 @@ class DataSet(Configured[S]):
                     f"{where} inputs have shape {list(x.shape)}, and the task says [examples, "
                     f"{', '.join(map(str, task.input_shape))}]"
                 )
+            if x.is_floating_point() and bool(x.isinf().any()):
+                raise DataError(f"{where} an input is infinite")
             found[split] = x, checked_targets(where, x, y, task)
         return found
 

@@ -69,8 +69,8 @@ class Blocks:
         Blocks run side by side on a CPU.
         """
         size, workers = self._clients_per_block(batch_size, native), self.settings.workers or available_cores()
-        split = self.split("train")
-        if native and self.settings.block_size is None and isinstance(split, ExampleSplit) and not split.masks:
+        split = self.split("train") if native and self.settings.block_size is None else None
+        if isinstance(split, ExampleSplit) and not split.masks:
             size, workers = len(self.data.names), 1  # native code gathers minibatches, on several threads
         size = min(size, most or size)
         if self.training.sequential(self.device):

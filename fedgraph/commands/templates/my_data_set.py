@@ -67,7 +67,8 @@ class MyData(DataSet[MyDataSettings]):
     def target_scale(self, client: str) -> tuple[float, float]:
         """Return mean and deviation of the targets; errors and predictions stay in days."""
         _, targets = self.examples(client)["train"]
-        return float(targets.mean()), float(targets.std())
+        known = targets[~targets.isnan()]
+        return float(known.mean()), float(known.std())
 
     # The client graph of the data, if any, for [graph] source = "data".
     # def given_graph(self): return ClientGraph.from_edges([("east", "north"), ("south", "west")])

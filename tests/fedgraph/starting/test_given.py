@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 import fedgraph
 from fedgraph.data import DataSet
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError, ExperimentError, FedgraphError
+from fedgraph.support.errors import DataError, ExperimentError, FedgraphError, IdentityError
 from fedgraph.support.settings import Settings
 
 
@@ -227,6 +227,7 @@ def test_a_class_that_was_defined_anew_is_the_new_one(tmp_path):
         ({"train": (torch.zeros(5, 2), torch.zeros(4))}, r"client 'east', train: 5 inputs have 4 targets"),
         ({"test": (torch.zeros(5, 2), torch.zeros(5))}, r"\['test'\]; .*inputs and targets"),
         ({"train": (torch.zeros(5, 2), torch.full((5,), torch.inf))}, "'east', train: .*infinite"),
+        ({"train": (torch.full((5, 2), torch.inf), torch.zeros(5))}, "'east', train: an input is infinite"),
     ],
 )
 def test_examples_that_do_not_fit_are_named(wrong, message, tmp_path):
@@ -325,3 +326,13 @@ def test_missing_targets_have_no_weight(loss, compiled, tmp_path):
     found = ran(given, tmp_path)
     without = ran({**given, "data": {"set": WithoutThem}}, tmp_path)
     np.testing.assert_allclose(found.clients["test/mae"], without.clients["test/mae"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [(0.0, 0.0), (float("nan"), 1.0)])
+def test_scales_of_targets_that_cannot_be_are_refused(scale, tmp_path):
+    class Scaled(WithGaps):
+        def target_scale(self, client):
+            return scale
+
+    with pytest.raises(IdentityError, match=r"target_scale\('east'\) returned .*a mean and a deviation above 0"):
+        ran(tables(set=Scaled), tmp_path)
