@@ -192,13 +192,13 @@ def test_a_separator_at_the_end_of_each_line_makes_no_column(tmp_path, separator
     assert read_table(tmp_path / "c.csv").columns[""].to_pylist() == [None, "5"]
 
 
-@pytest.mark.parametrize(("first", "then"), [("a,b", "1,2,77"), ("# exported", "a,77"), ("a,b", '"77')])
+@pytest.mark.parametrize(("first", "then"), [("a,b", "1,2,SECRET"), ("# exported", "a,SECRET"), ("a,b", '"SECRET')])
 def test_lines_of_another_length_are_named_without_their_cells(tmp_path, first, then):
     (tmp_path / "a.csv").write_text(f"{first}\n{then}\n")
     with pytest.raises(DataError, match=r"a\.csv .*first line has [12] columns?, and another .* [1-3]: ") as caught:
         read_table(tmp_path / "a.csv")
-    assert "77" in str(caught.value)
-    assert "77" not in caught.value.without_values
+    assert "SECRET" in str(caught.value)
+    assert "SECRET" not in caught.value.without_values
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04\0\0", b'{"a": [1]}', b' [{"a": 1}]', b"ARROW1\0\0"])
