@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,7 +21,7 @@ from fedgraph.data.series import shares_scales
 from fedgraph.federation import configured_clients, hosted_clients, listed, prove
 from fedgraph.models import ModelChoice
 from fedgraph.support.catalogue import data_folder
-from fedgraph.support.errors import FULL_ERRORS, IdentityError
+from fedgraph.support.errors import FULL_ERRORS, DataError, IdentityError, quoted
 from fedgraph.support.files import file_name
 from fedgraph.support.untrusted import read_json
 from fedgraph.training import ClientState, Cohort, state_folder
@@ -144,10 +145,18 @@ class Node:
         return _PATH.sub(lambda found: f"{found[1]}<path>", text)
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
-        """Return the clients of the run on this node. Raises IdentityError for an incomplete node config."""
+        """Return the clients of the run on this node.
+
+        Raises IdentityError for an incomplete node config, and DataError for names that are no text or occur twice.
+        """
         if self._only_aggregates:
             return ()
-        known = self.source(assignment).client_names()
+        source = self.source(assignment)
+        known = source.client_names()
+        if odd := [name for name in known if not isinstance(name, str)]:
+            raise DataError(f"{type(source).__name__}.client_names() must return texts; it returned {odd[0]!r}")
+        if twice := [name for name, count in Counter(known).items() if count > 1]:
+            raise DataError(f"{type(source).__name__}.client_names() returned these twice: {quoted(twice)}")
         names = tuple(known) if self._hosts_own_data else hosted_clients(self.config, known)
         return names if assignment.expect is None else tuple(name for name in names if name in set(assignment.expect))
 

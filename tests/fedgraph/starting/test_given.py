@@ -336,3 +336,19 @@ def test_scales_of_targets_that_cannot_be_are_refused(scale, tmp_path):
 
     with pytest.raises(IdentityError, match=r"target_scale\('east'\) returned .*a mean and a deviation above 0"):
         ran(tables(set=Scaled), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["east", 2], r"Named\.client_names\(\) must return texts; it returned 2"),
+        (["east", "west", "east"], r"Named\.client_names\(\) returned these twice: 'east'"),
+    ],
+)
+def test_names_of_clients_that_cannot_be_are_refused(names, message, tmp_path):
+    class Named(Wards):
+        def client_names(self):
+            return names
+
+    with pytest.raises(IdentityError, match=message):
+        ran(tables(set=Named), tmp_path)
