@@ -152,9 +152,9 @@ class DefenceTable(Settings):
     krum    : share of the clients, below one half, taken to be attackers: that many, rounded up, whose updates are
               farthest from those of their nearest fellows are left out of each aggregation (multi-Krum; Blanchard et
               al., NeurIPS 2017).
-    average : replaces the mean over a client's neighbourhood in the graph (sfl), or over all clients (methods with one
-              global model), by the ``median`` or the ``trimmed-mean`` of each parameter (Yin et al., ICML 2018), with
-              the same weights.
+    average : replaces the mean over a client's neighbourhood in the graph (sfl), or over all clients (ditto, fedper,
+              lg-fedavg), by the ``median`` or the ``trimmed-mean`` of each parameter (Yin et al., ICML 2018), with the
+              same weights.
     trim    : share of the weight that a trimmed mean drops at each end.
     """
 

@@ -134,7 +134,9 @@ def _consensus(
 
 def _checked(given_graph: Tensor | None, owners: int) -> Tensor:
     if given_graph is None:
-        raise ExperimentError("graph = 'given' requires a client graph: set the table [graph], or another graph")
+        raise ExperimentError(
+            "graph = 'given' requires a client graph: set the table [graph] (in Python graph=ClientGraph...)"
+        )
     if given_graph.shape != (owners, owners):
         raise ExperimentError(
             f"the given graph is {list(given_graph.shape)}; it must be [owners, owners], {owners} each"
