@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number, to_floats
 from fedgraph.data.columns.table_files import Table
-from fedgraph.data.series.stamps import (
+from fedgraph.data.series.stamps import Clock, Times, parse_times
+from fedgraph.data.series.time_columns import (
     PARTS_OF_TIMES,
     TIME_WORDS,
-    Clock,
-    Times,
-    clock_of,
+    clock_of_columns,
     find_times,
     is_time_column,
-    parse_times,
     split_words,
 )
 from fedgraph.support.errors import DataError, quoted
@@ -134,7 +132,7 @@ def infer_layout(table: Table, choice: Choice) -> tuple[Layout, Table]:
     if found is None and choice.client_column is None and _is_words(table, first):
         found = (first,), parse_times(f"column '{first}'", table.columns[first])  # says which cell is not a time
     used, times = found if found is not None else ((), None)
-    clock: Clock = clock_of(table, used) if used else ""
+    clock: Clock = clock_of_columns(table, used) if used else ""
     requested = {choice.client_column, choice.target, *choice.features}
     numbering, notes = _row_numbers(table, [name for name in table.names if name not in used], times, requested)
     left = [name for name in table.names if name not in used and name not in numbering]
