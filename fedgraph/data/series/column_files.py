@@ -71,7 +71,8 @@ def read_column_file(path: Path, how: Reading = DEFAULT_READING) -> Readings:
     """Read a .csv, .csv.gz or .parquet file.
 
     Its columns are interpreted by :mod:`fedgraph.data.columns.table_files`,
-    :mod:`fedgraph.data.series.time_columns` and :mod:`fedgraph.data.series.layout`. Raises DataError for invalid cells and ambiguous columns.
+    :mod:`fedgraph.data.series.time_columns` and :mod:`fedgraph.data.series.layout`. Raises DataError for invalid cells
+    and ambiguous columns.
     """
     table = read_table(path, missing=(*MISSING, *how.missing), thousands=how.thousands)
     layout, table = infer_layout(table, how.choice)
