@@ -108,10 +108,8 @@ class RoundLoop:
         names = dict.fromkeys((*self._progress.measured, *measured))
         whole = {name: self._whole(replies, measured.get(name)) for name in names}
         self._progress.measured, self._progress.after = whole, number
-        self._progress.kept, self._progress.kept_after = (
-            list(replies.kept),
-            number if kept_after is None else kept_after,
-        )
+        self._progress.kept = list(replies.kept)
+        self._progress.kept_after = number if kept_after is None else kept_after
         note_broken(self._run.federation, replies.positions, measured, number, self._progress.broken)
         evaluation = Evaluation(
             number, self._run.federation.names, {**whole, **self._last_metrics}, self._run.models,

@@ -110,9 +110,7 @@ class _Folder:
     def of(cls, folder: Path, classes: Sequence[str], every_class: bool) -> _Folder:
         found = {composed(entry.name): entry for entry in _entries(folder) if entry.is_dir()}
         sites = () if set(found) & set(classes) else tuple(found)
-        without = [
-            site for site in sites if not set(classes) & {composed(inner.name) for inner in _entries(found[site])}
-        ]
+        without = [site for site in sites if not set(classes) & {*_folder_names(found[site])}]
         if len(without) == len(sites):
             sites = ()
         elif without:
