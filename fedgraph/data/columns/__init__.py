@@ -4,16 +4,15 @@ from fedgraph.data.columns.cells import MISSING
 from fedgraph.data.columns.columns import (
     Floats,
     as_category,
-    likely_marks,
-    notes_on_numbers,
     read_categories,
     read_column,
     sort_categories,
-    two_categories,
 )
 from fedgraph.data.columns.embeddings import with_embeddings
+from fedgraph.data.columns.notes import likely_marks, notes_on_column, two_categories
 from fedgraph.data.columns.options import FileSettings
-from fedgraph.data.columns.table_files import Table, from_frame, read_table
+from fedgraph.data.columns.table import Table
+from fedgraph.data.columns.table_files import from_frame, read_table
 
 __all__ = [
     "MISSING",
@@ -23,7 +22,7 @@ __all__ = [
     "as_category",
     "from_frame",
     "likely_marks",
-    "notes_on_numbers",
+    "notes_on_column",
     "read_categories",
     "read_column",
     "read_table",

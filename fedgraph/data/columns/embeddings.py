@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedgraph.data.columns.columns import Floats, read_column, read_numbers
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.support.errors import DataError
 
 

@@ -1,4 +1,4 @@
-"""Tables from CSV and Parquet files, and from data frames: columns by name, of texts or of the types of the file."""
+"""Tables from CSV and Parquet files, and from data frames: columns of texts or of the types of the file."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
-from numpy.typing import NDArray
 
-from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers, to_floats
+from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers
+from fedgraph.data.columns.table import Table
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError, counted, quoted
 from fedgraph.support.files import OTHER_ENCODING, composed, csv_encoding, detect_separator, read_arrays
 from fedgraph.support.untrusted import in_short
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _HEAD = 1 << 16
 """Bytes of a CSV file from which its encoding is inferred."""
@@ -36,127 +32,6 @@ _JSON = rb"\s*(\{\s*\"|\[\s*[\[{])"
 
 _LONGEST_LINE = 200
 """Characters of a line that an error has."""
-
-
-class Table:
-    """Columns by name, with text trimmed and null for missing values.
-
-    Attributes
-    ----------
-    columns : dict of str to pyarrow.Array
-        In the order of the file.
-    where : str
-        Names the table in messages.
-    numbered : ndarray of int64 or None
-        The rows of a part of a file as they are counted there, from 1, ``[rows]``; None for a whole file.
-    doubts : dict of str to DataError
-        By column, why its numbers are ambiguous, such as thousands that may be decimals.
-    notes : tuple of str
-        Notes on the file, in short sentences.
-    """
-
-    def __init__(
-        self,
-        columns: Mapping[str, pa.Array],
-        where: str,
-        numbered: NDArray[np.int64] | None = None,
-        doubts: Mapping[str, DataError] | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        self.columns = dict(columns)
-        self.where = where
-        self.numbered = numbered
-        self.doubts = dict(doubts or {})
-        self.notes = tuple(notes)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the columns, in the order of the file."""
-        return list(self.columns)
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return len(next(iter(self.columns.values()), ()))
-
-    def __repr__(self) -> str:
-        return f"<Table of {self.num_rows:,} rows: {', '.join(self.names)}>"
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the table as a data frame of pandas."""
-        return pa.table(self.columns).to_pandas()
-
-    def part(self, rows: NDArray[np.int64]) -> Table:
-        """Return some rows; messages still count rows as in the file."""
-        indices = pa.array(rows)
-        numbered = rows + 1 if self.numbered is None else self.numbered[rows]
-        columns = {name: column.take(indices) for name, column in self.columns.items()}
-        return Table(columns, self.where, numbered, self.doubts, self.notes)
-
-    def with_columns(self, columns: Mapping[str, pa.Array]) -> Table:
-        """Return the same rows with other columns."""
-        return Table(columns, self.where, self.numbered, self.doubts, self.notes)
-
-    def row_number(self, row: int) -> int:
-        """Return the number of a row in the file, counted from 1."""
-        return row + 1 if self.numbered is None else int(self.numbered[row])
-
-    def column(self, name: str) -> pa.Array:
-        """Return a column by name. Raises DataError listing the known columns."""
-        if name not in self.columns:
-            listed = ", ".join(self.names).replace("\n", "\\n")  # as a TOML file has it
-            raise DataError(f"{self.where} has no column '{name}'; its columns: {listed}")
-        return self.columns[name]
-
-    def numbers(self, name: str) -> NDArray[np.float64] | None:
-        """Return a column as float64, NaN where missing; None if it contains anything but numbers.
-
-        Raises DataError for ambiguous numbers and, with the first row, for infinite ones.
-        """
-        column = self.column(name)
-        self.check_certain(name)
-        values = to_floats(column)
-        if values is not None and np.isinf(values).any():
-            row = int(np.isinf(values).argmax())
-            raise infinite_error(name, self.where, str(values[row]), self.row_number(row))
-        return values
-
-    def check_certain(self, name: str) -> None:
-        """Raise the DataError of a column whose numbers are ambiguous."""
-        if name in self.doubts:
-            doubt = self.doubts[name]
-            raise DataError(str(doubt), doubt.quoted)
-
-    def names_in(self, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """Return a column of names, such as those of clients, exactly as written.
-
-        Codes ``[rows]``, -1 where missing, and the names that they stand for; numbers by size, else by text.
-        """
-        coded = self.texts(name).dictionary_encode()
-        names = coded.dictionary.to_pylist()
-        floats = to_floats(coded.dictionary)
-        sizes = [0.0] * len(names) if floats is None else floats.tolist()
-        order = sorted(range(len(names)), key=lambda place: (sizes[place], names[place]))
-        places = np.append(np.argsort(order), -1).astype(np.int64)
-        codes = pc.fill_null(coded.indices, len(names)).to_numpy(zero_copy_only=False)
-        return places[codes], tuple(names[place] for place in order)
-
-    def texts(self, name: str) -> pa.Array:
-        """Return a column as texts. Raises DataError for a column of lists or the like."""
-        column = self.column(name)
-        try:
-            return pc.cast(column, pa.string())
-        except pa.ArrowNotImplementedError:
-            raise DataError(f"column '{name}' of {self.where} is of type {column.type}: use numbers or text") from None
-
-
-def infinite_error(name: str, where: str, cell: str, row: int) -> DataError:
-    """Return the error about an infinite number."""
-    return DataError(
-        f"column '{name}' of {where} holds {cell} in row {row}: leave the cell empty or add \"{cell}\" to [data] "
-        "missing if it is missing, or put a number there",
-        quoted="" if cell in ("inf", "-inf") else cell,
-    )
 
 
 def read_table(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fedgraph.data.columns.columns import Floats, as_category
 from fedgraph.data.columns.embeddings import feature_of, with_embeddings
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.encoding.values import check_shape, read_values
 from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.columns.columns import Floats, read_column, read_numbers
 from fedgraph.data.columns.embeddings import part_names, read_embedding
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.columns import notes_on_numbers
 from fedgraph.data.columns.options import FileSettings
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.owners.preparation import Preparation
 from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
-from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
+from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets, notes_on_columns
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.data.tables.tables import bundled_table
 from fedgraph.support.errors import DataError
@@ -140,14 +139,12 @@ class TableColumnSource(OwnerSource):
         )
 
     def describe(self, classes: tuple[str, ...] = ()) -> str:
-        """Describe the data, with notes on the file and on numbers that may mean missing."""
+        """Describe the data, with notes on the file and on columns that may have been misread."""
         columns = dict.fromkeys(column for name in self.client_names() for column in self._owners[name])
-        notes = [*self._table.notes]
-        for name in columns:
-            numbers = None if name in self.settings.categories else self._table.numbers(name)
-            if numbers is not None:
-                notes += notes_on_numbers(self._table, name, numbers, "[data.categories]")
-        return with_notes(super().describe(classes), notes)
+        if self.settings.label in self._table.names:
+            columns[self.settings.label] = None
+        notes = notes_on_columns(self._table, self._as_table(None), columns, leaves_out="[data] owners")
+        return with_notes(super().describe(classes), [*self._table.notes, *notes])
 
     @cached_property
     def _owners(self) -> dict[str, tuple[str, ...]]:

@@ -28,7 +28,7 @@ from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from fedgraph.data.columns.columns import Column, Floats, as_category, read_column, read_numbers
 from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.schema.schema import Feature, Kind, Schema
 from fedgraph.support.errors import DataError, ExperimentError, similar
 from fedgraph.support.settings import Settings

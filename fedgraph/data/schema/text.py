@@ -6,7 +6,7 @@ import numpy as np
 
 from fedgraph.data.columns.columns import Column, quote_some, read_column
 from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import counted

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_number, to_floats
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.series.stamps import Clock, Times, parse_times
 from fedgraph.data.series.time_columns import (
     PARTS_OF_TIMES,

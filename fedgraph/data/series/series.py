@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.columns.cells import Thousands
-from fedgraph.data.columns.columns import likely_marks, near_duplicates
+from fedgraph.data.columns.notes import likely_marks, near_duplicates
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.series.cohort import (
     build_cohort,

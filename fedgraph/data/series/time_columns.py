@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.cells import is_numeric, to_floats
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.series.stamps import FIRST_UNIX_TIME, FIRST_YEAR, LAST_YEAR, Clock, Times, clock_of, parse_times
 from fedgraph.support.errors import DataError
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
 from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, DataSource, Shares, SplitName
 from fedgraph.data.columns.embeddings import feature_of, read_embedding
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.schema.inference import SchemaSettings, check_dropped
 from fedgraph.support.errors import DataError, some

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedgraph.data.base import CohortData
-from fedgraph.data.columns.columns import as_category, notes_on_numbers, read_column, two_categories
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.columns import as_category, read_column
+from fedgraph.data.columns.notes import notes_on_column
+from fedgraph.data.columns.table import Table
 from fedgraph.data.own import Name, data_title, with_notes
 from fedgraph.data.partition import Indices, client_names
 from fedgraph.data.schema.inference import check_dropped
@@ -157,11 +158,7 @@ class DividedTableSource(ClientTableSource):
         """Notes on the file, on categories that may be the same and numbers that may mean missing."""
         found = [*self._table.notes]
         for name in self._table.names:
-            numbers = self._table.numbers(name)
-            if numbers is not None:
-                found += notes_on_numbers(self._table, name, numbers, "kinds of [data.table-schema]")
-            else:
-                found += two_categories(name, sorted(read_column(self._table, name).texts.to_pylist()))
+            found += notes_on_column(self._table, name, "kinds of [data.table-schema]")
         return tuple(found)
 
     @cached_property

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from fedgraph.data.columns.cells import is_number
 from fedgraph.data.columns.columns import (
     has_fraction,
-    near_duplicates,
-    notes_on_numbers,
     quote_some,
     read_categories,
     read_column,
-    two_categories,
 )
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.notes import near_duplicates, notes_on_column
+from fedgraph.data.columns.table import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
 from fedgraph.data.shared_tests import draw_shared_test
@@ -234,17 +232,23 @@ def _notes(table: Table, settings: TableSettings, clients: Iterable[str]) -> Ite
     """Yield notes on columns that may have been misread."""
     if settings.client_column is not None and (pair := near_duplicates(list(clients))):
         yield f"'{pair[0]}' and '{pair[1]}' are two clients"
-    for name in [*_features(table, settings), settings.label]:
+    yield from notes_on_columns(table, settings, [*_features(table, settings), settings.label])
+
+
+def notes_on_columns(
+    table: Table, settings: TableSettings, names: Iterable[str], leaves_out: str = "[data] drop"
+) -> Iterator[str]:
+    """Yield notes on features and the label that may have been misread; ``leaves_out`` is the key that drops one."""
+    for name in names:
         declared = name in settings.categories
-        is_class = name == settings.label and settings.task == "classification"
-        values = None if declared or is_class else table.numbers(name)
+        categorical = declared or (name == settings.label and settings.task == "classification")
+        yield from notes_on_column(table, name, "[data.categories]", categorical)
+        values = None if categorical else table.numbers(name)
         if values is not None:
-            yield from notes_on_numbers(table, name, values, "[data.categories]")
             if name != settings.label and _counts_rows(values):
-                yield f"'{name}' numbers the rows, and is a feature unless [data] drop leaves it out"
+                yield f"'{name}' numbers the rows, and is a feature unless {leaves_out} leaves it out"
             continue
         texts = read_column(table, name).texts.to_pylist()
-        yield from two_categories(name, sorted(texts))
         numbers = sum(map(is_number, texts))
         if not declared and len(texts) > max(_FEW_CATEGORIES, table.num_rows // 4):
             yield f"'{name}' is {len(texts):,} categories, nearly one for each row"

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedgraph.data.columns.columns import Floats
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.support.randomness import derive_seed
 
 HOSPITALS = "hospitals"

@@ -11,7 +11,7 @@ import torch
 
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.columns.columns import Floats
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.encoding import read_values
 from fedgraph.data.examples import ExampleSplit, class_counts, row_table
 from fedgraph.data.preprocessing import Preprocessing

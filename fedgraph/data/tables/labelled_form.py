@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgraph.data.columns.columns import Floats
 from fedgraph.data.columns.embeddings import feature_of
 from fedgraph.data.columns.options import FileSettings
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.encoding import read_values
 from fedgraph.data.own import UNNAMED, Name
 from fedgraph.data.preprocessing import Form, NewData

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.tables.divided import DividedTableSettings, DividedTableSource
 from fedgraph.support.catalogue import CatalogueEntry, DataFile
 from fedgraph.support.errors import DataError

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 
 from fedgraph.data.columns.options import FileSettings
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.own import CLIENT, OwnData, data_path, data_title, with_notes
 from fedgraph.data.tables.divided import DividedTableSettings, DividedTableSource
 from fedgraph.data.tables.hospitals import HOSPITALS, hospitals_table

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.columns.columns import Floats
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.partition import Indices
 from fedgraph.data.preprocessing import NewData, Preprocessing, label_answers

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.columns.columns import Floats, read_categories
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.own import UNNAMED
 from fedgraph.data.preprocessing import Form, NewData
 from fedgraph.data.tables.encoded import encode_inputs_like, encoded_targets

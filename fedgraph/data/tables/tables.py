@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, DataSource, check_clients
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.examples import ExampleSplit, class_counts, row_table
 from fedgraph.data.own import OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, describe, split

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.encoding.encoding import Encoding
 from fedgraph.data.encoding.scaling import Scaling, ScalingSettings
 from fedgraph.data.encoding.values import as_table, read_values

@@ -8,17 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.data import open_source, parse_data
 from fedgraph.data.columns.columns import (
     as_category,
     is_number,
-    likely_marks,
-    notes_on_numbers,
     read_column,
     read_numbers,
     sort_categories,
 )
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.support.errors import DataError
 
 CELLS = st.one_of(st.none(), st.integers(-9, 99).map(str), st.sampled_from(["2.0", "2.5", "yes", "nan", "07"]))
@@ -124,68 +121,9 @@ def test_late_words_are_found():
     assert read_numbers(table(["1"] * 200 + ["a"]), "x") is None
 
 
-@pytest.mark.parametrize(
-    ("others", "marks", "found"),
-    [
-        (np.arange(80, 160), [-999], [-999]),
-        (np.arange(80, 160), [0], [0]),
-        (np.resize([1, 2, 3, 4], 60), [98, 99], [99, 98]),
-        (np.linspace(0.1, 7.3, 80), [99.9], [99.9]),
-        (np.arange(80, 160), [170], []),  # beyond the others, but not far
-        (np.resize([0, 1], 60), [], []),
-        (np.resize([0, 1, 2, 5, 9, 14], 90), [], []),
-        (np.full(60, 4.0), [99], []),
-        (np.full(60, np.nan), [], []),
-    ],
-)
-def test_numbers_that_may_mean_missing(others, marks, found):
-    values = np.concatenate([others, np.repeat(marks, 4), [np.nan]]).astype(float)
-    assert likely_marks(values) == found
-    assert likely_marks(np.append(others, marks).astype(float)) == []  # once each
-    assert len(notes_on_numbers(table(values), "x", values, "")) == bool(found)
-
-
 def test_order():
     assert sort_categories(["10", "9", "-1.5"]) == ("-1.5", "9", "10")
     assert sort_categories(["10", "9", "x"]) == ("10", "9", "x")
     assert is_number("1e3")
     assert not any(map(is_number, ["nan", "inf", "1_000", "٣", "x"]))
     assert as_category(99.0) == as_category(" 99") == "99"
-
-
-@pytest.mark.parametrize(
-    ("cells", "noted"),
-    [
-        (["01234", "98765", None], True),
-        (["1234", "98765"], False),
-        (["01", "12", "00"], False),  # months and hours
-        (["0.123", "0"], False),
-        ([12, 34], False),
-    ],
-)
-def test_codes_with_zeros_in_front_are_noted(cells, noted):
-    found = table(cells)
-    notes = notes_on_numbers(found, "x", found.numbers("x"), "[data.categories]")
-    assert [note.endswith("if it is codes, see [data.categories]") for note in notes] == [True] * noted
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"set": "table", "label": "ill", "client-column": "site"},
-        {"set": "mixed-table", "client-column": "site"},
-        {"set": "table-columns", "label": "ill", "owners": {"lab": ["bp"], "desk": ["age"]}},
-        {"set": "series", "input-steps": 2, "output-steps": 1, "without": ["site", "ill"]},
-    ],
-)
-def test_every_set_names_numbers_that_may_mean_missing(tmp_path, data):
-    rows = [
-        f"{30 + row * 7 % 40},{-999 if row % 9 == 0 else 100 + row % 13},{'ab'[row % 2]},{row % 3 % 2}"
-        for row in range(90)
-    ]
-    (tmp_path / "own.csv").write_text("\n".join(["age,bp,site,ill", *rows]))
-    described = open_source(parse_data({**data, "path": "own.csv"}), tmp_path).describe()
-    assert "-999, far from" in described
-    assert described.count("far from") == 1
-    marked = open_source(parse_data({**data, "path": "own.csv", "missing": -999}), tmp_path)
-    assert "far from" not in marked.describe()

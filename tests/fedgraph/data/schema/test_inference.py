@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.schema.inference import SchemaSettings, check_dropped, check_used, excluded_columns, infer_schema
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError, ExperimentError

@@ -4,7 +4,7 @@ import re
 
 import pyarrow as pa
 
-from fedgraph.data.columns.table_files import Table
+from fedgraph.data.columns.table import Table
 from fedgraph.data.schema.inference import SchemaSettings, infer_schema
 from fedgraph.data.schema.text import as_text
 
